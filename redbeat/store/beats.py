@@ -6,17 +6,29 @@ ends without a word is forgotten as soon as its locks may be taken over, and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from redbeat.connection.retry import without_retry
 from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.rights import BEATS
-from redbeat.store.scripts.beats import Company as Company
-from redbeat.store.scripts.beats import beat_call, company_of
-from redbeat.store.scripts.script import Call
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
+
+_NOTE_BEAT = Script("note_beat")
+
+
+class Company(NamedTuple):
+    """What a beat is told when it has said that it is there.
+
+    Attributes:
+        ages: who is there, by their ids, and how many seconds ago each has said so.
+        generation: how often the layout was changed, as Redis has it.
+    """
+
+    ages: dict[str, float]
+    generation: int
 
 
 class Beats:
@@ -38,7 +50,8 @@ class Beats:
         With '' it notes nobody.
         It is for ``store.nodes``, and its reply for :meth:`noted`.
         """
-        return beat_call(self._key, self._store.config.keys.layout, beat, int(life_seconds * 1000))
+        call = _NOTE_BEAT.call(self._store.config.keys, beat=beat, life_ms=int(life_seconds * 1000))
+        return call.reading(_company_of)
 
     def noted(self, reply: Any) -> Company | None:
         """Return who is there; None: this user may not know.
@@ -51,7 +64,7 @@ class Beats:
             with self._store.translating(self._key):
                 if isinstance(reply, Exception):
                     raise reply
-                return company_of(reply)
+                return _company_of(reply)
 
         return self._store.rights.ask(BEATS, read, lambda: None)
 
@@ -86,3 +99,11 @@ class Beats:
             call_on_nodes(client, tells)
 
         self._store.ask(lambda client: remove(without_retry(client)), self._key)
+
+
+def _company_of(reply: Sequence[Any]) -> Company:
+    """Return what the reply says."""
+    generation, *found = reply
+    ages = {text_of(beat): int(age_ms) / 1000 for beat, age_ms in zip(found[::2], found[1::2], strict=True)}
+    text = text_of(generation)
+    return Company(ages, int(text) if text.isdecimal() else 0)

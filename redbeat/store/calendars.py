@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from redbeat.store.scripts.calendars import read_calendars, replace_calendar
+from redbeat.store.records import text_of
+from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+_READ_CALENDARS, _REPLACE_CALENDAR = Script("read_calendars"), Script("replace_calendar")
 
 
 class Calendars:
@@ -28,8 +31,18 @@ class Calendars:
                 still the same are None. Without it no digests are returned.
         """
         keys = [self._store.keys.calendar(name) for name in names]
+        digests = [""] * len(keys) if known is None else known
         with self._store.translating():
-            return read_calendars(self._store.client, keys, known)
+            rows = _READ_CALENDARS.call(keys=keys, known=digests).run(self._store.client)
+        found: list[tuple[str, dict[str, str] | str | None]] = []
+        for row, digest in zip(rows, digests, strict=True):
+            if isinstance(row, (bytes, str)):
+                found.append(("", text_of(row)))
+                continue
+            texts = [text_of(text) for text in row]
+            is_known = bool(digest) and texts[0] == digest
+            found.append((texts[0], None if is_known else dict(zip(texts[1::2], texts[2::2], strict=True))))
+        return found
 
     def replace(
         self, name: str, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
@@ -41,9 +54,9 @@ class Calendars:
         """
         # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
         key, wake = self._store.keys.calendar(name), self._store.config.base_keys.wake
+        call = _REPLACE_CALENDAR.call(calendar=key, wake=wake, read=read, fields=fields)
         with self._store.translating():
-            found = replace_calendar(self._store.client, key, fields.items(), wake=wake, read=read)
-        return found is not None
+            return int(call.run(self._store.client)) >= 0
 
     def some_names(self, cursor: int) -> tuple[list[str], int]:
         """Return the names that one step of a look at every key finds, sorted, and where the next begins.

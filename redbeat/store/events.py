@@ -8,10 +8,11 @@ so that each event is told of at least once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
@@ -20,10 +21,10 @@ from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import EVENTS, SIGNALS
-from redbeat.store.scripts.events import Event as Event
-from redbeat.store.scripts.events import News as News
-from redbeat.store.scripts.events import events_call, news_of, note_told
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
+
+_READ_EVENTS, _NOTE_TOLD = Script("read_events"), Script("note_told")
 
 #: about how many events are kept
 MAX_EVENTS = 10_000
@@ -37,6 +38,20 @@ CLAIM_MS = 60_000
 
 #: how long it is remembered up to where it was told, while nobody tells, milliseconds
 LIFE_MS = 7 * 24 * 3600 * 1000
+
+
+class Event(NamedTuple):
+    """Something that has happened: its id in the stream, and its fields."""
+
+    id: str
+    fields: dict[str, str]
+
+
+class News(NamedTuple):
+    """What is to be told of, and the id of the last event before it."""
+
+    told: str
+    events: list[Event]
 
 
 class Events:
@@ -60,10 +75,11 @@ class Events:
             calls, besides = [], dict[str, str]()
             for keys, fence in fences.items():
                 besides |= {keys.events: "stream", keys.events_read: "string"}
-                times = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
-                calls.append(events_call(self._store.present(keys), fence, teller, **times))
+                times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
+                who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
+                calls.append(_READ_EVENTS.call(self._store.present(keys), **who, **times))
             with self._store.translating(next(iter(besides)), "stream", besides=besides):
-                found = zip(fences, map(news_of, self._store.call_scripts(calls)), strict=True)
+                found = zip(fences, map(_news_of, self._store.call_scripts(calls)), strict=True)
                 return {keys: news for keys, news in found if news is not None}
 
         try:
@@ -93,12 +109,13 @@ class Events:
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
-        client, claim_ms = self._store.client, 0 if is_done else CLAIM_MS
+        told: Any = {"teller": teller, "before": before, "last": last}
+        times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
 
         def note() -> bool:
             part = self._store.present(keys)
             with self._store.translating(keys.events_read, "string"):
-                return note_told(client, part, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
+                return bool(_NOTE_TOLD.call(part, **told, **times).run(self._store.client))
 
         return self._store.following(note)
 
@@ -139,3 +156,16 @@ class Events:
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
                 pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
             pipeline.execute()
+
+
+def _news_of(reply: Sequence[Any]) -> News | None:
+    """Return what its reply says; None: the caller may not tell now."""
+    told, rows = reply
+    if not told:
+        return None
+    return News(text_of(told), [_event_of(*row) for row in rows])
+
+
+def _event_of(event_id: str | bytes, flat: list[str | bytes]) -> Event:
+    texts = [text_of(one) for one in flat]
+    return Event(text_of(event_id), dict(zip(texts[::2], texts[1::2], strict=True)))

@@ -21,10 +21,13 @@ from redbeat.log.text import as_stored, is_utf8
 from redbeat.store.chunks import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.rights import METRICS
-from redbeat.store.scripts.figures import Counted as Counted
-from redbeat.store.scripts.figures import Taken as Taken
-from redbeat.store.scripts.figures import count_states, figures_of, take_call, taken_of
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store, ask_each
+
+_TAKE_FIGURES, _COUNT_STATES = Script("take_figures"), Script("count_states")
+
+#: a larger definition isn't looked into by the script that counts entries by their states, bytes
+SMALL_BYTES = 16_384
 
 #: why a run is skipped
 REASONS = {
@@ -101,6 +104,37 @@ class Asked(NamedTuple):
     labels: Mapping[str, Labels]
 
 
+class Taken(NamedTuple):
+    """What was counted since it was last taken.
+
+    Attributes:
+        now: the server's clock, UNIX seconds.
+        figures: labels' id, colon and word, to how often that was counted.
+        unknown: ids of labels that aren't stored; of new ones what was counted is taken the next time.
+    """
+
+    now: float
+    figures: dict[str, int]
+    unknown: tuple[str, ...] = ()
+
+
+class Counted(NamedTuple):
+    """Some entries by their states.
+
+    Attributes:
+        cursor: with which to go on; '0': these were the last ones.
+        now: the server's clock, UNIX seconds.
+        scheduled, due: how many are in these states.
+        others: members of the schedule in other states, perhaps, with their scores.
+    """
+
+    cursor: str
+    now: float
+    scheduled: int
+    due: int
+    others: dict[str, float]
+
+
 class Figures:
     """What is counted in the schedule of ``store``. Every method raises what the store's do."""
 
@@ -121,12 +155,15 @@ class Figures:
             keys = self._store.present(known)
             texts = {id_: json.dumps(one) for id_, one in labels.items()}
             lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
-            calls.append(take_call(keys, lock, token, 0 if has_lock else TELLER_MS, texts))
+            teller_ms = 0 if has_lock else TELLER_MS
+            calls.append(
+                _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+            )
             wanted |= dict.fromkeys((keys.totals, keys.figures, keys.labels), "hash")
         if not calls:
             return []
         with self._store.translating(asked[0].keys.totals, "hash", besides=wanted):
-            return [taken_of(reply) for reply in self._store.call_scripts(calls)]
+            return [_taken_of(reply) for reply in self._store.call_scripts(calls)]
 
     def count(self, labels: str, word: str) -> None:
         """Count something once that no script counts, under the id of labels."""
@@ -171,8 +208,10 @@ class Figures:
 
     def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
         """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
-        with self._store.translating(keys.schedule):
-            return count_states(self._store.client, keys.schedule, cursor, limit)
+        call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
+        following, now, scheduled, due, others = self._store.ask(call.run, keys.schedule)
+        found = {member: float(score) for member, score in _by_turns(others).items()}
+        return Counted(text_of(following), float(now), scheduled, due, found)
 
     def are_there(self, names: Sequence[tuple[Keys, str]]) -> list[bool]:
         """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
@@ -275,6 +314,29 @@ class Figures:
     def note_right(self, reason: object) -> None:
         """Note that this user lacks a right to what is counted."""
         self._store.rights.note(METRICS, reason)
+
+
+def _taken_of(reply: Sequence[Any]) -> Taken | None:
+    """Return what its reply says; None: another beat shows the metrics."""
+    status, now, taken, unknown = reply
+    if text_of(status) != "ok":
+        return None
+    return Taken(float(now), figures_of(_by_turns(taken)), tuple(map(text_of, unknown)))
+
+
+def figures_of(found: Mapping[Any, Any]) -> dict[str, int]:
+    """Return what of a hash of figures can be read; others may have written anything."""
+    figures = {}
+    for field, value in found.items():
+        text = text_of(value)
+        if text.isdecimal() and len(text) < 20:
+            figures[text_of(field)] = int(text)
+    return figures
+
+
+def _by_turns(values: list[Any]) -> dict[str, Any]:
+    texts = iter(map(text_of, values))
+    return dict(zip(texts, texts, strict=True))
 
 
 def _remove(key: str, members: Sequence[Any], client: Any) -> Any:

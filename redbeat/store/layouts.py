@@ -32,8 +32,7 @@ from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
-from redbeat.store.scripts.layouts import Refusal, create_layout, raise_generation, raising_of
-from redbeat.store.scripts.script import RIGHT_SECONDS
+from redbeat.store.scripts.script import RIGHT_SECONDS, Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -41,7 +40,30 @@ if TYPE_CHECKING:
 #: how long an entry is waited for that is on its way to another shard, and how often it is looked for
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
 
+_CREATE_LAYOUT, _RAISE_GENERATION = Script("create_layout"), Script("raise_generation")
+
+#: how a script that checks the layout is refused: the key, and what it holds
+_REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+
+
+class Refusal(NamedTuple):
+    """That a script was refused which checks the layout.
+
+    Attributes:
+        generation_key: of the part where it was.
+        held: what that key holds; '': there is no such key.
+    """
+
+    generation_key: str
+    held: str
+
+
+def refusal_of(error: BaseException | None) -> Refusal | None:
+    """Return what ``check_layout`` says of a refusal; None: the error is another one."""
+    found = _REFUSAL.match(str(error))
+    return Refusal(found[1], found[2]) if found else None
 
 
 class Contents(NamedTuple):
@@ -156,8 +178,8 @@ class Layouts:
                 raise _missing(others[0], " ".join(held[others[0]]), base)
             return layout
         after = max((int(number) for number, _ in held.values()), default=0)
-        answer = store.ask(lambda client: create_layout(client, base, shards, after), base.layout, "hash")
-        if answer == "undivided":
+        call = _CREATE_LAYOUT.call(base, shards=shards, after=after)
+        if text_of(store.ask(call.run, base.layout, "hash")) == "undivided":
             raise _undivided(shards, base)
         layout = self.read()
         if layout is None:
@@ -246,14 +268,13 @@ class Layouts:
 
         Returns what its generation key holds then.
         """
-        held: str = self._store.ask(lambda client: raise_generation(client, part), part.generation, "string")
-        return held
+        return str(text_of(self._store.ask(_RAISE_GENERATION.call(part).run, part.generation, "string")))
 
     def raise_generations(self, parts: Sequence[Keys]) -> None:
         """Do that for several parts, one round trip a node."""
 
         def raise_all(client: Any) -> None:
-            for reply in call_on_nodes(client, [raising_of(part) for part in parts]):
+            for reply in call_on_nodes(client, [_RAISE_GENERATION.call(part) for part in parts]):
                 if isinstance(reply, Exception):
                     raise reply
 

@@ -255,10 +255,10 @@ class Locks:
         """
         calls = [
             _RELEASE_LOCK.call(
+                store.keys,
                 lock=fence.lock_key,
                 mark=store.keys.released if is_marked else "",
                 token=fence.token,
-                wake=store.keys.wake,
             )
             for store, fence in locks
         ]
@@ -310,7 +310,7 @@ def _take_call(
     part: Keys, name: str, token: str, taken_ms: int, mark: str, silent: str, rest_ms: int, slack_ms: int
 ) -> Call[bool]:
     call = _TAKE_LOCK.call(
-        within=part,
+        part,
         lock=name,
         mark=mark,
         token=token,

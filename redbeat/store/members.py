@@ -14,15 +14,16 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
-from redbeat.store.scripts.repairs import Member as Member
-from redbeat.store.scripts.repairs import drop_members
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
+
+_DROP_MEMBERS = Script("drop_members")
 
 #: how many members are looked at in one round trip to come nearer to a place; of each of many shards
 SAMPLES, MIN_SAMPLES = 512, 8
@@ -30,6 +31,13 @@ SAMPLES, MIN_SAMPLES = 512, 8
 NEAR = 50
 #: how many members of each shard are read at a time at least, where those of several are merged
 MIN_PAGE = 50
+
+
+class Member(NamedTuple):
+    """A member of the schedule, for the entry under ``key``."""
+
+    key: str
+    member: str
 
 
 class Members:
@@ -294,8 +302,10 @@ class Members:
 
         def drop(groups: list[tuple[Part, list[Member]]]) -> Iterator[list[bool]]:
             for part, those in groups:
+                keys, texts = [one.key for one in those], [one.member for one in those]
+                call = _DROP_MEMBERS.call(part.keys, entries=keys, members=texts)
                 with self._store.translating():
-                    yield drop_members(self._store.client, part.keys, those)
+                    yield [*map(bool, call.run(self._store.client))]
 
         return self._store.parts.in_order(members, drop, lambda one: one.key)
 

@@ -19,10 +19,12 @@ from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.keys import Keys, glob_of
-from redbeat.store.scripts.status import check_rights
+from redbeat.store.scripts.script import Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
+
+_CHECK_RIGHTS = Script("check_rights")
 
 #: an entry's name that stands for any in what is asked for
 SOME_ENTRY = "rights-probe"
@@ -186,7 +188,7 @@ def _refusals_of(client: Any, calls: Sequence[Words]) -> list[str]:
             connection.send_packed_command(connection.pack_commands(calls), check_health=False)
             return [_refusal_in(connection) for _ in calls]
         except NoPermissionError:
-            denied = check_rights(single, calls)
+            denied = _CHECK_RIGHTS.call(calls=calls).run(single)
             return ["the command" if place in denied else "" for place in range(1, len(calls) + 1)]
         finally:
             connection.disconnect()  # which ends the transaction

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, count
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
@@ -17,14 +17,44 @@ from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
-from redbeat.store.scripts.orphans import LostRun as LostRun
-from redbeat.store.scripts.orphans import Remains as Remains
-from redbeat.store.scripts.orphans import forget_runs, remove_orphans
+from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
+_REMOVE_ORPHANS, _FORGET_RUNS = Script("remove_orphans"), Script("forget_runs")
+
 #: a beat looks after a run within moments of its deadline; after this many seconds nobody does
 LEFT_SECONDS = 60.0
+
+
+class LostRun(NamedTuple):
+    """What is kept of runs in progress that nobody looks after any more.
+
+    Attributes:
+        key: the entry's.
+        member: of the deadlines, the run of which is gone; '': all of an entry's runs, which is gone.
+    """
+
+    key: str
+    member: str = ""
+
+
+class Remains(NamedTuple):
+    """What is to be removed of one entry that is gone.
+
+    Attributes:
+        key: the entry's.
+        member: as it stands in the schedule, '' for nothing.
+        name: as it stands in the statics, '' for nothing.
+        pairs: the members of the statics' owners that have this name.
+        beside: keys that are kept beside it.
+    """
+
+    key: str
+    member: str = ""
+    name: str = ""
+    pairs: Sequence[str] = ()
+    beside: Sequence[str] = ()
 
 
 class Orphans:
@@ -130,7 +160,14 @@ class Orphans:
     def _forget(self, part: Part, chunk: list[LostRun]) -> list[bool]:
         with self._store.translating():
             keys = self._store.present(part.keys)
-            return forget_runs(self._store.client, keys, chunk, self._latest())
+            call = _FORGET_RUNS.call(
+                keys,
+                entries=[one.key for one in chunk],
+                running=[keys.running(one.key) for one in chunk],
+                latest=self._latest(),
+                members=[one.member for one in chunk],
+            )
+            return [digit == "1" for digit in text_of(call.run(self._store.client))]
 
     def _latest(self) -> float:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""
@@ -153,8 +190,14 @@ class Orphans:
         return removed
 
     def _remove(self, part: Part, chunk: list[Remains]) -> int:
+        keys = self._store.present(part.keys)
+        beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
+            key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
+        ]
+        rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
+        call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
         with self._store.translating():
-            return remove_orphans(self._store.client, self._store.present(part.keys), chunk)
+            return int(call.run(self._store.client))
 
 
 def _fields_of(running: str, client: Any) -> Any:

@@ -171,15 +171,7 @@ class Owners:
                 store, checked = store.of_all_parts(), Fence()
             for part, chunk in store.parts.chunks(names):
                 statics, owners = part.keys.statics, part.keys.static_owners
-                call = _CHANGE_STATICS.call(
-                    fence=checked,
-                    within=part.keys,
-                    statics=statics,
-                    owners=owners,
-                    change=change,
-                    owner=owner,
-                    names=chunk,
-                )
+                call = _CHANGE_STATICS.call(part.keys, fence=checked, change=change, owner=owner, names=chunk)
                 with store.translating(statics, "set", besides={owners: "set"}):
                     status = lock_status_of(call.run(store.client))
                 store.check_lock(status, checked)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.store.rights import STANDBYS
-from redbeat.store.scripts.standbys import STANDBY_MS, note_standby
-from redbeat.store.store import Store
+from redbeat.store.scripts.script import Script
+from redbeat.store.store import STANDBY_MS, Store
+
+_NOTE_STANDBY = Script("note_standby")
 
 #: for how long a standby is known after it has looked at the lock
 STANDBY_SECONDS = STANDBY_MS / 1000
@@ -31,7 +33,8 @@ class Standbys:
 
         def note() -> bool:
             keys = self._store.keys
-            self._store.ask(lambda client: note_standby(without_retry(client), keys, who), keys.standbys)
+            call = _NOTE_STANDBY.call(keys, who=who, life_ms=STANDBY_MS)
+            self._store.ask(lambda client: call.run(without_retry(client)), keys.standbys)
             return True
 
         return self._store.rights.ask(STANDBYS, lambda: self._store.following(note), lambda: False)

@@ -51,7 +51,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits, CommitStream
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.nodes import Command, call_on_nodes, node_of
@@ -90,9 +90,7 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.layouts import Refusal, refusal_of
 from redbeat.store.scripts.script import Call, Script
-from redbeat.store.scripts.status import head_call, read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,6 +112,12 @@ MOVE_LOOK_SECONDS = 1.0
 
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
+
+#: for how long a standby is known after it has looked at the lock, milliseconds
+STANDBY_MS = 15_000
+
+#: a stored message that should have been sent longer ago is overdue, milliseconds
+OVERDUE_MS = 60_000
 
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
@@ -137,6 +141,7 @@ class _Recent:
 _NO_OTHERS: Mapping[str, str] = {}
 
 _READ_ENTRIES, _SAVE_ENTRIES = Script("read_entries"), Script("save_entries")
+_READ_STATUS = Script("read_status")
 _DELETE_ENTRIES, _RENEW_LOCK = Script("delete_entries"), Script("renew_lock")
 
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
@@ -686,11 +691,11 @@ class Store:
     def look(self) -> Head:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
-            return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
+            return lua.read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def look_call(self) -> tuple[lua.Script, lua.Request]:
         """Return what ``look`` calls."""
-        return head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
+        return lua.head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def ask_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item]:
         """Return the answers to questions to several parts: one round trip a node.
@@ -1295,21 +1300,21 @@ class Store:
         """Return the same of each of these parts; the error takes its place where its node is away."""
         wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
 
-        def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
+        def call(keys: Keys, off: Collection[Feature]) -> Call[Vitals]:
             lock_key = self.config.lock_key_in(keys)
             standbys = None if STANDBYS in off or lock_key is None else keys.standbys
             later = None if STORED in off else keys.later
-            return status_call(keys.schedule, lock_key, keys.tick, standbys, later)
+            times: Any = {"life_ms": STANDBY_MS, "late_ms": OVERDUE_MS}
+            status = _READ_STATUS.call(keys, lock=lock_key, standbys=standbys, later=later, **times)
+            return status.reading(partial(vitals_of, has_standbys=standbys is not None))
 
         def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
-            has_standbys = STANDBYS not in off and self.config.lock_key is not None
+            calls = [call(keys, off) for keys in asked]
             with self.translating():
-                replies = call_on_nodes(self.client, [call(keys, off) for keys in asked])
+                replies = call_on_nodes(self.client, calls)
             return [
-                vitals_of(reply, has_standbys=has_standbys)
-                if not isinstance(reply, Exception)
-                else self._away(reply)
-                for reply in replies
+                self._away(reply) if isinstance(reply, Exception) else one.read(reply)
+                for one, reply in zip(calls, replies, strict=True)
             ]
 
         return self.rights.ask_without(wanted, ask)
@@ -1469,7 +1474,7 @@ class Store:
             if isinstance(reply, Exception) and not is_no_permission(reply)
         }
 
-    def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
+    def call_scripts(self, calls: Sequence[Any]) -> list[Any]:
         """Return what each script returns; one round trip for each node.
 
         Raises the first error of any, when all of them were called.
@@ -1570,7 +1575,7 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
         now, rows = reply
         return float(now), [*map(stored_of, keys, rows or [None] * len(keys))]
 
-    return _READ_ENTRIES.call(schedule=part.schedule, entries=keys, entry_bytes=entry_bytes).reading(read)
+    return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 
 
 def delete_call(
@@ -1581,12 +1586,7 @@ def delete_call(
     The reply is the lock's status and how many entries there were.
     """
     call = _DELETE_ENTRIES.call(
-        fence=fence,
-        within=part,
-        schedule=part.schedule,
-        entries=keys,
-        beside=[*chain.from_iterable(map(beside, keys))],
-        wake=part.wake,
+        part, fence=fence, entries=keys, beside=[*chain.from_iterable(map(beside, keys))]
     )
     return call.reading(status_and_number)
 
@@ -1594,7 +1594,7 @@ def delete_call(
 def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> Call[LockStatus]:
     """Return the call that renews the lock; the arguments are those of ``Store.renew_lock``."""
     idle_ms = int(idle_seconds * 1000)
-    call = _RENEW_LOCK.call(fence=fence, within=part, tick=part.tick, idle_ms=idle_ms, obstacle=obstacle)
+    call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(lock_status_of)
 
 
@@ -1623,11 +1623,9 @@ def save_call(
             states.append({name: text for name, text in named if text is not None})
         state_of.append(numbers[state])
     call = _SAVE_ENTRIES.call(
+        part,
         fence=fence,
-        within=part,
-        schedule=part.schedule,
         entries=[stored.key for stored, _ in writes],
-        wake=part.wake,
         states=states,
         state_of=state_of,
         definitions=[write.definition for _, write in writes],
@@ -1639,6 +1637,30 @@ def status_and_number(reply: Any) -> tuple[LockStatus, int]:
     """Return what a script says that returns the status of the lock and a number."""
     status, number = reply
     return lock_status_of(status), int(number)
+
+
+def vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
+    """Return what its reply says.
+
+    Arguments:
+        has_standbys: it was asked who stands by.
+    """
+    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
+    since = float(oldest) if oldest else None
+    standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
+    return Vitals(
+        float(now),
+        text_of(token),
+        int(rest_ms),
+        text_of(tick),
+        int(due),
+        since,
+        standbys if has_standbys else None,
+        None if int(stored) < 0 else int(stored),
+        int(overdue),
+        float(first) if first else None,
+        int(entries),
+    )
 
 
 def record_text(record: str, at: datetime) -> str:

@@ -15,7 +15,7 @@ from celery.schedules import schedule
 from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.store.scripts.figures import _COUNT_STATES
+from redbeat.store.figures import _COUNT_STATES
 from tests.support.apps import celery_beat, celery_worker, stop_worker, write_app
 from tests.support.daemons import pick_port
 from tests.support.http import Answer, fetch
@@ -92,7 +92,7 @@ def _measure_scrapes(bench: Bench) -> None:
     with logging_all(bench) as client:
         bench.run(OURS, "counting", **options)
         logged = client.slowlog_get(1_000_000)
-    commands = (b"EVALSHA " + _COUNT_STATES.sha1.encode(), b"EVAL -- count_states")
+    commands = (b"EVALSHA " + _COUNT_STATES.sha1.encode(), b"EVAL " + _COUNT_STATES.source.encode()[:40])
     durations = [one["duration"] / 1000 for one in logged if one["command"].startswith(commands)]
     for share, value in shares(durations).items():
         bench.results.add(SLICE[share], OURS, count, "ms", value)

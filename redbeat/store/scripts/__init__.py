@@ -23,6 +23,7 @@ from redbeat.store.records import (
     Committed,
     Ending,
     Fence,
+    Head,
     Histories,
     KeyType,
     LockStatus,
@@ -46,7 +47,6 @@ from redbeat.store.records import (
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
 from redbeat.store.scripts.script import positional as positional
-from redbeat.store.scripts.status import head_of as head_of
 
 #: calls a script with a client for several requests, and returns its replies
 CallEach = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
@@ -65,6 +65,7 @@ _COMMIT_RUNS = Script(
 )
 # fmt: on
 _RESERVE_RUNS = Script("check_layout", "hold_lock", "run_records", "find_hold", "reserve_runs")
+_READ_HEAD = Script("read_head")
 _READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
 
 
@@ -397,3 +398,23 @@ def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[Claimed]]:
     """Return what was read, by the reply to the command."""
     now, scores, rows = reply
     return float(now), [text_of(score) for score in scores], claimed_of(rows)
+
+
+def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str) -> Head:
+    """Read the server's clock, and what comes first of entries, deadlines and stored messages.
+
+    Nothing is written.
+    """
+    script, request = head_call(schedule_key, deadlines_key, later_key)
+    return head_of(script(client, *request))
+
+
+def head_call(schedule_key: str, deadlines_key: str, later_key: str) -> tuple[Script, Request]:
+    """Return what ``read_head`` calls."""
+    return _READ_HEAD, Request([schedule_key, deadlines_key, later_key], [])
+
+
+def head_of(reply: Sequence[Any]) -> Head:
+    """Return what was read, by the reply to the command."""
+    now, *heads = reply
+    return Head(float(now), *(float(head) if head else None for head in heads))

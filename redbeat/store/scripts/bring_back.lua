@@ -1,13 +1,10 @@
 -- bring_back: put all entries back into the schedule that were taken out for celery-redbeat 2.x.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
--- KEYS[4] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
--- KEYS[5] statics    set of the names of entries that came from beat_schedule
--- ARGV[1] token      the caller's token, '' when no lock is configured
--- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] prefix     what every entry's key starts with
+-- Uses check_layout, hold_lock
+-- KEYS schedule   zset of entry keys, scored by due time
+-- KEYS downgraded hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS statics    set of the names of entries that came from beat_schedule
+-- ARGV prefix     what every entry's key starts with
 -- Reads whether these entries' hashes exist; their keys are in the hash. An entry that was deleted meanwhile is
 -- forgotten; one that was saved again keeps its newer score. One whose value isn't a valid score is due at once.
 --
@@ -17,15 +14,12 @@
 --   returned  how many entries are in the schedule again
 --   gone      how many were deleted meanwhile
 --   scoreless  the keys of those that are back without their old score
-local schedule, lock, mark, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, lock_ms, prefix = ARGV[1], ARGV[2], ARGV[3]
-
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, 0, {}} end
-if redis.call('TYPE', away).ok ~= 'hash' then return {status, 0, 0, {}} end
+if redis.call('TYPE', downgraded).ok ~= 'hash' then return {status, 0, 0, {}} end
 
 local returned, gone, scoreless = 0, 0, {}
-local remembered = redis.call('HGETALL', away)
+local remembered = redis.call('HGETALL', downgraded)
 local is_set = redis.call('TYPE', statics).ok
 is_set = is_set == 'set' or is_set == 'none'
 for i = 1, #remembered, 2 do
@@ -44,5 +38,5 @@ for i = 1, #remembered, 2 do
     gone = gone + 1
   end
 end
-redis.call('DEL', away)
+redis.call('DEL', downgraded)
 return {status, returned, gone, scoreless}

@@ -2,7 +2,7 @@
 --
 -- Uses check_layout, hold_lock
 -- KEYS statics  set of those entries' names
--- KEYS owners   set of 'owner, tab, name': whose beat_schedule has an entry
+-- KEYS static_owners   set of 'owner, tab, name': whose beat_schedule has an entry
 -- ARGV change   'add'; 'release': the owner doesn't own them any more; 'remove': nobody does
 -- ARGV owner    their owner
 -- ARGV names    of the entries
@@ -13,9 +13,9 @@ local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return status end
 
 -- first of all, as this fails before anything is written if these aren't sets; no name is ''
-redis.call('SREM', owners, '')
+redis.call('SREM', static_owners, '')
 if change ~= 'release' then redis.call(change == 'add' and 'SADD' or 'SREM', statics, unpack(names)) end
 local owned = {}
 for i, name in ipairs(names) do owned[i] = owner .. '\t' .. name end
-redis.call(change == 'add' and 'SADD' or 'SREM', owners, unpack(owned))
+redis.call(change == 'add' and 'SADD' or 'SREM', static_owners, unpack(owned))
 return status

@@ -1,12 +1,10 @@
 -- check_rights: return which commands the caller may not send; nothing is written.
 --
--- ARGV[1] calls  JSON: a list of calls, each a list of a command and its arguments
+-- ARGV calls  each a list of a command and its arguments
 --
 -- Returns the places of those calls in the list, from 1; none where the server can't tell (Redis before 7.0)
-local calls = ARGV[1]
-
 local denied = {}
-for place, words in ipairs(cjson.decode(calls)) do
+for place, words in ipairs(calls) do
   local known, allowed = pcall(redis.acl_check_cmd, unpack(words))
   if known and not allowed then denied[#denied + 1] = place end
 end

@@ -1,10 +1,11 @@
 -- count_states: count entries by their states, some at a time; those whose state isn't obvious are named. One that beat
 -- will find to be unusable when it is due is what its score says until then.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- ARGV[1] cursor     '0' for the first, then what the call before has returned
--- ARGV[2] limit      about how many entries
--- ARGV[3] small_bytes  a larger definition or policy isn't looked into
+-- Uses clock
+-- KEYS schedule   zset of entry keys, scored by due time
+-- ARGV cursor     '0' for the first, then what the call before has returned
+-- ARGV limit      about how many entries
+-- ARGV small_bytes  a larger definition or policy isn't looked into
 --
 -- Returns {cursor, now, scheduled, due, others}
 --   cursor     '0': these were the last ones
@@ -12,11 +13,6 @@
 --   scheduled  how many are due later
 --   due        how many are due
 --   others     members and scores of all others, by turns
-local schedule = KEYS[1]
-local cursor, limit, small_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local found = redis.call('ZSCAN', schedule, cursor, 'COUNT', limit)
 local scheduled, due, others = 0, 0, {}
 

@@ -1,18 +1,14 @@
 -- forget_runs: remove what is kept of runs in progress that nobody looks after any more.
 --
--- KEYS[1] deadlines   zset of when beat must look at each run in progress
--- KEYS[2..] entries   the entries' keys, and after them
--- KEYS[..] running    one for each entry: the hash of its runs in progress
--- ARGV[1] count       how many there are
--- ARGV[2] latest      a run whose deadline is later is looked after; UNIX seconds
--- ARGV[3..] one for each entry:
---   member            a member of deadlines, removed if there is no such run; '' for the whole hash, removed if there is
---                     no such entry
+-- Uses check_layout
+-- KEYS deadlines   zset of when beat must look at each run in progress
+-- KEYS entries[]   the entries' keys
+-- KEYS running[]    one for each entry: the hash of its runs in progress
+-- ARGV latest      a run whose deadline is later is looked after; UNIX seconds
+-- ARGV members     of each a member of deadlines, removed if there is no such run; '' for the whole hash, removed if
+--                  there is no such entry
 --
 -- Returns a text of digits, for each 1 when it was removed, else 0
-local deadlines = KEYS[1]
-local count, latest = tonumber(ARGV[1]), tonumber(ARGV[2])
-
 local function is_old(member)
   local score = redis.call('ZSCORE', deadlines, member)
   return not score or tonumber(score) <= latest
@@ -38,10 +34,9 @@ local function forget_all(key, running)
 end
 
 local removed = {}
-for i = 2, 1 + count do
-  local key, running, at = KEYS[i], KEYS[i + count], 3 + (i - 2) * 1
-  local member = ARGV[at]
-  local is_gone = member == '' and forget_all(key, running) or member ~= '' and forget_deadline(running, member)
-  removed[i - 1] = is_gone and '1' or '0'
+for i, key in ipairs(entries) do
+  local member = members[i]
+  local is_gone = member == '' and forget_all(key, running[i]) or member ~= '' and forget_deadline(running[i], member)
+  removed[i] = is_gone and '1' or '0'
 end
 return table.concat(removed)

@@ -12,7 +12,6 @@ from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
 from redbeat.store.scripts.script import Call, Request, Script, positional
 
-_READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
 
 #: the names of the keys beside an entry in apply_entries, in their order
@@ -122,7 +121,7 @@ def _exact(score: float | None) -> str:
 
 def read_owners(keys: Sequence[str]) -> Call[list[str]]:
     """Read the owners of the entries under ``keys``, which are of one part; '': none."""
-    return positional(_READ_OWNERS, Request(keys, []), lambda owners: [text_of(owner) for owner in owners])
+    return Script("read_owners").call(entries=keys).reading(lambda owners: [*map(text_of, owners)])
 
 
 def apply_entries(

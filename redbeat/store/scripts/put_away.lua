@@ -1,24 +1,22 @@
 -- put_away: take entries out of the schedule that celery-redbeat 2.x can't run, and store their due times, if no beat
 -- of version 3 leads.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] away       hash: entry's key to its score, ' static' after it where its name stood among the statics
--- KEYS[4] statics    set of the names of entries that came from beat_schedule
--- KEYS[5..] entries  the entries' keys
--- ARGV[1] mark       how a token of version 3 begins, '' when no lock is configured
--- ARGV[2..] three for each entry:
---   member           the member of the schedule: its key or its bare name
---   name             its name
---   read             what the caller has read: the SHA-1 of definition, policy, revision and meta with NULs between, or
---                    the type of a key that isn't a hash; '' if it was too large to be read
+-- Uses check_layout, entry_texts
+-- KEYS schedule   zset of entry keys, scored by due time
+-- KEYS lock       the leader's token (the schedule's key again when no lock is configured)
+-- KEYS downgraded hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS statics    set of the names of entries that came from beat_schedule
+-- KEYS entries[]  the entries' keys
+-- ARGV mark       how a token of version 3 begins, '' when no lock is configured
+-- ARGV rows       of each entry:
+--   member       the member of the schedule: its key or its bare name
+--   name         its name
+--   read         what the caller has read: the SHA-1 of definition, policy, revision and meta with NULs between, or the
+--                type of a key that isn't a hash; '' if it was too large to be read
 --
 -- Returns {token, results}
 --   token    '', or the token of a leader of version 3 (then nothing was written)
 --   results  for each entry 1 when it was taken out, 0 when it has changed or left the schedule meanwhile
-local schedule, lock, away, statics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local mark = ARGV[1]
-
 if mark ~= '' then
   local token = redis.call('GET', lock)
   if token and string.sub(token, 1, #mark) == mark then return {token, {}} end
@@ -26,21 +24,20 @@ end
 redis.call('SREM', statics, '')  -- no name is ''; this fails before the first write if the key isn't a set
 
 local results = {}
-for i = 5, #KEYS do
-  local key, at = KEYS[i], 2 + (i - 5) * 3
-  local member, name, read = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+for i, key in ipairs(entries) do
+  local member, name, read = rows[i].member, rows[i].name, rows[i].read
   local kind = redis.call('TYPE', key).ok
   local found, score = kind, redis.call('ZSCORE', schedule, member)
   if kind == 'hash' and read ~= '' then
     local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta')
     found = sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
   end
-  results[i - 4] = 0
+  results[i] = 0
   if score and (found == read or (read == '' and kind == 'hash')) then
-    redis.call('HSET', away, key, score)
+    redis.call('HSET', downgraded, key, score)
     redis.call('ZREM', schedule, member)
-    if redis.call('SREM', statics, name) == 1 then redis.call('HSET', away, key, score .. ' static') end
-    results[i - 4] = 1
+    if redis.call('SREM', statics, name) == 1 then redis.call('HSET', downgraded, key, score .. ' static') end
+    results[i] = 1
   end
 end
 return {'', results}

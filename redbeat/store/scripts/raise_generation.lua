@@ -1,13 +1,10 @@
 -- raise_generation: let a part of the schedule be written by those who know the layout; a later generation stays, and so
 -- does a part's end.
 --
--- KEYS[1] generation  string: in which layout the part may be written
--- ARGV[1] guard       what it holds from now on: the number of the layout, a space, and how many shards it has
+-- KEYS generation  string: in which layout the part may be written
+-- ARGV guard       what it holds from now on: the number of the layout, a space, and how many shards it has
 --
 -- Returns what it holds
-local generation = KEYS[1]
-local guard = ARGV[1]
-
 local found = redis.call('GET', generation) or ''
 local known, wanted = tonumber(string.match(found, '^%d+') or 0), tonumber(string.match(guard, '^%d+'))
 -- another number of shards in the same generation was written by hand; a part that has ended has none

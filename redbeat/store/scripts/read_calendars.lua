@@ -1,21 +1,19 @@
 -- read_calendars: return those calendars that the caller doesn't have already.
 --
--- KEYS[1..] calendars  the calendars' keys
--- ARGV[1..] one for each calendar:
---   known              the digest of the one that the caller has; 'none': it has none; '': it wants no digest
+-- Uses entry_texts
+-- KEYS keys[]  the calendars' keys
+-- ARGV known  of each the digest of the one that the caller has; 'none': it has none; '': it wants no digest
 --
 -- Returns for each calendar a list: its digest ('' if none is wanted), then day, label, day, label and so on; only the
 -- digest if it is the known one; or instead of a list the type of its key, 'none' if there is no key
 local calendars = {}
-for i = 1, #KEYS do
-  local key, at = KEYS[i], 1 + (i - 1) * 1
-  local known = ARGV[at]
+for i, key in ipairs(keys) do
   local kind = redis.call('TYPE', key).ok
   if kind == 'hash' then
     local fields, digest = redis.call('HGETALL', key), ''
-    if known ~= '' then
+    if known[i] ~= '' then
       digest = sha1hex(#fields .. '\0' .. table.concat(fields, '\0'))
-      if digest == known then fields = {} end
+      if digest == known[i] then fields = {} end
     end
     table.insert(fields, 1, digest)
     calendars[i] = fields

@@ -1,13 +1,14 @@
 -- read_status: return who leads, and how many entries are due and messages are stored; nothing is written.
 --
--- KEYS[1] schedule  zset of entry keys, scored by due time
--- KEYS[2] lock      the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] tick      when the leader's last tick was
--- KEYS[4] standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
+-- Uses clock
+-- KEYS schedule  zset of entry keys, scored by due time
+-- KEYS lock      the leader's token (the schedule's key again when no lock is configured)
+-- KEYS tick      when the leader's last tick was
+-- KEYS standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
 --                   the caller may not read it)
--- KEYS[5] later     zset of stored messages, scored by when they are to be sent (likewise)
--- ARGV[1] life_ms   those that looked longer ago don't stand by any more, milliseconds
--- ARGV[2] late_ms   messages that should have been sent longer ago are overdue, milliseconds
+-- KEYS later     zset of stored messages, scored by when they are to be sent (likewise)
+-- ARGV life_ms   those that looked longer ago don't stand by any more, milliseconds
+-- ARGV late_ms   messages that should have been sent longer ago are overdue, milliseconds
 --
 -- Returns {now, token, rest_ms, ticked, due, oldest, standbys, stored, overdue, first, entries}
 --   now      the server's clock, UNIX seconds with microseconds, a string
@@ -21,11 +22,6 @@
 --   overdue  how many of these are overdue
 --   first    the lowest score of those that should have been sent, a string, '' for none
 --   entries  how many there are
-local schedule, lock, tick, standbys, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local life_ms, late_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local token, rest_ms = false, -2
 if lock ~= schedule then
   token, rest_ms = redis.call('GET', lock), redis.call('PTTL', lock)

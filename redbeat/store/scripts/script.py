@@ -12,13 +12,13 @@
     -- Returns ...
 
     SAVE_ENTRIES = Script("save_entries")
-    SAVE_ENTRIES.call(fence=fence, within=part, schedule=..., entries=[...], wake=..., dumps=[...])
+    SAVE_ENTRIES.call(part, fence=fence, entries=[...], dumps=[...])
 
 The body finds each of them in a local variable of that name: a number is a number, a list a table, a row a
 table with named fields, and None is nil. Scores travel as texts, since Lua's numbers lose microseconds.
-``fence`` is for scripts that use ``hold_lock``, and gives them ``lock``, ``mark``, ``token`` and ``lock_ms``;
-``within`` is for those that use ``check_layout``, which do nothing where entries aren't where their caller
-takes them to be.
+What a caller doesn't name is the part's own: ``schedule`` and ``wake`` are attributes of its ``Keys``.
+``fence`` is for scripts that use ``hold_lock``, and gives them ``lock``, ``mark``, ``token`` and ``lock_ms``.
+Those that use ``check_layout`` do nothing where entries aren't where their caller takes them to be.
 
 A ``Call`` is a value: it is run on a client, on several nodes (``store.nodes``), or written to a stream.
 Invariant: the source of a script comes from files only; all values of a caller are KEYS and ARGV.
@@ -58,7 +58,7 @@ RIGHT_SECONDS = 10.0
 _OUT_OF_REACH: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 
 _LINE = re.compile(r"^-- (Uses|KEYS|ARGV|BYTES) (.*)$", re.MULTILINE)
-_NAME = re.compile(r"([a-z_]+)(\[\])?(?:  +\S.*)?")
+_NAME = re.compile(r"([a-z_]+)(\[\])?(?: .*)?")
 
 
 class Header:
@@ -134,25 +134,32 @@ class Script:
         self.sha1 = sha1_of_text(self.source)
         self.is_checking, self.is_fenced = CHECK in self.names, HOLD in self.names
 
-    def call(self, *, fence: Fence | None = None, within: Keys | None = None, **values: Any) -> Call[Any]:
+    def call(self, *sources: Any, fence: Fence | None = None, **values: Any) -> Call[Any]:
         """Return a call with the keys and arguments that the header declares, by their names.
 
         In the place of a single key that is missing (None, '') stands the first one: a script can't be sent
         without it.
 
+        Arguments:
+            sources: what isn't among ``values`` is an attribute of the first of them that has it. A script
+                that checks the layout is within the part of the schedule whose ``Keys`` come first.
+
         Raises:
             TypeError: some are missing, or not declared.
         """
-        header, problems = self.header, list[str]()
-        if values.keys() != header.names:
-            problems += [f"{name} is missing" for name in sorted(header.names - values.keys())]
-            problems += [f"{name} is unknown" for name in sorted(values.keys() - header.names)]
-        for what, given, is_wanted in (
-            ("fence", fence, self.is_fenced),
-            ("within", within, self.is_checking),
-        ):
-            if (given is not None) != is_wanted:
-                problems.append(f"{what} is {'missing' if is_wanted else 'unknown'}")
+        header = self.header
+        for name in header.names - values.keys():
+            for source in sources:
+                if not callable(value := getattr(source, name, _missing)):
+                    values[name] = value
+                    break
+        problems = [f"{name} is missing" for name in sorted(header.names - values.keys())]
+        problems += [f"{name} is unknown" for name in sorted(values.keys() - header.names)]
+        if (fence is not None) != self.is_fenced:
+            problems.append(f"fence is {'missing' if self.is_fenced else 'unknown'}")
+        within = sources[0] if self.is_checking and sources else None
+        if self.is_checking and not isinstance(within, Keys):
+            problems.append("the part that it is within is missing")
         if problems:
             raise TypeError(f"{self.name}: {', '.join(problems)}.")
         if fence is not None:
@@ -234,6 +241,10 @@ def positional(script: Script, request: Request, read: Callable[[Any], Other]) -
     return Call(script, request.keys, None, request.args, request.within, read)
 
 
+def _missing() -> None:
+    """Stand for an attribute that isn't there."""
+
+
 def _as_it_is(reply: Any) -> Any:
     return reply
 
@@ -302,7 +313,7 @@ class Call(Generic[Reply]):
         keys, part, guards = self.keys, self.within, list[str]()
         if self.script.is_checking:
             if part is None:
-                raise TypeError(f"{self.script.name}: within is missing.")
+                raise TypeError(f"{self.script.name}: the part that it is within is missing.")
             is_checked = is_checked and part.guard != UNGUARDED and not _is_out_of_reach(client, part)
             # it must have a key all the same
             keys = [*keys, part.generation if is_checked else keys[0]]

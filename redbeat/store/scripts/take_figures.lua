@@ -2,26 +2,22 @@
 -- asks. Labels that are new are kept. What was counted under labels that nobody has stored is left for the next call, its
 -- field behind a '?', and then counted under those of all others, so that nothing is lost with a beat that dies.
 --
--- KEYS[1] lock       the leader's token; where there is no lock, the token of the beat that shows the metrics
--- KEYS[2] figures    hash of what was counted since the last call
--- KEYS[3] totals     hash of what was ever counted
--- KEYS[4] minutes    hash of the minutes of the last hour
--- KEYS[5] labels     hash of the labels by their ids
--- ARGV[1] token      the caller's
--- ARGV[2] teller_ms  for how long the caller goes on to be the one that shows the metrics; 0: the lock says who leads
--- ARGV[3..] new labels, two for each: their id, and JSON
+-- Uses check_layout, clock
+-- KEYS lock       the leader's token; where there is no lock, the token of the beat that shows the metrics
+-- KEYS figures    hash of what was counted since the last call
+-- KEYS totals     hash of what was ever counted
+-- KEYS minutes    hash of the minutes of the last hour
+-- KEYS labels     hash of the labels by their ids
+-- ARGV token      the caller's
+-- ARGV teller_ms  for how long the caller goes on to be the one that shows the metrics; 0: the lock says who leads
+-- ARGV new_labels  ids of labels that are new to JSON
 --
 -- Returns {status, now, taken, unknown}
 --   status  'ok', or 'lost' when the token is another one (then nothing was taken)
 --   now     the server's clock, UNIX seconds
 --   taken   fields and numbers, by turns
 --   unknown  the ids of labels that aren't stored
-local lock, figures, totals, minutes, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, teller_ms = ARGV[1], tonumber(ARGV[2])
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
-for place = 3, #ARGV, 2 do redis.call('HSETNX', labels, ARGV[place], ARGV[place + 1]) end
+for id, text in pairs(new_labels) do redis.call('HSETNX', labels, id, text) end
 local holder = redis.call('GET', lock)
 if teller_ms > 0 and (not holder or holder == token) then
   redis.call('SET', lock, token, 'PX', teller_ms)

@@ -358,7 +358,7 @@ class Scripts:
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
             is_done = (
                 Script("take_lock")
-                .call(within=NO_PART, lock=LOCK, mark=MARK, token=token, silent=silent, **times)
+                .call(NO_PART, lock=LOCK, mark=MARK, token=token, silent=silent, **times)
                 .run(client)
             )
             return LockStatus.HELD if is_done else LockStatus.LOST

@@ -145,10 +145,8 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "change_statics": lambda client, fence: lock_status_of(
         Script("change_statics")
         .call(
+            KEYS,
             fence=fence,
-            within=KEYS,
-            statics=KEYS.statics,
-            owners=KEYS.static_owners,
             change="add",
             owner="me",
             names=["entry"],

@@ -22,15 +22,13 @@ from redbeat.keys import Keys
 from redbeat.store.calendars import Calendars
 from redbeat.store.claims import CALL_ENTRIES
 from redbeat.store.later import LaterStore
-from redbeat.store.members import Members
-from redbeat.store.orphans import Orphans
+from redbeat.store.members import Member, Members
+from redbeat.store.orphans import Orphans, Remains
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, LockStatus, Write
 from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
-from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.owners import Change, apply_entries
-from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited

@@ -44,5 +44,5 @@ def test_script_called_with_a_former_layout_is_refused_and_writes_nothing(
 
 
 def test_script_called_without_the_part_that_it_writes_to_is_an_error(client: redis.Redis) -> None:
-    with pytest.raises(TypeError, match="save_entries: within is missing"):
+    with pytest.raises(TypeError, match="save_entries: the part that it is within is missing"):
         SCRIPTS["save_entries"](client, ["the-schedule"], [])

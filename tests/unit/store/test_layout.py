@@ -11,7 +11,7 @@ from redbeat.keys import OF_A_PART, EntryKeys, Keys, identity_of, shard_prefix
 from redbeat.layout import Layout, ShardedKeys, shard_of
 from redbeat.policy.jitter import delayed_before
 from redbeat.policy.policy import Policy
-from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.layouts import Refusal, refusal_of
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.support.ticks import fake_redis_app, leader

@@ -61,9 +61,7 @@ def test_call_with_other_names_than_the_header_has_is_an_error_that_names_the_sc
     with pytest.raises(
         TypeError, match="save_entries: definitions is missing, entry is unknown, fence is miss"
     ):
-        Script("save_entries").call(
-            within=Keys(), schedule="s", entries=[], wake="w", states=[], state_of=[], entry=1
-        )
+        Script("save_entries").call(Keys(), entries=[], states=[], state_of=[], entry=1)
 
 
 def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> None:
