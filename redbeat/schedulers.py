@@ -82,6 +82,7 @@ from redbeat.process.containment import let_through
 from redbeat.process.memory import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
+from redbeat.store.downgrades import bring_back
 from redbeat.store.layouts import Layouts
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
@@ -776,7 +777,7 @@ class RedBeatScheduler(Scheduler):
         """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
         keys = shard.store.keys
         try:
-            found = shard.store.bring_back(shard.fence)
+            found = bring_back(shard.store, shard.fence)
         except StoreRefused as exc:
             if exc.is_login or is_refusal(exc.__cause__) or isinstance(exc, LayoutChanged):
                 raise

@@ -20,6 +20,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError, StoreRefused
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
+from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
 from redbeat.store.records import Stored
@@ -80,7 +81,7 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
         if progress is not None and not seen % CHUNK_SIZE:
             progress(seen)
     names = (store.keys.name(one.stored.key) for one in obstacles)
-    away = sorted(set(map(store.keys.name, store.read_downgraded())).difference(names))
+    away = sorted(set(map(store.keys.name, read_downgraded(store))).difference(names))
     return Findings(obstacles, ignored, away, seen, _count_messages(store))
 
 
@@ -140,7 +141,7 @@ def put_all_away(
     """
     store, done = _undivided(app), 0
     for chunk in in_chunks(obstacles):
-        found = store.put_away([(one.member, one.stored) for one in chunk], TOKEN_MARK)
+        found = put_away(store, [(one.member, one.stored) for one in chunk], TOKEN_MARK)
         if found.token:
             raise LockError(
                 f"A beat of version 3 leads ({found.token}), and would bring the entries back: stop all "

@@ -21,6 +21,7 @@ from redbeat.entries.due import is_quarantined, next_due
 from redbeat.entries.failures import failure_now
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -152,7 +153,7 @@ def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[En
         scores = Members(store).scores_of([stored.key, name])  # a member may be a bare name
         score = next((one for one in scores if one is not None), None)
         if score is None and stored.exists:
-            away = store.read_downgraded() if away is None else away
+            away = read_downgraded(store) if away is None else away
             if stored.key in away:
                 found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
         elif score is not None:
@@ -165,7 +166,7 @@ def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[En
 
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
     """Yield entries that were taken out for celery-redbeat 2.x, with old scores, and the server's clock."""
-    scores = store.read_downgraded()
+    scores = read_downgraded(store)
     now, found = store.read_entries(list(scores)) if scores else (datetime.now(timezone.utc), [])
     for stored in found:
         score = scores[stored.key] or 0.0  # without an old score it is due at once when it comes back
@@ -184,7 +185,7 @@ def name_pages(store: Store) -> Iterator[list[str]]:
     """Yield the names in the schedule, in any order, about 500 at a time; some may come twice."""
     for page in Members(store).scan():
         yield [store.keys.name(member) for member, _ in page]
-    yield [store.keys.name(key) for key in store.read_downgraded()]
+    yield [store.keys.name(key) for key in read_downgraded(store)]
 
 
 def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:

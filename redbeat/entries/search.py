@@ -19,6 +19,7 @@ from redbeat.entries.query import STATES, entries_at, entries_called
 from redbeat.entries.runs import read_last_outcomes
 from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
+from redbeat.store.downgrades import count_downgraded, read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.store import Store
@@ -84,7 +85,7 @@ class ByNextRun:
 
     def count(self) -> int:
         """Return how many there are."""
-        return self._members.count() + self._store.count_downgraded()
+        return self._members.count() + count_downgraded(self._store)
 
     def offset_of(self, place: Place) -> int:
         """Return how many rows are before ``place``."""
@@ -98,9 +99,9 @@ class ByNextRun:
         found = [
             Row(keys.name(member), member, score) for member, score in self._members.slice(offset, count)
         ]
-        if len(found) < count and self._store.count_downgraded():
+        if len(found) < count and count_downgraded(self._store):
             first = max(offset - self._members.count(), 0)
-            away = sorted(self._store.read_downgraded())[first : first + count - len(found)]
+            away = sorted(read_downgraded(self._store))[first : first + count - len(found)]
             found += [Row(keys.name(key)) for key in away]
         return found
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import CHUNK_SIZE
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
@@ -76,7 +77,7 @@ class Orphans:
         statics = Owners(self._store).statics()
         for name in sorted(statics.names | statics.owners.keys()):
             yield "static", name, name
-        for key in self._store.read_downgraded():
+        for key in read_downgraded(self._store):
             yield "downgraded", keys.name(key), key
         yield from self._kept()
 

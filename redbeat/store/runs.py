@@ -22,20 +22,10 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
-from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
+from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, lock_status_of, text_of
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
-from redbeat.store.scripts.runs import Delivery as Delivery
-from redbeat.store.scripts.runs import End as End
-from redbeat.store.scripts.runs import Settlement as Settlement
-from redbeat.store.scripts.runs import (
-    begin_run,
-    end_call,
-    give_up_runs,
-    note_child,
-    renew_call,
-    settle_runs,
-)
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -44,12 +34,77 @@ Value = TypeVar("Value")
 
 _WORKERS = attrgetter("workers")
 
+_BEGIN_RUN, _RENEW_RUNS, _END_RUN = Script("begin_run"), Script("renew_runs"), Script("end_run")
+_NOTE_CHILD, _GIVE_UP_RUNS = Script("note_child"), Script("give_up_runs")
+_SETTLE_RUNS = Script("settle_runs")
+
+#: workers that have said nothing for so long are forgotten, seconds
+FORGET_SECONDS = 3600
 #: a worker that has said nothing for so long doesn't live any more, seconds
 WORKER_SECONDS = 60.0
 #: added to the count of an entry's failures while it is being paused for them
 _BEING_PAUSED = 1_000_000
 #: for how long a run that a user sends holds other runs back before its message is published, seconds
 BY_HAND_SECONDS = 10.0
+
+
+class Delivery(NamedTuple):
+    """One delivery of a run's message to a worker.
+
+    Attributes:
+        name: of the entry.
+        task_id: of the message.
+        due: when the run was due, UNIX seconds as text.
+        token: differs from delivery to delivery.
+        worker: the worker's name.
+        attempt: 1, and one more for each of Celery's retries.
+        root: the task id of the run whose workflow this task belongs to; '': it is the run itself.
+        is_soft: the worker's pool can't terminate a task.
+        overlap: the policy that the message names: 'skip', 'buffer_one' or 'replace'; '': runs may overlap.
+        follows: the delivery whose task has sent this message, as its retry or its replacement; '': none.
+    """
+
+    name: str
+    task_id: str
+    due: str
+    token: str
+    worker: str
+    attempt: int = 1
+    root: str = ""
+    is_soft: bool = False
+    overlap: str = ""
+    follows: str = ""
+
+
+class End(NamedTuple):
+    """What became of a delivery.
+
+    Attributes:
+        outcome: 'succeeded', 'failed', 'revoked', 'expired', 'rejected', 'ignored', 'superseded'; if the run
+            goes on 'retrying' or 'requeued'.
+        error: the exception, in one line.
+        run_seconds: how long its task took; None: that isn't known.
+        retry_seconds: in how many seconds the next attempt may begin.
+    """
+
+    delivery: Delivery
+    outcome: str
+    error: str = ""
+    run_seconds: float | None = None
+    retry_seconds: float = 0.0
+
+
+class Settlement(NamedTuple):
+    """What beat does about a run whose deadline has come; see ``settle_runs.lua``."""
+
+    action: str
+    name: str
+    task_id: str
+    member: str
+    score: str
+    text: str
+    word: str = ""
+    seconds: float = 0.0
 
 
 class Answer(Enum):
@@ -161,10 +216,11 @@ class Runs:
         def begin(keys: Keys) -> Begun:
             about = keys.about(delivery.name)
             besides = {about.history: "list", keys.deadlines: "sorted set"}
+            begun: Any = {"delivery": delivery.token, "lease_ms": lease_ms, "is_expired": is_expired}
+            call = _BEGIN_RUN.call(keys, about, delivery, **begun)
             with self._store.translating(about.running, "hash", besides=besides):
-                client = self._store.client
-                answer, rest_ms = begin_run(client, keys, delivery, lease_ms, is_expired=is_expired)
-            return Begun(Answer(answer), rest_ms / 1000)
+                answer, rest_ms = call.run(self._store.client)
+            return Begun(Answer(text_of(answer)), int(rest_ms) / 1000)
 
         return self._at_home(delivery.name, begin)
 
@@ -189,7 +245,7 @@ class Runs:
             by_part.setdefault(keys, []).append(one)
         if not by_part:  # a worker without runs is known in one part
             by_part[self._store.parts.home(worker).keys] = []
-        calls = [renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
+        calls = [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
         deadlines = [keys.deadlines for keys in by_part]
         with self._store.translating(deadlines[0], besides=dict.fromkeys(deadlines, "sorted set")):
             replies = self._store.call_scripts(calls)
@@ -211,16 +267,18 @@ class Runs:
         for keys, end in zip(homes, ends, strict=True):
             wanted[keys.about(end.delivery.name).running] = "hash"
         with self._store.translating(homes[0].deadlines, besides=wanted):
-            self._store.call_scripts([end_call(*one) for one in zip(homes, ends, strict=True)])
+            self._store.call_scripts([_end_call(*one) for one in zip(homes, ends, strict=True)])
         return homes
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
         """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
 
         def note(keys: Keys) -> None:
-            running = keys.about(delivery.name).running
-            with self._store.translating(keys.deadlines, besides={running: "hash"}):
-                note_child(self._store.client, keys, delivery, task_id, task)
+            root = delivery.root or delivery.task_id
+            about = keys.about(delivery.name)
+            call = _NOTE_CHILD.call(keys, about, delivery, root=root, task_id=task_id, task=task)
+            with self._store.translating(keys.deadlines, besides={about.running: "hash"}):
+                call.run(self._store.client)
 
         self._at_home(delivery.name, note)
 
@@ -263,7 +321,7 @@ class Runs:
 
     def _settle(self, fence: Fence, chunk: Sequence[Settlement]) -> tuple[LockStatus, str, list[str]]:
         with self._store.translating():
-            return settle_runs(self._store.client, self._store.keys, fence, chunk)
+            return settle_call(self._store.keys, fence, chunk).run(self._store.client)
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
         """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
@@ -273,11 +331,17 @@ class Runs:
         Arguments:
             problem: who gives them up, or why.
         """
-        asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]
+        asked = [
+            {"task_id": one.task_id, "due": one.due, "state": one.state.value, "attempt": one.attempt}
+            for one in runs
+        ]
 
         def give_up(keys: Keys) -> tuple[str, list[bool]]:
-            with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
-                return give_up_runs(self._store.client, keys, name, asked, problem)
+            about = keys.about(name)
+            call = _GIVE_UP_RUNS.call(keys, about, name=name, problem=problem, runs=asked)
+            with self._store.translating(keys.deadlines, besides={about.running: "hash"}):
+                unrecorded, done = call.run(self._store.client)
+            return text_of(unrecorded), [text_of(one) == "1" for one in done]
 
         unrecorded, done = self._at_home(name, give_up)
         if is_no_permission(unrecorded):
@@ -504,3 +568,53 @@ def _failed_run_of(number: str, values: Any) -> FailedRun | None:
         )
     except (KeyError, ValueError, OverflowError, OSError):
         return None
+
+
+def _renew_call(
+    keys: Keys, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
+) -> Call[Any]:
+    runs = [
+        {
+            "task_id": one.task_id,
+            "due": one.due,
+            "delivery": one.token,
+            "attempt": one.attempt,
+            "age_seconds": round(age_seconds, 3),
+        }
+        for one, age_seconds in held
+    ]
+    running = [keys.about(one.name).running for one, _ in held]
+    workers: Any = {"worker": worker, "row": row, "forget_seconds": FORGET_SECONDS}
+    return _RENEW_RUNS.call(keys, running=running, lease_ms=lease_ms, runs=runs, **workers)
+
+
+def _end_call(keys: Keys, end: End) -> Call[Any]:
+    one = end.delivery
+    ran = "" if end.run_seconds is None else f"{end.run_seconds:.3f}"
+    return _END_RUN.call(keys, keys.about(one.name), one, end, delivery=one.token, problem=end.error, ran=ran)
+
+
+def settle_call(
+    keys: Keys, fence: Fence, settlements: Sequence[Settlement]
+) -> Call[tuple[LockStatus, str, list[str]]]:
+    """Return the call that does what was decided about runs whose deadlines have come.
+
+    The reply is the lock's status; '', or the server's error where something couldn't be recorded; and of
+    each run the outcome that it has ended with now, 'overdue', or '' if neither came to it now.
+    """
+
+    def read(reply: Any) -> tuple[LockStatus, str, list[str]]:
+        status, unrecorded, done = reply
+        return lock_status_of(status), text_of(unrecorded), [*map(text_of, done)]
+
+    about = [keys.about(one.name) for one in settlements]
+    call = _SETTLE_RUNS.call(
+        keys,
+        fence=fence,
+        running=[one.running for one in about],
+        histories=[one.history for one in about],
+        failing=[one.failing for one in about],
+        entries=[one.entry for one in about],
+        rows=[one._asdict() for one in settlements],
+    )
+    return call.reading(read)

@@ -51,6 +51,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits, CommitStream
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.missing_rights import naming_missing_rights
@@ -87,8 +88,7 @@ from redbeat.store.records import (
     texts_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
-from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
+from redbeat.store.rights import HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.script import Call, Script
 
@@ -840,7 +840,7 @@ class Store:
             keys = self.parts.of(key).keys
             with self.translating():
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
-            if stored.score is None and key in (away := self.read_downgraded()):
+            if stored.score is None and key in (away := read_downgraded(self)):
                 stored.score, stored.is_away = away[key] or 0.0, True
             if stored.score is None and keys.message_id(key) is not None:
                 later = keys.later
@@ -1190,78 +1190,6 @@ class Store:
             [delete_call(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
         )
 
-    def read_downgraded(self) -> dict[str, float | None]:
-        """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
-
-        A score of None: the value isn't a score, so the entry will be due at once. {}: the key can't be read,
-        or has another type, as it isn't needed to run the schedule.
-        """
-
-        def read() -> dict[str, float | None]:
-            found: dict[str, float | None] = {}
-            for part in self._readable_by_2x:
-                key = part.keys.downgraded
-                with suppress(StoreCorrupt):
-                    texts = self.ask(partial(_all_fields_of, key), key, "hash")
-                    found |= {str(text_of(one)): score_of(str(text_of(text))) for one, text in texts.items()}
-            return found
-
-        return self.rights.ask(DOWNGRADED, read, dict)
-
-    @property
-    def _readable_by_2x(self) -> list[Part]:
-        """The parts that celery-redbeat 2.x could run: those that are no shards."""
-        base = self.config.base_keys.prefix
-        return [part for part in self.parts if part.keys.prefix == base]
-
-    def count_downgraded(self) -> int:
-        """Return how many keys ``read_downgraded`` would return."""
-        count = 0
-        try:
-            for part in self._readable_by_2x:
-                key = part.keys.downgraded
-                with suppress(StoreCorrupt):
-                    count += int(self.ask(partial(_number_of_fields, key), key, "hash"))
-        except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):
-                raise
-            return len(self.read_downgraded())
-        return count
-
-    def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
-        """Take entries out of the schedule, for celery-redbeat 2.x, if they haven't changed since they were
-        read.
-
-        Arguments:
-            entries: the member of each in the schedule, and the entry as it was read.
-            mark: the beginning of the token of a leader that would bring them back. If there is such a
-                leader, no entry is taken out.
-        """
-        results: list[bool] = []
-        for part, chunk in self.parts.chunks(entries, lambda one: one[1].key):
-            keys = part.keys
-            with self.translating(keys.downgraded, "hash", besides={keys.statics: "set"}):
-                found = put_away(self.client, keys, self.config.lock_key, mark, chunk)
-            if found.token:
-                return found
-            results += found.results
-        return PutAway("", results)
-
-    def bring_back(self, fence: Fence) -> BroughtBack:
-        """Put the entries back into the schedule that were taken out for celery-redbeat 2.x.
-
-        Raises:
-            LockLost: another beat holds the lock; nothing was written.
-        """
-
-        def bring() -> BroughtBack:
-            with self.translating():
-                return bring_back(self.client, self.keys, fence)
-
-        found = self.following(bring)
-        self.check_lock(found.status, fence)
-        return found
-
     def window(self, limit: int) -> list[Stored]:
         """Return the entries that are due now, and the next one after them, at most ``limit``."""
         with self.translating():
@@ -1474,8 +1402,8 @@ class Store:
             if isinstance(reply, Exception) and not is_no_permission(reply)
         }
 
-    def call_scripts(self, calls: Sequence[Any]) -> list[Any]:
-        """Return what each script returns; one round trip for each node.
+    def call_scripts(self, calls: Sequence[Call[Item]]) -> list[Item]:
+        """Return what each call means; one round trip for each node.
 
         Raises the first error of any, when all of them were called.
         """
@@ -1483,7 +1411,7 @@ class Store:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        return replies
+        return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
 
     @contextmanager
     def translating(
@@ -1674,14 +1602,6 @@ def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) 
         for key in keys:
             call(pipeline, key)
         return list(pipeline.execute())
-
-
-def _all_fields_of(key: str, client: Any) -> Any:
-    return client.hgetall(key)
-
-
-def _number_of_fields(key: str, client: Any) -> Any:
-    return client.hlen(key)
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

@@ -9,6 +9,7 @@ from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.compatibility import find_ignored, find_trouble
 from redbeat.log.text import counted
+from redbeat.store.downgrades import read_downgraded
 
 #: how many are named
 MAX_NAMED = 3
@@ -50,7 +51,7 @@ class Versions:
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
                 "Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.",
             )
-        found = context.store.read_downgraded()
+        found = read_downgraded(context.store)
         away = sorted(map(context.name_of, found))
         scoreless = sorted(context.name_of(key) for key, score in found.items() if score is None)
         if away:

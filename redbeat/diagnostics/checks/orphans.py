@@ -19,6 +19,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
@@ -81,7 +82,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
         yield from find_lost_messages(context, page)
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(context, key)]
         unscheduled += [stored.key for stored in _without_score(context, entries)]
-    away = context.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
+    away = read_downgraded(context.store)  # what celery redbeat downgrade has taken out comes back
     ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
     # checked again after some time, as programs write the hash before the member
     for stored in _without_score(context, ours):

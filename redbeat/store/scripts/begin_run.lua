@@ -1,34 +1,28 @@
 -- begin_run: the gate in front of a run's task: take the lease, or tell why it isn't begun.
 --
--- KEYS[1] running    hash of the entry's runs in progress
--- KEYS[2] deadlines  zset of when beat must look at each
--- KEYS[3] history    list of what became of the entry's runs, the newest first
--- KEYS[4] events     stream of what has happened
--- ARGV[1] name       the entry's
--- ARGV[2] task_id    the run's
--- ARGV[3] due        its due time, UNIX seconds
--- ARGV[4] delivery   which delivery of its message this is
--- ARGV[5] worker     the worker's name
--- ARGV[6] attempt    1, and one more for each retry
--- ARGV[7] root       the task id of the run whose workflow this task belongs to, '' if it is the run itself
--- ARGV[8] is_soft    1: the worker's pool can't terminate a task
--- ARGV[9] overlap    what its message says about runs that overlap, '' for nothing: they may
--- ARGV[10] lease_ms  how long the lease lives unless it is renewed
--- ARGV[11] is_expired  1: its message has expired, and comes once more: it is begun if it was before
--- ARGV[12] follows   the delivery whose task has sent this message, as its retry or its replacement; '' for none
+-- Uses check_layout, clock, run_records
+-- KEYS running    hash of the entry's runs in progress
+-- KEYS deadlines  zset of when beat must look at each
+-- KEYS history    list of what became of the entry's runs, the newest first
+-- KEYS events     stream of what has happened
+-- ARGV name       the entry's
+-- ARGV task_id    the run's
+-- ARGV due        its due time, UNIX seconds
+-- ARGV delivery   which delivery of its message this is
+-- ARGV worker     the worker's name
+-- ARGV attempt    1, and one more for each retry
+-- ARGV root       the task id of the run whose workflow this task belongs to, '' if it is the run itself
+-- ARGV is_soft    the worker's pool can't terminate a task
+-- ARGV overlap    what its message says about runs that overlap, '' for nothing: they may
+-- ARGV lease_ms  how long the lease lives unless it is renewed
+-- ARGV is_expired  its message has expired, and comes once more: it is begun if it was before
+-- ARGV follows   the delivery whose task has sent this message, as its retry or its replacement; '' for none
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
 --            another delivery of it is at work; 'over': this delivery has ended, and this call was late, or a later attempt
 --            has; 'expired': its message has, and no worker had begun it in time
 --   rest_ms  with 'busy' how long the other's lease lives, else 0
-local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local attempt, root, is_soft, overlap, lease_ms = tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
-local is_expired, follows = ARGV[11], ARGV[12]
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local member = task_id .. '\0' .. running
 local record = decode_record(redis.call('HGET', running, task_id))
 if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
@@ -38,7 +32,7 @@ local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, memb
 -- a task that has sent its own retry, or replacement, may still clean up
 local is_successor = record and (record.followed or (follows ~= '' and record.delivery == follows))
 if record and record.delivery and record.delivery ~= delivery and record.state == 'started' and not is_successor then
-  if rest_ms > 0 and (overlap ~= '' or is_expired == '1') then return {'busy', rest_ms} end
+  if rest_ms > 0 and (overlap ~= '' or is_expired) then return {'busy', rest_ms} end
 end
 if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
   return {'over', 0}
@@ -62,7 +56,7 @@ if not record then
     end
   end
 end
-if is_expired == '1' and not is_begun then return {'expired', 0} end
+if is_expired and not is_begun then return {'expired', 0} end
 -- it has ended, or was given up, or another run may have taken the place of its reservation
 local holds_nothing = not record or record.holds or record.state == 'ended'
 if overlap ~= '' and (holds_nothing or (record.overdue and record.state ~= 'started')) then
@@ -81,7 +75,7 @@ end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
 record.outcome, record.error, record.told, record.after, record.followed, record.eta, record.holds = nil, nil, nil, nil, nil, nil, nil
-record.soft = is_soft == '1' and 1 or nil
+record.soft = is_soft and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000
 if tonumber(record.max) and not record.overdue then look_at = math.min(look_at, tonumber(now) + tonumber(record.max)) end

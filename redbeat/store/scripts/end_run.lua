@@ -1,37 +1,30 @@
 -- end_run: note what became of a run, or that its task has asked for another attempt.
 --
--- KEYS[1] running    hash of the entry's runs in progress
--- KEYS[2] deadlines  zset of when beat must look at each
--- KEYS[3] history    list of what became of the entry's runs, the newest first
--- KEYS[4] events     stream of what has happened
--- KEYS[5] failures   stream of the runs that have failed
--- KEYS[6] failing    how many runs of the entry have failed in a row
--- KEYS[7] streaks    zset of the entries whose last run has failed, by how many have in a row
--- KEYS[8] figures    hash of what was counted since it was last looked at
--- KEYS[9] expected   zset of the entries whose runs are tracked, by when one must have succeeded
--- ARGV[1] wake       channel that wakes beat
--- ARGV[2] name       the entry's
--- ARGV[3] task_id    the run's
--- ARGV[4] due        its due time, UNIX seconds
--- ARGV[5] delivery   which delivery of its message it was
--- ARGV[6] worker     the worker's name
--- ARGV[7] attempt    1, and one more for each retry
--- ARGV[8] outcome    what became of it; 'retrying' and 'requeued': it goes on
--- ARGV[9] problem    the exception, '' for none
--- ARGV[10] ran       how long its task took, seconds; '' if that isn't known
--- ARGV[11] retry_seconds  with 'retrying' in how many seconds the next attempt may begin
--- ARGV[12] root      the task id of the run whose workflow the task belongs to, '' for the run itself
+-- Uses check_layout, clock, count_figures, run_records, finish_run
+-- KEYS running    hash of the entry's runs in progress
+-- KEYS deadlines  zset of when beat must look at each
+-- KEYS history    list of what became of the entry's runs, the newest first
+-- KEYS events     stream of what has happened
+-- KEYS failures   stream of the runs that have failed
+-- KEYS failing    how many runs of the entry have failed in a row
+-- KEYS streaks    zset of the entries whose last run has failed, by how many have in a row
+-- KEYS figures    hash of what was counted since it was last looked at
+-- KEYS expected   zset of the entries whose runs are tracked, by when one must have succeeded
+-- ARGV wake       channel that wakes beat
+-- ARGV name       the entry's
+-- ARGV task_id    the run's
+-- ARGV due        its due time, UNIX seconds
+-- ARGV delivery   which delivery of its message it was
+-- ARGV worker     the worker's name
+-- ARGV attempt    1, and one more for each retry
+-- ARGV outcome    what became of it; 'retrying' and 'requeued': it goes on
+-- ARGV problem    the exception, '' for none
+-- ARGV ran       how long its task took, seconds; '' if that isn't known
+-- ARGV retry_seconds  with 'retrying' in how many seconds the next attempt may begin
+-- ARGV root      the task id of the run whose workflow the task belongs to, '' for the run itself
 --
 -- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
 -- delivery of its message is at work
-local running, deadlines, history, events, failures, failing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local streaks, figures, expected = KEYS[7], KEYS[8], KEYS[9]
-local wake, name, task_id, due, delivery = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local worker, attempt, outcome, problem, ran = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
-local retry_seconds, root = tonumber(ARGV[11]), ARGV[12]
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local record = decode_record(redis.call('HGET', running, task_id))
 if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
 local goes_on = outcome == 'retrying' or outcome == 'requeued'

@@ -1,19 +1,15 @@
 -- note_child: note a task of a run's workflow, before it is sent. A task with the run's own id takes its place: the task
 -- has replaced itself by a chain, a group or a chord, and this is the end of that.
 --
--- KEYS[1] running    hash of the entry's runs in progress
--- KEYS[2] deadlines  zset of when beat must look at each
--- ARGV[1] root       the run's task id
--- ARGV[2] task_id    that of the task
--- ARGV[3] due        the run's due time, UNIX seconds
--- ARGV[4] task       the name of the task, '' if it isn't known
+-- Uses check_layout, clock, run_records
+-- KEYS running    hash of the entry's runs in progress
+-- KEYS deadlines  zset of when beat must look at each
+-- ARGV root       the run's task id
+-- ARGV task_id    that of the task
+-- ARGV due        the run's due time, UNIX seconds
+-- ARGV task       the name of the task, '' if it isn't known
 --
 -- Returns 1 when it was noted, 0 when it is known, or the run isn't in progress any more
-local running, deadlines = KEYS[1], KEYS[2]
-local root, task_id, due, task = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local run = decode_record(redis.call('HGET', running, root))
 if not run then return 0 end
 if task_id == root then

@@ -7,7 +7,7 @@
 -- KEYS downgraded hash: entry's key to its score, ' static' after it where its name stood among the statics
 -- KEYS statics    set of the names of entries that came from beat_schedule
 -- KEYS entries[]  the entries' keys
--- ARGV mark       how a token of version 3 begins, '' when no lock is configured
+-- ARGV beginning  how a token of version 3 begins, '' when no lock is configured
 -- ARGV rows       of each entry:
 --   member       the member of the schedule: its key or its bare name
 --   name         its name
@@ -17,9 +17,9 @@
 -- Returns {token, results}
 --   token    '', or the token of a leader of version 3 (then nothing was written)
 --   results  for each entry 1 when it was taken out, 0 when it has changed or left the schedule meanwhile
-if mark ~= '' then
+if beginning ~= '' then
   local token = redis.call('GET', lock)
-  if token and string.sub(token, 1, #mark) == mark then return {token, {}} end
+  if token and string.sub(token, 1, #beginning) == beginning then return {token, {}} end
 end
 redis.call('SREM', statics, '')  -- no name is ''; this fails before the first write if the key isn't a set
 

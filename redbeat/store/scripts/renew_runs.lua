@@ -1,25 +1,20 @@
 -- renew_runs: renew the leases of all runs that a worker has in progress, and say that the worker lives.
 --
--- KEYS[1] deadlines  zset of when beat must look at each run
--- KEYS[2] workers    hash of the workers that track runs
--- KEYS[3..] running  of each run the hash of its entry's runs in progress
--- ARGV[1] lease_ms   how long the leases live from now on
--- ARGV[2] worker     the worker's name
--- ARGV[3] row        what the worker says of itself, the members of a JSON object; '' to say nothing now
--- ARGV[4] forget_seconds  workers that have said nothing for longer are removed
--- ARGV[5..] five for each entry:
---   task_id          the run's
---   due              its due time, UNIX seconds
---   delivery         which delivery of its message is at work
---   attempt          1, and one more for each retry
---   age_seconds      for how long it has been at work
+-- Uses check_layout, clock, run_records
+-- KEYS deadlines  zset of when beat must look at each run
+-- KEYS workers    hash of the workers that track runs
+-- KEYS running[]  of each run the hash of its entry's runs in progress
+-- ARGV lease_ms   how long the leases live from now on
+-- ARGV worker     the worker's name
+-- ARGV row        what the worker says of itself, the members of a JSON object; '' to say nothing now
+-- ARGV forget_seconds  workers that have said nothing for longer are removed
+-- ARGV runs       of each run:
+--   task_id, due   its due time in UNIX seconds
+--   delivery     which delivery of its message is at work
+--   attempt      1, and one more for each retry
+--   age_seconds  for how long it has been at work
 --
 -- Returns for each run 'ok', 'gone' if it isn't this delivery's any more, or why it must be terminated
-local deadlines, workers = KEYS[1], KEYS[2]
-local lease_ms, worker, row, forget_seconds = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 if row ~= '' then
   -- a key of another type costs what doctor knows of workers, and no lease
   redis.pcall('HSET', workers, worker, '{"at":' .. now .. ',' .. row .. '}')
@@ -31,17 +26,16 @@ if row ~= '' then
 end
 
 local answers = {}
-for i = 3, #KEYS do
-  local running, at = KEYS[i], 5 + (i - 3) * 5
-  local task_id, due, delivery, attempt, age_seconds = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+for i, run in ipairs(runs) do
+  local running, task_id, due, delivery = running[i], run.task_id, run.due, run.delivery
   local text = redis.pcall('HGET', running, task_id)
   local record = type(text) == 'string' and decode_record(text)
   local answer = 'gone'
   -- the process of a task renews its lease, too, perhaps after the main process has told of its end
   if record and is_same_time(record.due, due) and not is_over(record, delivery) then
     if record.state == 'sent' or record.state == 'retrying' then  -- Redis was away when it was begun
-      record.state, record.delivery, record.worker, record.attempt = 'started', delivery, worker, tonumber(attempt)
-      record.started, record.holds = later(now, -age_seconds), nil
+      record.state, record.delivery, record.worker, record.attempt = 'started', delivery, worker, run.attempt
+      record.started, record.holds = later(now, -run.age_seconds), nil
       record.wait = record.wait or string.format('%.3f', math.max(record.started - tonumber(record.sent or due), 0))
       redis.call('HSET', running, task_id, cjson.encode(record))
     end

@@ -1,23 +1,19 @@
 -- settle_runs: do what beat has decided about runs whose deadlines have come, if they are still as it has read them.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
--- KEYS[4] deadlines  zset of when beat must look at each run
--- KEYS[5] events     stream of what has happened
--- KEYS[6] failures   stream of the runs that have failed
--- KEYS[7] streaks    zset of the entries whose last run has failed, by how many have in a row
--- KEYS[8] figures    hash of what was counted since it was last looked at
--- KEYS[9] expected   zset of the entries whose runs are tracked, by when one must have succeeded
--- KEYS[10..] running  of each run the hash of its entry's runs in progress, and after them
--- KEYS[..] histories  of each its entry's history
--- KEYS[..] failing    how many of its last runs have failed in a row
--- KEYS[..] entries    and the entry's own key
--- ARGV[1] token      the caller's token, '' when no lock is configured
--- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] wake       channel that wakes beat
--- ARGV[4] count      how many runs there are
--- ARGV[5..] eight for each entry:
+-- Uses check_layout, hold_lock, count_figures, run_records, finish_run
+-- KEYS schedule   zset of entry keys, scored by due time
+-- KEYS deadlines  zset of when beat must look at each run
+-- KEYS events     stream of what has happened
+-- KEYS failures   stream of the runs that have failed
+-- KEYS streaks    zset of the entries whose last run has failed, by how many have in a row
+-- KEYS figures    hash of what was counted since it was last looked at
+-- KEYS expected   zset of the entries whose runs are tracked, by when one must have succeeded
+-- KEYS running[]  of each run the hash of its entry's runs in progress,
+-- KEYS histories[]  its entry's history,
+-- KEYS failing[]  how many of its last runs have failed in a row,
+-- KEYS entries[]  and the entry's own key
+-- ARGV wake       channel that wakes beat
+-- ARGV rows       of each run:
 --   action           'end': it ends with this outcome; 'overdue': it takes too long; 'postpone': look again later;
 --                    'look': the entry's waiting run may go; 'forget': there is no run
 --   name             the entry's
@@ -34,10 +30,6 @@
 --   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
 --             the same
 --   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
-local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local events, failures, streaks, figures, expected = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, '', {}} end
 local time = redis.call('TIME')
@@ -76,20 +68,18 @@ local function release(running, failing, entry, member)
 end
 
 local done = {}
-for i = 10, 9 + count do
-  local running, at = KEYS[i], 5 + (i - 10) * 8
-  local history, failing, entry = KEYS[i + count], KEYS[i + 2 * count], KEYS[i + 3 * count]
-  local action, name, task_id, member = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local score, text, word, seconds = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
+for i, row in ipairs(rows) do
+  local running, failing, entry = running[i], failing[i], entries[i]
+  local action, name, task_id, member, word, seconds = row.action, row.name, row.task_id, row.member, row.word, row.seconds
   local keys = {
-    running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+    running = running, deadlines = deadlines, history = histories[i], events = events, failures = failures, failing = failing,
     streaks = streaks, figures = figures, expected = expected,
   }
   local found = redis.pcall('HGET', running, task_id)
   local is_hash = type(found) ~= 'table'
   found = is_hash and found or ''
   local what = ''
-  if redis.call('ZSCORE', deadlines, member) == score and (action == 'look' or found == text) then
+  if redis.call('ZSCORE', deadlines, member) == row.score and (action == 'look' or found == row.text) then
     local record = decode_record(found)
     if action == 'forget' or not is_hash then
       if is_hash then redis.call('HDEL', running, task_id) end
@@ -127,6 +117,6 @@ for i = 10, 9 + count do
       if ended == 'ended' or ended == 'kept' then what = run.outcome end
     end
   end
-  done[#done + 1] = what
+  done[i] = what
 end
 return {status, unrecorded, done}

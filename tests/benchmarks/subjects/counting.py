@@ -21,12 +21,11 @@ from again import let_be_due, save
 from subject import QUEUE, connect, lead, make_app, measure, read_options, report, send_due
 
 import redbeat
+import redbeat.store.runs as run_scripts
 import redbeat.store.scripts as commit_scripts
-import redbeat.store.scripts.runs as run_scripts
 from redbeat.beat import plain
 from redbeat.log.text import sha1_of_text
-from redbeat.store.runs import Runs
-from redbeat.store.scripts.runs import Delivery, End
+from redbeat.store.runs import Delivery, End, Runs
 
 ENDS = 100
 LEASE_MS = 600_000

@@ -15,6 +15,7 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
+from redbeat.store.downgrades import bring_back_call
 from redbeat.store.records import (
     NO_HISTORIES,
     Fence,
@@ -25,8 +26,7 @@ from redbeat.store.records import (
     Write,
     lock_status_of,
 )
-from redbeat.store.scripts.downgrades import bring_back
-from redbeat.store.scripts.runs import Settlement, settle_runs
+from redbeat.store.runs import Settlement, settle_call
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import delete_call, save_call
 from tests.faults.rounds import IS_LONG
@@ -153,13 +153,13 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
         )
         .run(client)
     ),
-    "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
+    "bring_back": lambda client, fence: bring_back_call(KEYS, fence).run(client).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
         client, KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES
     )[0],
-    "settle_runs": lambda client, fence: settle_runs(
-        client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
-    )[0],
+    "settle_runs": lambda client, fence: settle_call(
+        KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
+    ).run(client)[0],
 }
 
 

@@ -21,6 +21,8 @@ from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
 from redbeat.store.calendars import Calendars
 from redbeat.store.claims import CALL_ENTRIES
+from redbeat.store.downgrades import put_away as put_away_entries
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Member, Members
 from redbeat.store.orphans import Orphans, Remains
@@ -92,7 +94,7 @@ def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
 
 def put_all_away(store: Store, names: list[str]) -> list[Any]:
     claimed = [replace(one, definition=DEFINITION) if one.is_hash else one for one in read_all(store, names)]
-    return store.put_away([(one.key, one) for one in claimed], "mark").results
+    return put_away_entries(store, [(one.key, one) for one in claimed], "mark").results
 
 
 def drop_all(store: Store, names: list[str]) -> list[Any]:
@@ -399,7 +401,7 @@ def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, cl
     assert Owners(sharded).are_of("app", [*gone, *firsts]) == [False, False, True, True]
     assert Owners(sharded).names_of("team") == set(filed)
     assert Calendars(sharded).names() == ["all"]
-    assert sharded.read_downgraded() == {}, "celery-redbeat 2.x reads no shards"
+    assert read_downgraded(sharded) == {}, "celery-redbeat 2.x reads no shards"
     kept = {name: key for kind, name, key in Orphans(sharded).candidates() if kind == "history"}
     assert kept == {name: sharded.keys.about(name).history for name in gone}
 
