@@ -16,9 +16,9 @@ from redbeat.keys import Keys
 from redbeat.reshard.places import parts_of
 from redbeat.store.generations import LayoutRecord
 from redbeat.store.layouts import Layouts
-from redbeat.store.mover import Mover
+from redbeat.store.mover import Mover, OnItsWay
 from redbeat.store.store import Store
-from redbeat.store.strays import OnItsWay, Strays
+from redbeat.store.strays import Strays
 
 #: a mover that works hides nothing for so long
 HIDDEN_SECONDS = 5.0

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.store.records import text_of
-from redbeat.store.scripts.moving import change_layout
+from redbeat.store.scripts.script import Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
 #: for how long what is written to former places is moved on
 SWEPT_SECONDS = 600
+
+_CHANGE_LAYOUT = Script("change_layout")
 
 _STATES = "", "moving", "settling"
 _FIELDS = "shards", "generation", "former", "state", "swept_until"
@@ -138,34 +140,20 @@ class Generations:
             if text_of(client.type(key)) not in ("hash", "none"):
                 client.rename(key, self._store.config.base_keys.unmoved("layout").removesuffix(":"))
         read, before = map(text_of, self._store.ask(lambda client: client.hmget(key, "generation", "state")))
-        values = {
-            **asdict(record),
-            "read": read or "",
-            "before": before or "",
-            "swept_seconds": SWEPT_SECONDS,
-        }
-        del values["swept_until"]
-        return bool(self._store.ask(lambda client: change_layout(client, key, **values), key, "hash"))
+        return self._write(record, read or "", before or "")
 
     def _change(
         self, read: LayoutRecord, generation: int, former: int | None, shards: int | None, state: str
     ) -> LayoutRecord | None:
-        values: dict[str, Any] = {
-            "generation": generation,
-            "shards": shards,
-            "former": former,
-            "state": state,
-        }
-        with self._store.translating(self._key, "hash"):
-            is_changed = change_layout(
-                self._store.client,
-                self._key,
-                read=str(read.generation or ""),
-                before=read.state,
-                swept_seconds=SWEPT_SECONDS,
-                **values,
-            )
-        return LayoutRecord(**values) if is_changed else None
+        record = LayoutRecord(shards, generation, former, state)
+        return record if self._write(record, str(read.generation or ""), read.state) else None
+
+    def _write(self, record: LayoutRecord, read: str, before: str) -> bool:
+        """Write the layout if its generation and its state are those that were read."""
+        written: Any = {"read": read, "before": before, "swept_seconds": SWEPT_SECONDS}
+        return bool(
+            self._store.ask(_CHANGE_LAYOUT.call(record, layout=self._key, **written).run, self._key, "hash")
+        )
 
 
 def _time_of(text: str | None) -> float | None:

@@ -12,6 +12,7 @@ it is hidden, for some milliseconds, nobody sees it.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,38 +29,18 @@ from redbeat.keys import OWN_KINDS, Keys
 from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
-from redbeat.store.scripts.moving import (
-    BORROW_PART,
-    CANCEL_MOVE,
-    CHANGE_OWNED,
-    CLOSE_PART,
-    DROP_HIDDEN,
-    FENCED,
-    HIDE_ENTRIES,
-    OPEN_PART,
-    PUT_BACK,
-    READ_HIDDEN,
-    RECEIVE_ENTRIES,
-    Kept,
-    borrow_request,
-    cancel_request,
-    close_request,
-    drop_request,
-    found_hidden_of,
-    hidden_of,
-    hide_request,
-    on_its_way,
-    open_request,
-    owned_request,
-    put_back_request,
-    read_hidden_request,
-    receive_request,
-    received_of,
-)
-from redbeat.store.scripts.moving import Item as Item
-from redbeat.store.scripts.script import Request, Script
+from redbeat.store.records import text_of
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
+_HIDE_ENTRIES, _RECEIVE_ENTRIES = Script("hide_entries", is_raw=True), Script("receive_entries", is_raw=True)
+_PUT_BACK, _DROP_HIDDEN = Script("put_back", is_raw=True), Script("drop_hidden", is_raw=True)
+_CANCEL_MOVE, _READ_HIDDEN = Script("cancel_move", is_raw=True), Script("read_hidden", is_raw=True)
+_CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
+_OPEN_PART, _BORROW_PART = Script("open_part", is_raw=True), Script("borrow_part", is_raw=True)
+
+#: what a script says whose caller isn't the one any more who moves entries
+FENCED = "MOVER Another process"
 #: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
 #: how many entries are hidden at the same time: as many as are written within this time
@@ -71,6 +52,48 @@ MARGIN_SECONDS = 0.2
 INTERRUPT_SECONDS = 5.0
 #: for how long another process may not move entries of a part that this one moves some of
 LEASE_MS = 30_000
+
+
+class Item(NamedTuple):
+    """What is moved: an entry, or something of a part's own.
+
+    Attributes:
+        name: the entry's; or what is the part's own, with a colon in front.
+        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
+        owners: whose ``beat_schedule`` has it, as far as is known.
+    """
+
+    name: str
+    kept: tuple[tuple[str, str], ...]
+    owners: tuple[str, ...] = ()
+
+
+class Kept(NamedTuple):
+    """What was hidden of an item, as the server's own bytes.
+
+    Attributes:
+        name: the item's.
+        record: what it was in its part, JSON.
+        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
+    """
+
+    name: bytes
+    record: bytes
+    values: Sequence[bytes]
+
+
+class OnItsWay(NamedTuple):
+    """What a part notes of something that it has hidden.
+
+    Attributes:
+        move: the id of the move.
+        target: how the keys of entries begin in the part to which it goes.
+        since: when it was hidden, UNIX seconds.
+    """
+
+    move: str
+    target: str
+    since: float
 
 
 class Stray(NamedTuple):
@@ -120,6 +143,15 @@ class Tally:
     longest_hidden_seconds: float = 0.0
 
 
+def on_its_way(record: bytes) -> OnItsWay | None:
+    """Return what a part notes of something that it has hidden; None: somebody else has written that."""
+    try:
+        noted = json.loads(record.decode("utf-8", "surrogateescape"))
+        return OnItsWay(str(noted["id"]), str(noted["to"]), float(noted["at"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
 class Mover:
     """Who moves entries between parts of the schedule of ``store``; there is one at a time for each part.
 
@@ -143,7 +175,7 @@ class Mover:
         """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
         opened, token = list(parts), self.token if is_mover else ""
         self._parts |= {part.generation: part for part in opened}
-        found = self._call([(OPEN_PART, open_request(part, part.guard, token)) for part in opened])
+        found = self._call([_OPEN_PART.call(part, text=part.guard, token=token) for part in opened])
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
                 raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
@@ -154,7 +186,7 @@ class Mover:
         unneeded += [
             (part, sorted({part.left, part.arrived, part.arriving, *part.beats_own})) for part in ending
         ]
-        self._call([(CLOSE_PART, close_request(part, self.token, keys)) for part, keys in unneeded])
+        self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
 
     def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
         """Become the one who moves entries of parts for a while; return those that nobody else does now.
@@ -164,19 +196,16 @@ class Mover:
         """
         self._parts |= {part.generation: part for part in parts}
         found = self._call(
-            [
-                (
-                    BORROW_PART,
-                    borrow_request(part, self.token, LEASE_MS, (instead or {}).get(part.generation, "")),
-                )
-                for part in parts
-            ]
+            [self._borrow_call(part, LEASE_MS, (instead or {}).get(part.generation, "")) for part in parts]
         )
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
     def give_back(self, parts: Sequence[Keys]) -> None:
         """End what ``borrow`` has begun."""
-        self._call([(BORROW_PART, borrow_request(part, self.token, 0)) for part in parts])
+        self._call([self._borrow_call(part, 0) for part in parts])
+
+    def _borrow_call(self, part: Keys, lease_ms: int, instead: str = "") -> Call[Any]:
+        return _BORROW_PART.call(part, token=self.token, lease_ms=lease_ms, instead=instead)
 
     def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
@@ -204,12 +233,14 @@ class Mover:
         """Move names of owners to where they belong; a name that is added meanwhile stays."""
         for some in iter(partial(_first_of, iter(owned)), []):
             for change in "add", "remove":
-                requests = [
-                    owned_request(part, self.token, change, one.owner, one.names)
-                    for one in some
-                    for part in [one.target if change == "add" else one.source]
-                ]
-                self._call([(CHANGE_OWNED, request) for request in requests])
+                names: Any = {"token": self.token, "change": change}
+                self._call(
+                    [
+                        _CHANGE_OWNED.call(part, owned=part.owner(one.owner), names=one.names, **names)
+                        for one in some
+                        for part in [one.target if change == "add" else one.source]
+                    ]
+                )
 
     def _move(self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
         """Move all of ``moves`` at the same time."""
@@ -221,18 +252,25 @@ class Mover:
     ) -> _Again:
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self._round_seconds)
-        requests = [
-            hide_request(
-                *(one.source, self.token, one.id, one.target, one.items, margin_seconds, CALL_BYTES),
+        calls = [
+            _HIDE_ENTRIES.call(
+                one.source,
+                token=self.token,
+                move=one.id,
+                target=one.target.entry(""),
+                margin=margin_seconds,
                 is_foreign=is_foreign,
+                max_bytes=CALL_BYTES,
+                kinds=_kinds_in(one.source),
+                items=[item._asdict() for item in one.items],
             )
             for one in moves
         ]
         began = time.monotonic()
-        replies = self._try([(HIDE_ENTRIES, request) for request in requests])
+        replies = self._try(calls)
         again, hidden, busy = _Again([], [], []), list[_Hidden](), dict[Keys, None]()
         for move, reply in zip(moves, replies, strict=True):
-            found = [] if isinstance(reply, Exception) else hidden_of(move.items, reply)[1]
+            found = [] if isinstance(reply, Exception) else _hidden_of(move.items, reply)
             for item, one in zip(move.items, found, strict=bool(found)):
                 if one == "due":
                     again.due.append(Stray(move.source, move.target, item))
@@ -264,9 +302,7 @@ class Mover:
         """
         if not hidden:
             return []
-        calls = [
-            (RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept)) for one in hidden
-        ]
+        calls = [receive_call(one.target, self.token, one.move, one.kept) for one in hidden]
         replies = self._try(calls, self._store.watched)
         count = sum(len(one.kept) for one in hidden)
         if began is not None:
@@ -296,13 +332,13 @@ class Mover:
     def _problems_of(self, hidden: _Hidden, reply: Any) -> list[str] | None:
         """Return why each of ``hidden`` couldn't be written, '': it was; None: that can't be found out."""
         if not isinstance(reply, Exception):
-            problems, refused = received_of(reply)
+            problems, refused = _received_of(reply)
             self.tally.unmerged += refused
             return problems
         if not isinstance(reply, ResponseError) or _is_fenced(reply):
             return None
         names = [kept.name for kept in hidden.kept]
-        [answer] = self._try([(CANCEL_MOVE, cancel_request(hidden.target, self.token, hidden.move, names))])
+        [answer] = self._try([cancel_call(hidden.target, self.token, hidden.move, names)])
         if isinstance(answer, Exception):
             return None
         return [str(reply) if name in answer else "" for name in names]
@@ -321,23 +357,15 @@ class Mover:
 
     def _put_back(self, hidden: Sequence[_Hidden]) -> None:
         """Undo what was hidden."""
-        requests = [
-            put_back_request(one.source, self.token, one.move, [kept.name for kept in one.kept])
-            for one in hidden
-        ]
-        for _, refused in self._call([(PUT_BACK, request) for request in requests]):
-            self.tally.unmerged += [key.decode("utf-8", "surrogateescape") for key in refused]
+        for _, refused in self._call([self._named_call(_PUT_BACK, one) for one in hidden]):
+            self.tally.unmerged += map(text_of, refused)
 
     def _drop(self, hidden: Sequence[_Hidden]) -> None:
-        self._call(
-            [
-                (
-                    DROP_HIDDEN,
-                    drop_request(one.source, self.token, one.move, [kept.name for kept in one.kept]),
-                )
-                for one in hidden
-            ]
-        )
+        self._call([self._named_call(_DROP_HIDDEN, one) for one in hidden])
+
+    def _named_call(self, script: Script, hidden: _Hidden) -> Call[Any]:
+        names, kinds = [text_of(kept.name) for kept in hidden.kept], _kinds_in(hidden.source)
+        return script.call(hidden.source, token=self.token, move=hidden.move, kinds=kinds, names=names)
 
     def finish_hidden(
         self, parts: Sequence[Keys], known: Iterable[Keys] = (), *, are_all_known: bool = True
@@ -353,11 +381,14 @@ class Mover:
         waiting = list(parts)
         while waiting:
             found = self._call(
-                [(READ_HIDDEN, read_hidden_request(part, self.token, CALL_ITEMS)) for part in waiting]
+                [
+                    _READ_HIDDEN.call(part, token=self.token, limit=CALL_ITEMS, kinds=_kinds_in(part))
+                    for part in waiting
+                ]
             )
             hidden: list[_Hidden] = []
             for part, reply in zip(waiting, found, strict=True):
-                if kept := found_hidden_of(reply):
+                if kept := [Kept(row[0], row[2], row[3:]) for row in reply]:
                     noted = on_its_way(kept[0].record)
                     if noted is None:
                         field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
@@ -382,12 +413,12 @@ class Mover:
     def _note_round(self, seconds: float) -> None:
         self._round_seconds = max(seconds, self._round_seconds / 2)
 
-    def _call(self, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
+    def _call(self, calls: Sequence[Call[Any]]) -> list[Any]:
         replies = self._try(calls)
         self._raise_first(replies)
         return replies
 
-    def _try(self, calls: Sequence[tuple[Script, Request]], client: Any = None) -> list[Any]:
+    def _try(self, calls: Sequence[Call[Any]], client: Any = None) -> list[Any]:
         if not calls:
             return []
         with self._store.translating():
@@ -462,3 +493,47 @@ def _moves_of(strays: Sequence[Stray]) -> Iterator[Move]:
     for (source, target), items in by_way.items():
         for first in range(0, len(items), CALL_ITEMS):
             yield Move(secrets.token_hex(8), source, target, items[first : first + CALL_ITEMS])
+
+
+def receive_call(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Call[Any]:
+    """Return the call that writes what was hidden to ``part``."""
+    rows = []
+    for item in items:
+        texts = [text_of(value) for value in item.values]
+        kept = [*zip(texts[::4], texts[1::4], texts[2::4], strict=True)]
+        rows.append({"name": text_of(item.name), "record": text_of(item.record), "kept": kept})
+    dumps = [dump for item in items for dump in item.values[3::4]]
+    return _RECEIVE_ENTRIES.call(part, token=token, move=move, kinds=_kinds_in(part), items=rows, dumps=dumps)
+
+
+def cancel_call(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Call[Any]:
+    """Return the call that writes nothing of a move to ``part``, unless that was done.
+
+    The reply are the names of what wasn't written.
+    """
+    return _CANCEL_MOVE.call(part, token=token, move=move, names=[*map(text_of, names)])
+
+
+def _kinds_in(part: Keys) -> dict[str, dict[str, str]]:
+    return {
+        word: {"key": beginning, "hidden": part.hidden(word), "unmoved": part.unmoved(word)}
+        for word, beginning in part.kinds.items()
+    }
+
+
+def _hidden_of(items: Sequence[Item], reply: Any) -> list[Kept | str]:
+    """Return what was hidden of each item, or a word that says why it wasn't."""
+    found: list[Kept | str] = []
+    for item, row in zip(items, reply[1], strict=True):
+        word = text_of(row[0])
+        found.append(Kept(as_stored(item.name), row[1], row[2:]) if word == "hidden" else word)
+    return found
+
+
+def _received_of(reply: Any) -> tuple[list[str], list[str]]:
+    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged.
+
+    'before' is said of one that couldn't be at an earlier call.
+    """
+    written, refused = reply
+    return ["" if isinstance(one, int) else text_of(one) for one in written], [*map(text_of, refused)]

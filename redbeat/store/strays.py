@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
-from redbeat.store.mover import Owned, Stray
+from redbeat.store.mover import Item, OnItsWay, Owned, Stray, on_its_way
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
-from redbeat.store.scripts.moving import Item, on_its_way
-from redbeat.store.scripts.moving import OnItsWay as OnItsWay
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time

@@ -1,14 +1,11 @@
 -- borrow_part: become the one who moves entries of a part for a while, unless somebody else is.
 --
--- KEYS[1] mover   token of who moves entries out of this part, and into it
--- ARGV[1] token   the caller's
--- ARGV[2] lease_ms  for how long, milliseconds; 0: give it back
--- ARGV[3] instead  token of who has moved them before, and does no longer; '': nobody's
+-- KEYS mover   token of who moves entries out of this part, and into it
+-- ARGV token   the caller's
+-- ARGV lease_ms  for how long, milliseconds; 0: give it back
+-- ARGV instead  token of who has moved them before, and does no longer; '': nobody's
 --
 -- Returns 1; 0: somebody else moves them
-local mover = KEYS[1]
-local token, lease_ms, instead = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-
 local holder = redis.call('GET', mover)
 if holder and holder ~= token and holder ~= instead then return 0 end
 if lease_ms == 0 then

@@ -5,10 +5,10 @@
 -- is_due(zone, score, lease): whether an entry stays where it is, as it is due, or will be soon.
 -- Not scripts of their own, but put in front of those that hide entries.
 local function is_due(zone, score, lease)
-  if not score or zone.margin == '' then return false end
+  if not score or not zone.margin then return false end
   local hidden_by = lease and string.match(lease, '^([%d.e+]+) ')
   if hidden_by and tonumber(hidden_by) == tonumber(score) then return true end
-  return tonumber(score) >= 0 and tonumber(score) <= tonumber(zone.now) + tonumber(zone.margin)
+  return tonumber(score) >= 0 and tonumber(score) <= tonumber(zone.now) + zone.margin
 end
 
 -- those of kept that are there
@@ -65,13 +65,13 @@ local function hide_entry(zone, name, owners_of, kept)
   }
   if ask('SREM', zone.statics, name) == 1 then record.static = 1 end
   for _, one in ipairs(owners_of) do
-    if ask('SREM', zone.owners, one[1] .. '\t' .. name) == 1 then record.owners[#record.owners + 1] = one[1] end
+    if ask('SREM', zone.owners, one .. '\t' .. name) == 1 then record.owners[#record.owners + 1] = one end
   end
   if owner and redis.pcall('SREM', kinds.owner.key .. owner, name) == 1 then record.owned = owner end
   local has_any = score or bare or later_score or record.expected or record.streak or record.away or record.static
   if not has_any and #record.kept + #record.deadlines + #record.owners == 0 then return {'gone'} end
-  record.foreign = (zone.is_foreign == '1' or ask('SISMEMBER', zone.left, name) == 1) and 1 or nil
-  if zone.is_foreign ~= '1' then redis.call('SADD', zone.left, name) end
+  record.foreign = (zone.is_foreign or ask('SISMEMBER', zone.left, name) == 1) and 1 or nil
+  if not zone.is_foreign then redis.call('SADD', zone.left, name) end
 
   local row = {'hidden', cjson.encode(record)}
   redis.call('HSET', zone.moving, name, row[2])

@@ -1,15 +1,12 @@
 -- open_part: let a part of the schedule be written by those who know the layout, and its entries be moved by one process.
 --
--- KEYS[1] generation  string: in which layout the part may be written
--- KEYS[2] mover       token of who moves entries out of this part, and into it
--- ARGV[1] text        what generation holds from now on: the number of the layout, a space, and how many shards it has
--- ARGV[2] token       who moves entries from now on, '' for nobody: then it is removed
+-- KEYS generation  string: in which layout the part may be written
+-- KEYS mover       token of who moves entries out of this part, and into it
+-- ARGV text        what generation holds from now on: the number of the layout, a space, and how many shards it has
+-- ARGV token       who moves entries from now on, '' for nobody: then it is removed
 -- A later generation stays.
 --
 -- Returns what generation holds
-local generation, mover = KEYS[1], KEYS[2]
-local text, token = ARGV[1], ARGV[2]
-
 local found = redis.call('GET', generation) or ''
 local function number_of(guard) return tonumber(string.match(guard, '^%d+') or 0) end
 if number_of(found) > number_of(text) then return found end

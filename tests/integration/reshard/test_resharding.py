@@ -21,8 +21,7 @@ from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
-from redbeat.store.mover import Mover
-from redbeat.store.scripts.moving import CANCEL_MOVE, cancel_request
+from redbeat.store.mover import Mover, cancel_call
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
@@ -321,7 +320,7 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
     keys = Layouts(Store(make_app())).look().keys.home("e")
     [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
-    assert CANCEL_MOVE(raw, *cancel_request(keys, token, move, [b"e"])) == [], (
+    assert cancel_call(keys, token.decode(), move.decode(), [b"e"]).run(raw) == [], (
         "else it would be in both parts"
     )
     reshard(make_app, 4)

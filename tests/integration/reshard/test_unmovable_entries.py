@@ -16,8 +16,8 @@ from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import mover
-from redbeat.store.scripts.moving import Kept, receive_request
-from redbeat.store.scripts.script import Request
+from redbeat.store.mover import Kept, receive_call
+from redbeat.store.scripts.script import Call
 from tests.conftest import MakeApp
 from tests.integration.reshard.resharded import fill, fill_own, part_of, read_all, read_own, reshard
 from tests.support.servers import Server
@@ -44,7 +44,7 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
         is_spoilt: tells it of an item's name, and of the place of one of its keys.
     """
 
-    def spoiled(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Request:
+    def spoiled(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Call[Any]:
         bad = []
         for one in items:
             values = list(one.values)
@@ -52,9 +52,9 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
                 if is_spoilt(one.name, place):
                     values[4 * place + 3] = b"garbage"
             bad.append(one._replace(values=values))
-        return receive_request(part, token, move, bad)
+        return receive_call(part, token, move, bad)
 
-    monkeypatch.setattr(mover, "receive_request", spoiled)
+    monkeypatch.setattr(mover, "receive_call", spoiled)
     return monkeypatch
 
 
