@@ -87,7 +87,7 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
-from redbeat.store.records import Claim, Fence
+from redbeat.store.records import Fence, Fetched
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.endpoint.condition import Condition
@@ -424,9 +424,9 @@ class RedBeatScheduler(Scheduler):
                 return False
         return self._round().send_prepared(few) if few else True
 
-    def _send_batches(self, claims: list[tuple[Shard, Claim]]) -> float | None:
+    def _send_batches(self, claims: list[tuple[Shard, Fetched]]) -> float | None:
         """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
-        is_waiting, batches, is_begun = self._beat is not None, len(claims), False
+        batches, is_begun = len(claims), False
         seconds: float | None = None
         are_pushed = self._shards.is_divided and self._equipment.quick_way.is_exactly_once()
         for claimed in rounds_of(claims, are_pushed=are_pushed):
@@ -439,11 +439,11 @@ class RedBeatScheduler(Scheduler):
             elif len(together) == 1:
                 [(shard, claim)] = together
                 with self._shards.apart(shard):
-                    seconds = shard.send(claim, is_waiting=is_waiting, batches=batches)
+                    seconds = shard.send(claim, batches=batches)
                     is_begun = is_begun or seconds is not None
             elif together:
-                begun = [(shard, shard.begin(claim, batches=batches)) for shard, claim in together]
-                self._round().send(begun, partial(Shard.note_sent, is_waiting=is_waiting, batches=batches))
+                begun = [(shard, shard.begin(claim)) for shard, claim in together]
+                self._round().send(begun, partial(Shard.note_sent, batches=batches))
                 is_begun = True
         if not self._shards.is_divided:
             return seconds

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from redbeat.beat.planner import Run
 from redbeat.broker.confirms import Publication
 from redbeat.entries.dropped import Dropped
-from redbeat.store.records import Claim, Claimed, Commit, Committed, Ending, Fence, Held, Push, Result
+from redbeat.store.records import Commit, Committed, DueEntry, Ending, Fence, Fetched, Held, Push, Result
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Batch:
             or a slot of a cluster is being moved.
     """
 
-    claim: Claim
+    claim: Fetched
     fence: Fence
     is_leased: bool
     pending: list[Commit] = field(default_factory=list)
@@ -51,8 +51,8 @@ class Batch:
     sent: list[Run] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
-    suspects: list[Claimed] = field(default_factory=list)
-    behind: list[Claimed] = field(default_factory=list)
+    suspects: list[DueEntry] = field(default_factory=list)
+    behind: list[DueEntry] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
     dropped: dict[str, list[tuple[str, Dropped]]] = field(default_factory=dict)
     left_out: list[tuple[str, Dropped]] = field(default_factory=list)
@@ -71,18 +71,18 @@ class Batch:
         """Leave the entries of ``runs`` due, for the next batch."""
         self.leave([run.claimed for run in runs])
 
-    def leave(self, rows: Sequence[Claimed]) -> None:
+    def leave(self, rows: Sequence[DueEntry]) -> None:
         """Leave ``rows`` of the claim due, for the next batch."""
         self.is_cut = self.is_cut or bool(rows)
         self.left.update([claimed.key for claimed in rows])
         self.hold(rows)
 
-    def leave_behind(self, rows: Sequence[Claimed]) -> None:
+    def leave_behind(self, rows: Sequence[DueEntry]) -> None:
         """Leave ``rows`` of the claim due: they are likely to fail, and there is no time for that now."""
         self.behind += rows
         self.hold(rows)
 
-    def hold(self, rows: Sequence[Claimed]) -> None:
+    def hold(self, rows: Sequence[DueEntry]) -> None:
         """Leave ``rows`` of the claim due, for a batch of their own."""
         if self.is_leased:
             # a run that has waited for another one to end goes on waiting: it is looked at again soon

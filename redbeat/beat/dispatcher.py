@@ -35,7 +35,6 @@ from redbeat.beat.batch import Batch
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.misplaced import Misplaced
 from redbeat.beat.overrides import RunDeclined
-from redbeat.beat.pace import Pace, Rest
 from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
@@ -69,8 +68,8 @@ from redbeat.schedules.occurrences import Excluded
 from redbeat.store.commits import CommitStream
 from redbeat.store.records import (
     NOWHERE,
-    Claimed,
     Committed,
+    DueEntry,
     KeyType,
     Push,
     Target,
@@ -87,11 +86,18 @@ AT_MOST_ONCE_GROUP = 20
 #: how many runs go the quick way at a time: while the server records these, the next are planned
 PIECE = 100
 
+#: how long runs that are likely to fail are tried where nothing else was fetched, and more is due; seconds
+FULL_SECONDS = 0.25
+
 #: of runs that are likely to fail, how many are planned at a time after the first one
 SUSPECTS_TOGETHER = 10
 
-#: planning a run takes long from this processor time on, and for each character of its entry
-SLOW_SECONDS, READ_SECONDS = 0.1, 1e-7
+#: a plan that takes more processor time is reported if its schedule class is registered; seconds
+SLOW_SECONDS = 0.1
+
+#: an entry that changes so often in a row before its run is recorded is tried again after pauses only: mostly
+#: a signal handler, or the task's own ``apply_async``, writes to it
+MAX_CHANGES = 3
 
 
 class Admitted(NamedTuple):
@@ -102,7 +108,7 @@ class Admitted(NamedTuple):
         is_pushed: and those that are, are pushed by the script that records.
     """
 
-    rows: Sequence[Claimed]
+    rows: Sequence[DueEntry]
     is_quick: bool
     is_pushed: bool
 
@@ -114,12 +120,9 @@ class Dispatcher:
         store: has that part.
         leadership: asked whether the lock is still held before a message is sent that no script checks.
         equipment: what this beat sends with.
-        rest: the pauses after costly batches.
     """
 
-    def __init__(
-        self, store: Store, leadership: Leadership, equipment: Equipment, rest: Rest | None = None
-    ) -> None:
+    def __init__(self, store: Store, leadership: Leadership, equipment: Equipment) -> None:
         self._hooks = equipment.hooks
         self._book = equipment.book
         self._figures = equipment.figures
@@ -128,11 +131,10 @@ class Dispatcher:
         self._leadership = leadership
         self._reports = equipment.reports
         self._tracing = equipment.tracing
-        self._contention = equipment.contention
+        self._changes = equipment.changes
         self._calendars = equipment.calendars
         self.suspects = equipment.suspects
         self._quick_way = equipment.quick_way
-        self.pace = Pace(rest)
         self._delivery = equipment.delivery
         self._recorder = Recorder(store, equipment)
         self._misplaced = Misplaced(store)
@@ -168,13 +170,13 @@ class Dispatcher:
             self._record(batch)
         self._tell_of_batch(batch)
 
-    def _admit(self, batch: Batch) -> tuple[Sequence[Claimed], bool]:
+    def _admit(self, batch: Batch) -> tuple[Sequence[DueEntry], bool]:
         """Return the claimed entries that may be sent, and whether their messages may be compiled."""
         rows, batch.suspects = self.suspects.split(self._drop_missing(batch))
         may_be_quick = bool(rows) and rows[0].message is None
         return rows, may_be_quick and self._quick_way.is_open(self._leadership, is_leased=batch.is_leased)
 
-    def _plan_rest(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> list[Run]:
+    def _plan_rest(self, batch: Batch, rows: Sequence[DueEntry], *, is_quick: bool) -> list[Run]:
         """Return the runs to send of what doesn't go the quick way, and begin to send."""
         if rows:  # somebody's code may be called now
             self._quick_way.look_again()
@@ -222,7 +224,7 @@ class Dispatcher:
         """Note what became of the runs that were written; return how many were given to the server."""
         return self._recorder.end_pieces(pieces)
 
-    def begin(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> None:
+    def begin(self, batch: Batch, rows: Sequence[DueEntry], *, is_quick: bool) -> None:
         """Send ``rows``, or collect their messages."""
         self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
         self._try_suspects(batch, self._send)
@@ -269,7 +271,7 @@ class Dispatcher:
 
     # -- the quick way: plan, push and record in one go
 
-    def _send_first(self, batch: Batch, rows: Sequence[Claimed]) -> Sequence[Claimed]:
+    def _send_first(self, batch: Batch, rows: Sequence[DueEntry]) -> Sequence[DueEntry]:
         """Send the first of ``rows``, as long as their messages are compiled; return the others."""
         target = self._find_target(batch)
         if target is None and (batch.is_in_doubt or self._broker.is_away):
@@ -281,7 +283,7 @@ class Dispatcher:
         self._figures.compiled += sent
         return rows[sent:]
 
-    def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
+    def _plan_pieces(self, batch: Batch, rows: Sequence[DueEntry]) -> Iterator[list[CompiledRun]]:
         for first in range(0, len(rows), PIECE):
             runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
@@ -318,7 +320,7 @@ class Dispatcher:
 
     # -- plan
 
-    def _plan(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> list[Run]:
+    def _plan(self, batch: Batch, rows: Sequence[DueEntry], *, is_quick: bool) -> list[Run]:
         """Return the runs to send; commits of the other entries go to ``batch.pending``.
 
         They are sent in the order of their due times, whatever the order in which they were planned.
@@ -337,7 +339,7 @@ class Dispatcher:
         positions = {claimed.key: position for position, claimed in enumerate(rows)}
         return sorted(found, key=lambda run: positions[run.claimed.key])
 
-    def _drop_missing(self, batch: Batch) -> list[Claimed]:
+    def _drop_missing(self, batch: Batch) -> list[DueEntry]:
         """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
         present, removed = [], []
         for claimed in self._drop_misplaced(batch):
@@ -359,7 +361,7 @@ class Dispatcher:
         self._reports.report_removed(removed)
         return present
 
-    def _drop_misplaced(self, batch: Batch) -> Sequence[Claimed]:
+    def _drop_misplaced(self, batch: Batch) -> Sequence[DueEntry]:
         """Return the claimed entries that belong here; commits of the others go to ``batch.pending``."""
         rows = batch.claim.rows
         misplaced = self._misplaced.among(rows)
@@ -381,13 +383,12 @@ class Dispatcher:
         self._recorder.commit(batch, batch.pending)
 
     def _plan_all(
-        self, batch: Batch, rows: Sequence[Claimed], calendars: Mapping[str, Excluded]
+        self, batch: Batch, rows: Sequence[DueEntry], calendars: Mapping[str, Excluded]
     ) -> list[Run]:
         runs: list[Run] = []
         app = self._hooks.app
         now, defaults, tracks = batch.claim.now, read_defaults(app), read_tracks(app)
-        for claimed in self.pace.until_spent(rows):
-            read_seconds = claimed.characters * READ_SECONDS
+        for claimed in rows:
             began_cpu = time.thread_time()
             note_planning(claimed.key)
             try:
@@ -412,22 +413,19 @@ class Dispatcher:
             finally:
                 note_planning(None)
                 seconds = time.thread_time() - began_cpu
-                if seconds > SLOW_SECONDS + read_seconds:
+                if seconds > SLOW_SECONDS:
                     self._reports.report_slow(claimed, seconds)
-                self.pace.note_planned(claimed.key, read_seconds)
             if not isinstance(plan, Run):
                 batch.pending.append(plan)
                 continue
             self._reports.report_typos(plan)
-            pauses = self._contention.take_pause(claimed.key)
-            if pauses:
+            if self._changes.get(claimed.key, 0) >= MAX_CHANGES:
+                self._changes[claimed.key] = MAX_CHANGES - 1  # it is tried once after each pause
                 reason = self._reports.report_contested(claimed)
-                batch.pending.append(commit_failed(plan, reason, now, pauses)[0])
+                batch.pending.append(commit_failed(plan, reason, now)[0])
             else:
                 runs.append(plan)
         self._figures.one_by_one += len(runs)
-        batch.leave(self.pace.take_left())
-        batch.hold(self.pace.take_held())
         return runs
 
     def _labels_of(self, entry: RedBeatSchedulerEntry) -> str:
@@ -512,12 +510,15 @@ class Dispatcher:
     def _try_suspects(self, batch: Batch, send: Callable[..., object]) -> None:
         """Try what is likely to fail as long as there is time, or none fails; leave the rest behind."""
         rows, began_at = deque(batch.suspects), time.monotonic()
+        # of a fetch that is full of them, so many are tried that others come nearer
+        least_seconds = FULL_SECONDS if batch.claim.has_more and len(rows) == len(batch.claim.rows) else 0.0
         while rows and not self._broker.is_away:
             failures = self.suspects.failures
             size = SUSPECTS_TOGETHER if self.suspects.has_time else 1
             group = [rows.popleft() for _ in range(min(size, len(rows)))]
             send(batch, self._plan(batch, group, is_quick=False), is_suspect=True)
-            if self.suspects.failures > failures and not self.suspects.has_time:
+            is_over = time.monotonic() - began_at >= least_seconds
+            if is_over and self.suspects.failures > failures and not self.suspects.has_time:
                 break
         tried = len(batch.suspects) - len(rows)
         if tried:
@@ -569,7 +570,6 @@ class Dispatcher:
                 declared = [one.entity for one in run.message.declarations]
                 self._broker.publish_draft(str(draft.value), declared)
             return tuple(sent) if isinstance(sent, list) else sent
-        self.pace.note_sending()
         with (
             self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent,
             self._tracing.sending(self._begin_span(run)),
@@ -590,9 +590,6 @@ class Dispatcher:
         if run.span is not None:
             run.span.queue = self._broker.destination or run.span.queue
         run.events = self._broker.events
-        seconds = self.pace.note_sent(run.claimed.key)
-        if seconds:
-            self._reports.report_costly(run.claimed, seconds)
         return tuple(sent) if isinstance(sent, list) else sent
 
     @staticmethod

@@ -9,16 +9,14 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redbeat.beat.contention import Contention
 from redbeat.beat.log import Reports
-from redbeat.beat.pace import Rest
 from redbeat.beat.quick_way import QuickWay
 from redbeat.beat.suspects import Suspects
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
 from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.process.memory import Allowance
+from redbeat.process.memory import Allowance, Memory
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.metrics.labels import LabelBook
@@ -76,7 +74,7 @@ class Equipment:
         figures: what this beat counts of itself.
         clock: of the node that has answered last.
         quarantine_seconds: after how long an entry that can't be used is tried again.
-        rest, rest_of_later: the pauses after costly batches, of entries and of stored messages.
+        changes: entries that have changed before their runs were recorded, and how often in a row.
         allowance: how much memory what is kept of messages and entries may take, with what is prepared.
         of_prepared: how much of it what is prepared may take: their entries are kept, too.
     """
@@ -85,7 +83,7 @@ class Equipment:
     broker: Broker
     delivery: Delivery
     quick_way: QuickWay
-    contention: Contention
+    changes: Memory[str, int]
     suspects: Suspects
     calendars: KeptCalendars
     reports: Reports
@@ -94,8 +92,6 @@ class Equipment:
     figures: BeatFigures
     clock: ServerClock
     quarantine_seconds: float
-    rest: Rest
-    rest_of_later: Rest
     allowance: Allowance
     of_prepared: Allowance
 
@@ -118,13 +114,13 @@ class Equipment:
             store: the whole schedule.
         """
         max_bytes = store.config.message_cache_bytes
-        allowance, contention, delivery = Allowance(max_bytes), Contention(), Delivery(store, broker)
+        allowance, changes, delivery = Allowance(max_bytes), Memory[str, int](), Delivery(store, broker)
         return cls(
             hooks,
             broker,
             delivery,
-            QuickWay(hooks, broker, delivery, contention, reports, tracing, allowance, book),
-            contention,
+            QuickWay(hooks, broker, delivery, changes, reports, tracing, allowance, book),
+            changes,
             Suspects(),
             KeptCalendars(),
             reports,
@@ -133,8 +129,6 @@ class Equipment:
             figures,
             clock,
             quarantine_seconds,
-            Rest(),
-            Rest(),
             allowance,
             Allowance(max_bytes // 2),
         )

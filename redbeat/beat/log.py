@@ -21,7 +21,6 @@ from redbeat.log.events import (
     BEAT_MISCONFIGURED,
     ENTRIES_REMOVED,
     ENTRY_CONTESTED,
-    ENTRY_COSTLY,
     ENTRY_QUARANTINED,
     ENTRY_REMOVED,
     ENTRY_SLOW,
@@ -45,14 +44,14 @@ from redbeat.log.events import (
 )
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
-from redbeat.log.text import as_stored, counted, printable, shorten
+from redbeat.log.text import counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
-from redbeat.store.records import Claimed, Commit, Held
+from redbeat.store.records import Commit, DueEntry, Held
 from redbeat.store.run_record import RunRecord
 from redbeat.telemetry.endpoint.health import trouble_in_words
 
@@ -189,11 +188,11 @@ class Reports:
             for run in runs:
                 self.tell_of(run)
 
-    def note_present(self, claimed: Claimed) -> None:
+    def note_present(self, claimed: DueEntry) -> None:
         """Forget that an entry was missing: it is there."""
         self._missing.pop(claimed.key, None)
 
-    def note_missing(self, claimed: Claimed) -> bool:
+    def note_missing(self, claimed: DueEntry) -> bool:
         """Note that an entry's hash is gone; return whether it was so already."""
         if self._missing.pop(claimed.key, None) is None:
             now = time.monotonic()
@@ -254,25 +253,7 @@ class Reports:
                 extra=RUNS_MERGED.of(count=len(merged), entries=names),
             )
 
-    def report_costly(self, claimed: Claimed, seconds: float) -> None:
-        """Log, once for each definition, that an entry takes too much processor time to read and to send."""
-        if not self._said.is_news(("costly", claimed.key), sha1_of(claimed)):
-            return
-        texts = (claimed.definition, claimed.meta, claimed.policy)
-        size = sum(len(as_stored(text)) for text in texts if text)
-        logger.warning(
-            "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
-            "has %s bytes. It is sent after the others, and they wait while it is sent. Store large data "
-            "elsewhere, and only a reference to it in the entry.",
-            self._short_name(claimed.key),
-            seconds * 1000,
-            f"{size:,}",
-            extra=ENTRY_COSTLY.of(
-                entry=self._name_of(claimed.key), processor_seconds=round(seconds, 3), bytes=size
-            ),
-        )
-
-    def report_slow(self, claimed: Claimed, seconds: float) -> None:
+    def report_slow(self, claimed: DueEntry, seconds: float) -> None:
         """Log, once for each definition, that planning an entry with a registered schedule took long."""
         try:
             type_name = json.loads(claimed.definition or "")["schedule"]["__type__"]
@@ -368,7 +349,7 @@ class Reports:
                 extra=RUNS_SETTLED.of(count=others),
             )
 
-    def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
+    def report_quarantined(self, claimed: DueEntry, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
         if not claimed.can_hold_error:
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
@@ -394,7 +375,7 @@ class Reports:
                 extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),
             )
 
-    def report_contested(self, claimed: Claimed) -> str:
+    def report_contested(self, claimed: DueEntry) -> str:
         """Log that an entry changes each time it is sent; return the sentence."""
         reason = (
             "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "

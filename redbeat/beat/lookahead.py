@@ -19,7 +19,7 @@ from redbeat.beat.planner import CompiledRun
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 from redbeat.store.rounds import UpcomingAsked, read_together
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
@@ -171,7 +171,7 @@ class LookAhead:
         for allowance in self._allowances:
             allowance.left_bytes -= size_bytes
 
-    def _is_prepared(self, row: Claimed) -> bool:
+    def _is_prepared(self, row: DueEntry) -> bool:
         run = self._runs.get(row.key)
         return run is not None and run.claimed == row
 

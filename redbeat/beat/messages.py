@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.claims import TURN_SECONDS, Claims, claim_in_turn
 from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.fetching import Fetcher
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Claim, Fence
+from redbeat.store.records import Fence, Fetched
 
 #: how soon to go on where the broker can't take all; seconds
 SOON_SECONDS = 1.0
@@ -30,12 +30,12 @@ class StoredMessages:
 
     def __init__(self, store: LaterStore, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._claims = Claims(store, dispatcher.pace, dispatcher.suspects)
+        self._fetcher = Fetcher(store, dispatcher.suspects)
         self.head_score: float | None = None
         self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
         self._not_before = 0.0  # monotonic
 
-    def note(self, claim: Claim, claimed_at: float) -> None:
+    def note(self, claim: Fetched, claimed_at: float) -> None:
         """Note what a claim of the schedule says of them.
 
         Arguments:
@@ -60,23 +60,20 @@ class StoredMessages:
 
         Raises what the dispatcher raises.
         """
-        pace = self._dispatcher.pace
-        claim = claim_in_turn(self._claims, pace, fence, lease_ms)
+        claim = self._fetcher.fetch(fence, lease_ms)
         batch = Batch(claim, fence, is_leased=lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
-        pace.end_batch()
-        self._claims.note_batch(batch)
+        self._fetcher.note_batch(batch)
         left = [*batch.next_scores().values()]
         if claim.next_score is not None:
             left.append(claim.next_score)
-        if claim.has_more or batch.is_cut or pace.has_costly:
+        if claim.has_more or batch.is_cut or batch.behind:
             left.append(claim.now)
-        self.head_score, self._noted_at = min(left, default=None), (claim.now, self._claims.claimed_at)
-        is_waiting = batch.is_in_doubt or (pace.has_costly and not claim.has_more and not batch.is_cut)
-        self._not_before = time.monotonic() + (max(pace.seconds_to_costly(), 0.0) if is_waiting else 0.0)
-        turn_seconds = self._claims.seconds_to_turn()
-        if turn_seconds is not None and not claim.has_more and not batch.is_cut:  # those are due
-            self._not_before += min(turn_seconds, TURN_SECONDS)
+        self.head_score, self._noted_at = min(left, default=None), (claim.now, self._fetcher.fetched_at)
+        self._not_before = time.monotonic()
+        left_seconds = self._fetcher.seconds_to_left_behind()
+        if left_seconds is not None and not claim.has_more and not batch.is_cut:
+            self._not_before += left_seconds
         if batch.is_in_doubt:
             self._not_before += SOON_SECONDS
         return batch

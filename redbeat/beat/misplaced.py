@@ -17,7 +17,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.store.generations import Generations
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 from redbeat.store.store import Store
 
 
@@ -55,7 +55,7 @@ class Misplaced:
         self._layout: Layout | None = None
         self._shard: int | None = None
 
-    def among(self, rows: Sequence[Claimed]) -> list[Claimed]:
+    def among(self, rows: Sequence[DueEntry]) -> list[DueEntry]:
         """Return those of ``rows`` that belong into another shard; [] if entries are being moved."""
         layout = self._store.config.layout
         shards = layout.shards
@@ -68,7 +68,7 @@ class Misplaced:
         skipped, shard = len(prefix), self._shard
         return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
 
-    def bring_home(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[Claimed]]:
+    def bring_home(self, rows: Sequence[DueEntry]) -> tuple[list[DueEntry], list[DueEntry]]:
         """Move misplaced entries to where they belong, for as long as that is done.
 
         Returns those that are left due, as somebody else moves entries at this moment, and those that are to
@@ -88,7 +88,7 @@ class Misplaced:
         report_moved(moved)
         return [row for name, row in names.items() if name not in moved], []
 
-    def describe(self, claimed: Claimed) -> EntryCorrupt:
+    def describe(self, claimed: DueEntry) -> EntryCorrupt:
         """Return what is wrong with an entry that is misplaced."""
         layout = self._store.config.layout
         shards, name = layout.shards or 0, self._store.keys.name(claimed.key)

@@ -39,7 +39,7 @@ from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.timezones import moment_of
-from redbeat.store.records import Claimed, Commit, KeyType
+from redbeat.store.records import Commit, DueEntry, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.metrics.labels import ROUTING, LabelBook
@@ -133,7 +133,7 @@ class _Decided(NamedTuple):
 
     plain: PlainEntry
     message: MessageTemplate
-    claimed: Claimed
+    claimed: DueEntry
     turn: Turn
     run_count: int
 
@@ -168,8 +168,8 @@ class PlainEntries:
         self._ground: Any = None
 
     def plan(
-        self, rows: Sequence[Claimed], now: float, send: Send, is_left_out: Callable[[str], bool]
-    ) -> tuple[list[CompiledRun], list[Claimed]]:
+        self, rows: Sequence[DueEntry], now: float, send: Send, is_left_out: Callable[[str], bool]
+    ) -> tuple[list[CompiledRun], list[DueEntry]]:
         """Return the runs of plain entries, and the rows of the others.
 
         Arguments:
@@ -207,11 +207,11 @@ class PlainEntries:
         return runs, others
 
     def _decide_all(
-        self, rows: Sequence[Claimed], now: float, send: Send, is_left_out: Callable[[str], bool]
-    ) -> tuple[list[_Decided], list[Claimed]]:
+        self, rows: Sequence[DueEntry], now: float, send: Send, is_left_out: Callable[[str], bool]
+    ) -> tuple[list[_Decided], list[DueEntry]]:
         """Return what is decided about plain entries, and the rows of the others."""
         decided: list[_Decided] = []
-        others: list[Claimed] = []
+        others: list[DueEntry] = []
         for claimed in rows:
             plain = self._entry_of(claimed, send)
             one = None
@@ -259,7 +259,7 @@ class PlainEntries:
             self._allowance.left_bytes += sum(plain.size_bytes for plain in self._kept.values())
             self._kept.clear()
 
-    def _entry_of(self, claimed: Claimed, send: Send) -> PlainEntry | None:
+    def _entry_of(self, claimed: DueEntry, send: Send) -> PlainEntry | None:
         """Return the entry with its message as of now; None: it isn't plain now."""
         key = claimed.key
         plain = self._kept.get(key)
@@ -287,7 +287,7 @@ class PlainEntries:
             return None
         return self._keep(claimed, send)
 
-    def _keep(self, claimed: Claimed, send: Send) -> PlainEntry | None:
+    def _keep(self, claimed: DueEntry, send: Send) -> PlainEntry | None:
         before = self._kept.pop(claimed.key, None)
         if before is not None:
             self._allowance.left_bytes += before.size_bytes
@@ -308,7 +308,7 @@ class PlainEntries:
             _, oldest = self._kept.popitem(last=False)
             self._allowance.left_bytes += oldest.size_bytes
 
-    def _make(self, claimed: Claimed, send: Send) -> PlainEntry:
+    def _make(self, claimed: DueEntry, send: Send) -> PlainEntry:
         retry_at = time.monotonic() + RETRY_SECONDS
         size_bytes = (
             ENTRY_BYTES + getsizeof(claimed.definition) + getsizeof(claimed.policy) + getsizeof(claimed.key)
@@ -353,7 +353,7 @@ class PlainEntries:
             headers_of(policy, queue_seconds) | headers_of_check_in(app, read.name, read.schedule, policy),
         )
 
-    def _decode(self, claimed: Claimed) -> RedBeatSchedulerEntry:
+    def _decode(self, claimed: DueEntry) -> RedBeatSchedulerEntry:
         return decode_entry(RedBeatSchedulerEntry, read_claimed(claimed), self._app)
 
     def _timetable_of(self, read: PlainDefinition) -> Timetable:
@@ -429,7 +429,7 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     return last_run, int(found[8])
 
 
-def _decide(plain: PlainEntry, message: MessageTemplate, claimed: Claimed, now: float) -> _Decided | None:
+def _decide(plain: PlainEntry, message: MessageTemplate, claimed: DueEntry, now: float) -> _Decided | None:
     """Return when a claimed entry runs; None where ``plan_run`` might decide anything else."""
     is_special = claimed.error or claimed.is_asked or claimed.revision or claimed.next_score
     if is_special or len(claimed.meta or "") > MAX_META:

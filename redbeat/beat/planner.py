@@ -37,7 +37,7 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, Push, score_text
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, Held, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import headers_of_check_in
@@ -81,7 +81,7 @@ class _PlannedRun:
         span: what is told of it to OpenTelemetry; None: nothing.
     """
 
-    claimed: Claimed
+    claimed: DueEntry
     nominal: str
     sent: Commit
     failure: Failure | None
@@ -129,7 +129,7 @@ Run = OrdinaryRun | CompiledRun
 def plan_run(
     entry_class: type[RedBeatSchedulerEntry],
     app: Any,
-    claimed: Claimed,
+    claimed: DueEntry,
     now: float,
     calendars: Mapping[str, Excluded] = NO_CALENDARS,
     defaults: Callable[[RedBeatSchedulerEntry], Policy] = defaults_of,
@@ -160,7 +160,7 @@ def plan_run(
 
 def _plan(
     entry: RedBeatSchedulerEntry,
-    claimed: Claimed,
+    claimed: DueEntry,
     now: float,
     defaults: Callable[[RedBeatSchedulerEntry], Policy],
     tracks: Tracks,
@@ -220,7 +220,7 @@ def _plan(
 
 
 def _plan_released(
-    entry: RedBeatSchedulerEntry, claimed: Claimed, failure: Failure | None, moment: datetime
+    entry: RedBeatSchedulerEntry, claimed: DueEntry, failure: Failure | None, moment: datetime
 ) -> OrdinaryRun | Commit:
     """Plan the run that has waited for another one to end: exactly that one, however late it is.
 
@@ -285,7 +285,7 @@ class _Settled(NamedTuple):
 def _settle(
     entry: RedBeatSchedulerEntry,
     bounds: Policy,
-    claimed: Claimed,
+    claimed: DueEntry,
     failure: Failure | None,
     moment: datetime,
     report_dropped: ReportDropped,
@@ -325,7 +325,7 @@ def _settle(
     return _Settled(due, is_retried, dropped)
 
 
-def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None) -> Due:
+def _due_of(entry: RedBeatSchedulerEntry, bounds: Policy, claimed: DueEntry, failure: Failure | None) -> Due:
     """Return when the run is due that an entry was claimed for. A run that is tried again keeps its time."""
     nominal = claimed.nominal
     if failure is not None and failure.due and failure.is_waiting_for(claimed):
@@ -384,12 +384,12 @@ def options_of(
     return of_run
 
 
-def _commit(claimed: Claimed, new_score: str) -> Commit:
+def _commit(claimed: DueEntry, new_score: str) -> Commit:
     return Commit(claimed, new_score, new_error=Clear.FIELD if claimed.error else None)
 
 
 def _put_off(
-    entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, dropped: Sequence[Dropped] = ()
+    entry: RedBeatSchedulerEntry, claimed: DueEntry, to: datetime | None, dropped: Sequence[Dropped] = ()
 ) -> Commit:
     """Return the commit that makes ``entry`` due at ``to``; None: never, so ``after_finish`` applies."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
@@ -407,7 +407,7 @@ def _put_off(
     return commit
 
 
-def _end_pause(entry: RedBeatSchedulerEntry, claimed: Claimed, sent: Commit, *, is_over: bool) -> None:
+def _end_pause(entry: RedBeatSchedulerEntry, claimed: DueEntry, sent: Commit, *, is_over: bool) -> None:
     """Let ``sent``, the commit of the first run after the pause of ``entry``, record that the pause is over.
 
     If somebody changes the entry meanwhile, their definition and policy stay, and the run is recorded all the
@@ -470,7 +470,7 @@ def _first_allowed(
 
 
 def commit_quarantined(
-    claimed: Claimed, reason: str, now: float, retry_seconds: float
+    claimed: DueEntry, reason: str, now: float, retry_seconds: float
 ) -> tuple[Commit, bool]:
     """Return the commit that quarantines an entry, and whether its reason is news."""
     before = failure_of(claimed)
@@ -495,7 +495,7 @@ def commit_quarantined(
     return commit, is_news
 
 
-def _is_asked(claimed: Claimed, failure: Failure | None) -> bool:
+def _is_asked(claimed: DueEntry, failure: Failure | None) -> bool:
     """Tell whether somebody asked for this run by a score of 0, now or before it failed."""
     return claimed.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(claimed))
 
@@ -568,7 +568,7 @@ def commit_held(run: Run, held: Held) -> Commit:
     return commit
 
 
-def _wait_on(claimed: Claimed) -> Commit:
+def _wait_on(claimed: DueEntry) -> Commit:
     """Return the commit that lets a run which has waited for another one to end wait a little longer.
 
     The deadline of its entry makes it due again.
@@ -576,7 +576,7 @@ def _wait_on(claimed: Claimed) -> Commit:
     return Commit(claimed, claimed.next_score)
 
 
-def commit_missing(claimed: Claimed, now: float, is_known: bool) -> Commit:
+def commit_missing(claimed: DueEntry, now: float, is_known: bool) -> Commit:
     """Return the commit for a member without a hash: put it off, or remove it if it was missing before."""
     if is_known:
         return Commit(claimed, Ending.UNSCHEDULE)

@@ -7,11 +7,10 @@ RedBeat's own code, and the broker must be one whose messages RedBeat can write 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from redbeat.beat.contention import Contention
 from redbeat.beat.log import Reports
 from redbeat.beat.plain import PlainEntries
 from redbeat.beat.planner import CompiledRun
@@ -27,7 +26,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import joined
 from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 from redbeat.telemetry.metrics.labels import LabelBook
 from redbeat.telemetry.tracing.tracing import Tracing
 
@@ -74,7 +73,7 @@ class QuickWay:
         scheduler: Any,
         broker: Broker,
         delivery: Delivery,
-        contention: Contention,
+        changes: Mapping[str, int],
         reports: Reports,
         tracing: Tracing,
         allowance: Allowance,
@@ -83,7 +82,7 @@ class QuickWay:
         self._scheduler = scheduler
         self._broker = broker
         self._delivery = delivery
-        self._contention = contention
+        self._changes = changes
         self._reports = reports
         self._tracing = tracing
         self._config = ensure_conf(scheduler.app)
@@ -140,13 +139,13 @@ class QuickWay:
             logger.debug("beat: It isn't known where messages can be pushed: %r", exc)
             return False
 
-    def plan(self, rows: Sequence[Claimed], now: float) -> tuple[list[CompiledRun], list[Claimed]]:
+    def plan(self, rows: Sequence[DueEntry], now: float) -> tuple[list[CompiledRun], list[DueEntry]]:
         """Return the runs whose messages are made already, and the rows of all other entries.
 
         Arguments:
             now: the server's clock, UNIX seconds.
         """
-        return self._plain.plan(rows, now, self._send, self._contention.is_watching)
+        return self._plain.plan(rows, now, self._send, self._changes.__contains__)
 
     def make_room(self) -> None:
         """Forget entries if all that is kept takes more memory than allowed."""

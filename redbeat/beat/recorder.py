@@ -46,9 +46,9 @@ from redbeat.store.events import Events
 from redbeat.store.figures import Figures
 from redbeat.store.records import (
     NOWHERE,
-    Claimed,
     Commit,
     Committed,
+    DueEntry,
     Held,
     LockStatus,
     Push,
@@ -94,12 +94,12 @@ class Recorder:
         self._store = store
         self._delivery = equipment.delivery
         self._suspects = equipment.suspects
-        self._contention = equipment.contention  # told which runs couldn't be recorded
+        self._changes = equipment.changes
         self._reports = equipment.reports
         self._quarantine_seconds = equipment.quarantine_seconds
         self._quarantined: list[tuple[str, str]] = []  # names and reasons that are still to be told of
 
-    def quarantine(self, claimed: Claimed, exc: BaseException, now: float) -> Commit:
+    def quarantine(self, claimed: DueEntry, exc: BaseException, now: float) -> Commit:
         """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
         if isinstance(exc, OverflowError):
@@ -263,7 +263,7 @@ class Recorder:
             # what others may hold back is reserved first, in the next batch
             batch.give_back([run for run, _ in batch.collected if is_held_back(run)])
             batch.collected = [one for one in batch.collected if not is_held_back(one[0])]
-            self._store.claim_due(batch.fence, limit=1)  # raises if another right is lacking
+            self._store.fetch_due(batch.fence, limit=1)  # raises if another right is lacking
             self._delivery.note_refused(str(exc))
             return False
         if committed.is_moved:
@@ -297,17 +297,17 @@ class Recorder:
             elif isinstance(result, str):
                 self.retry_later(batch, run, StoreRefused(result))
             elif isinstance(result, Held):
-                self._contention.note_recorded(run.claimed.key)
+                self._changes.pop(run.claimed.key, None)
             elif result:
                 if run.span is not None:
                     run.span.note_sent()
                 batch.events += run.events
                 (batch.sent if batch.is_prepared else told).append(run)
                 self._suspects.note_sent(run)
-                self._contention.note_recorded(run.claimed.key)
+                self._changes.pop(run.claimed.key, None)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
-                    self._contention.note_lost(run.claimed.key)
+                    self._changes[run.claimed.key] = self._changes.get(run.claimed.key, 0) + 1
                 batch.give_back([run])
         self._reports.tell_of_all(told)
 

@@ -29,7 +29,7 @@ from redbeat.beat.recorder import Pieces, commit_last
 from redbeat.beat.shard import Shard
 from redbeat.errors import RedBeatError
 from redbeat.store.commits import CommitStream
-from redbeat.store.records import Claim, Claimed, Committed
+from redbeat.store.records import Committed, DueEntry, Fetched
 from redbeat.store.rounds import CommitAsked, commit_together
 
 #: how many entries the batches of a round have together, about, if their messages are sent before they are
@@ -45,16 +45,16 @@ Apart = Callable[[Shard], AbstractContextManager[None]]
 
 
 def rounds_of(
-    claims: Sequence[tuple[Shard, Claim]], *, are_pushed: bool
-) -> Iterator[list[tuple[Shard, Claim]]]:
+    claims: Sequence[tuple[Shard, Fetched]], *, are_pushed: bool
+) -> Iterator[list[tuple[Shard, Fetched]]]:
     """Yield claims by what is sent together: small ones first.
 
     Arguments:
         are_pushed: the script that records pushes messages, as far as is known: all go together, as none
             waits for others. Else large ones go alone.
     """
-    together: list[tuple[Shard, Claim]] = []
-    others: list[tuple[Shard, Claim]] = []
+    together: list[tuple[Shard, Fetched]] = []
+    others: list[tuple[Shard, Fetched]] = []
     count = 0
     if are_pushed:
         claims = sorted(claims, key=lambda one: len(one[1].rows) > PIECE)
@@ -92,7 +92,7 @@ class _Member:
 
     shard: Shard
     batch: Batch
-    rows: Sequence[Claimed] = ()
+    rows: Sequence[DueEntry] = ()
     is_quick: bool = False
     is_pushed: bool = False
     pieces: Pieces | None = None
@@ -111,7 +111,7 @@ class _Member:
 
 
 #: some rows of some batches
-_Piece = list[tuple[_Member, Sequence[Claimed]]]
+_Piece = list[tuple[_Member, Sequence[DueEntry]]]
 
 
 class Round:

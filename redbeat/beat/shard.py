@@ -13,19 +13,18 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.claims import Claims, claim_in_turn
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.equipment import Equipment
+from redbeat.beat.fetching import Fetcher
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.messages import StoredMessages
-from redbeat.beat.pace import BATCH_SECONDS
 from redbeat.beat.planner import CompiledRun, Run
 from redbeat.beat.supervision import Supervision
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Claim, Fence, Head, LockStatus, Push
-from redbeat.store.rounds import ClaimAsked
+from redbeat.store.records import Fence, Fetched, Head, LockStatus, Push
+from redbeat.store.rounds import FetchAsked
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
 
@@ -72,14 +71,14 @@ class Shard:
         self._leased_ms = lease_ms
         self._broker = equipment.broker
         self._figures = equipment.figures
-        self.dispatcher = Dispatcher(store, leadership, equipment, equipment.rest)
+        self.dispatcher = Dispatcher(store, leadership, equipment)
         later = LaterStore.beside(store)
-        of_later = Dispatcher(later, leadership, equipment, equipment.rest_of_later)
+        of_later = Dispatcher(later, leadership, equipment)
         self._messages = StoredMessages(later, of_later)
         lookahead_seconds = store.config.lookahead
         upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
         self.look_ahead = LookAhead(upcoming, leadership, equipment)
-        self._claims = Claims(store, self.dispatcher.pace, equipment.suspects)
+        self._fetcher = Fetcher(store, equipment.suspects)
         self._supervision = Supervision(
             store, lambda: equipment.hooks.Entry, equipment.reports, store.config.run_lease
         )
@@ -122,7 +121,7 @@ class Shard:
     @property
     def claimed_at(self) -> float:
         """When it was claimed from last, monotonic."""
-        return self._claims.claimed_at
+        return self._fetcher.fetched_at
 
     @property
     def seconds_left(self) -> float:
@@ -176,7 +175,7 @@ class Shard:
 
     def prepared_batch(self, runs: Iterable[CompiledRun] = ()) -> Batch:
         """Return a batch of prepared runs, whose messages are to be pushed."""
-        claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
+        claim = Fetched(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
         collected: list[tuple[Run, tuple[Push, ...]]] = [(run, run.pushes) for run in runs]
         return Batch(claim, self.fence, is_leased=False, is_prepared=True, collected=collected)
 
@@ -193,25 +192,25 @@ class Shard:
         self.look_ahead.note_next(batch.next_scores())
         return not (self._broker.is_away or batch.is_in_doubt)
 
-    def claim(self) -> Claim:
-        """Claim what is due."""
-        claim = claim_in_turn(self._claims, self.dispatcher.pace, self.fence, self._lease_ms)
-        self._note_claim(claim)
-        return claim
+    def fetch(self) -> Fetched:
+        """Fetch what is due."""
+        fetched = self._fetcher.fetch(self.fence, self._lease_ms)
+        self._note_fetched(fetched)
+        return fetched
 
     @property
-    def claims_alone(self) -> bool:
-        """Whether its next claim isn't asked for together with others: it is on its way, or has a turn."""
-        return self._claims.is_alone or self.dispatcher.pace.has_costly
+    def fetches_alone(self) -> bool:
+        """Whether its next fetch isn't asked for together with others: it is on its way."""
+        return self._fetcher.is_alone
 
-    def begin_claim(self, max_entries: int) -> ClaimAsked:
-        """Return what is to be claimed, of so many entries at most; :meth:`note_claim` takes the answer."""
-        return self._claims.asked(self.fence, self.dispatcher.pace.begin_batch(), self._lease_ms, max_entries)
+    def begin_fetch(self, max_entries: int) -> FetchAsked:
+        """Return what is to be fetched, of so many entries at most; :meth:`note_fetch` takes the answer."""
+        return self._fetcher.asked(self.fence, self._lease_ms, max_entries)
 
-    def note_claim(self, asked: ClaimAsked, claim: Claim) -> None:
+    def note_fetch(self, asked: FetchAsked, fetched: Fetched) -> None:
         """Note the answer to what was asked, as soon as it has come."""
-        self._claims.note(claim, asked)
-        self._note_claim(claim)
+        self._fetcher.note(fetched, asked)
+        self._note_fetched(fetched)
 
     def note_retaken(self) -> None:
         """Note that the lock was gone and is taken back: what the code has may be gone, too."""
@@ -243,13 +242,13 @@ class Shard:
         self.is_lock_retaken = False
         return is_lost
 
-    def _note_claim(self, claim: Claim) -> None:
-        if claim.rows or claim.has_more or claim.is_held or claim.next_score is not None:
+    def _note_fetched(self, claim: Fetched) -> None:
+        if claim.rows or claim.has_more or claim.next_score is not None:
             self._emptied_at = None
         elif self._emptied_at is None and not claim.is_ahead:
             self._emptied_at = time.monotonic()
         self._seen_at, self._away = time.monotonic(), None
-        self._messages.note(claim, self._claims.claimed_at)
+        self._messages.note(claim, self._fetcher.fetched_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
             self._equipment.clock.note(claim.now)
@@ -259,57 +258,49 @@ class Shard:
     @property
     def may_join(self) -> bool:
         """Whether a batch of it may be sent together with those of others."""
-        return not (self.dispatcher.pace.is_costly_turn or self._equipment.delivery.is_at_most_once)
+        return not self._equipment.delivery.is_at_most_once
 
-    def begin(self, claim: Claim, *, batches: int) -> Batch:
-        """Return the batch of what was claimed; :meth:`note_sent` follows when it has been sent.
-
-        Arguments:
-            batches: how many shards send one in this tick: they share the time that plans may take.
-        """
-        self.dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
+    def begin(self, claim: Fetched) -> Batch:
+        """Return the batch of what was fetched; :meth:`note_sent` follows when it has been sent."""
         return Batch(claim, self.fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
 
-    def send(self, claim: Claim, *, is_waiting: bool, batches: int = 1) -> float | None:
+    def send(self, claim: Fetched, *, batches: int = 1) -> float | None:
         """Send what was claimed, as one batch; return what :meth:`note_sent` does, which says the rest."""
-        batch = self.begin(claim, batches=batches)
+        batch = self.begin(claim)
         began_at = time.monotonic()
         try:
             if claim.rows or batches == 1:
                 self.dispatcher.dispatch(batch)
         except BaseException:
-            self._claims.close()
+            self._fetcher.close()
             raise
         if claim.rows:
             self._figures.batches.observe(time.monotonic() - began_at)
-        return self.note_sent(batch, is_waiting=is_waiting, batches=batches)
+        return self.note_sent(batch, batches=batches)
 
-    def note_sent(self, batch: Batch, *, is_waiting: bool, batches: int = 1) -> float | None:
+    def note_sent(self, batch: Batch, *, batches: int = 1) -> float | None:
         """Note what became of a batch.
 
         Returns how long to wait then, 0 when more is due, and infinity as long as nothing is scheduled; None:
         claim again at once, as this claim may have missed what is due now.
 
         Arguments:
-            is_waiting: the ticks wait; else their caller decides how long to wait.
             batches: how many shards send one in this tick.
         """
-        seconds = self._note_sent(batch, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
+        seconds = self._note_sent(batch, is_ahead_wanted=batches <= MAX_AHEAD)
         self._trouble = ""
         self._next_at = time.monotonic() + (seconds or 0.0)
         return seconds
 
-    def _note_sent(self, batch: Batch, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
-        claim, pace = batch.claim, self.dispatcher.pace
-        self._claims.note_batch(batch)
+    def _note_sent(self, batch: Batch, *, is_ahead_wanted: bool) -> float | None:
+        claim = batch.claim
+        self._fetcher.note_batch(batch)
         self.has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
-            self._claims.close()
+            self._fetcher.close()
         has_settled = self._supervision.settle(claim, batch.fence)
         if claim.rows:
-            self._claims.may_ask_ahead = batch.is_quick and is_ahead_wanted
-        if is_waiting:
-            pace.end_batch()
+            self._fetcher.may_ask_ahead = batch.is_quick and is_ahead_wanted
         if self._broker.is_away:
             return BROKER_RETRY_SECONDS
         next_scores = batch.next_scores()
@@ -323,25 +314,23 @@ class Shard:
         if claim.is_ahead:
             return None
         delay_seconds = self._seconds_to_next(claim, next_scores.values())
-        turn_seconds = self._claims.seconds_to_turn()
-        if turn_seconds is not None:
-            delay_seconds = min(delay_seconds, turn_seconds)
-        return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
+        left_seconds = self._fetcher.seconds_to_left_behind()
+        return delay_seconds if left_seconds is None else min(delay_seconds, left_seconds)
 
-    def give_back(self, claim: Claim) -> None:
+    def give_back(self, claim: Fetched) -> None:
         """Leave all that was claimed due: this tick ends before its turn has come."""
         if self._lease_ms and claim.rows:
             self.dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
         if claim.rows:
             self.has_backlog, self._next_at = True, 0.0
 
-    def _seconds_to_next(self, claim: Claim, next_scores: Iterable[float]) -> float:
+    def _seconds_to_next(self, claim: Fetched, next_scores: Iterable[float]) -> float:
         scores = [*next_scores] if claim.next_score is None else [*next_scores, claim.next_score]
         self.head_score = min([score for score in scores if score >= 0], default=None)
         known = [at for at in (self.head_score, claim.next_deadline) if at is not None]
         if not known:
             return math.inf
-        elapsed = time.monotonic() - self._claims.claimed_at
+        elapsed = time.monotonic() - self._fetcher.fetched_at
         return max(min(known) - claim.now - elapsed, 0)
 
     def send_messages(self) -> float:
@@ -385,4 +374,4 @@ class Shard:
 
     def close(self) -> None:
         """Wait for what is on its way, while the lock is held, and drop it."""
-        self._claims.close()
+        self._fetcher.close()

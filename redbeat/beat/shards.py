@@ -26,8 +26,8 @@ from redbeat.leadership.elector import Leadership
 from redbeat.leadership.shares import Shares
 from redbeat.store.locks import Held, Locks
 from redbeat.store.parts import Part
-from redbeat.store.records import Claim
-from redbeat.store.rounds import claim_together, look_together
+from redbeat.store.records import Fetched
+from redbeat.store.rounds import fetch_together, look_together
 from redbeat.store.store import Store
 
 Item = TypeVar("Item")
@@ -297,15 +297,15 @@ class Shards:
 
     # -- whose turn it is
 
-    def claim(self, *, is_waiting: bool) -> list[tuple[Shard, Claim]]:
-        """Claim for those whose turn it is, in one round trip a node, and some more where claims are large.
+    def claim(self, *, is_waiting: bool) -> list[tuple[Shard, Fetched]]:
+        """Fetch for those whose turn it is, in one round trip a node.
 
         Arguments:
             is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from where
                 nothing is known to be due.
         """
         if not self.is_divided:
-            return [(shard, shard.claim()) for shard in self._led]
+            return [(shard, shard.fetch()) for shard in self._led]
         size = self._config.batch_size
         led = self.reached
         due = sorted((shard for shard in led if shard.is_due), key=lambda shard: shard.claimed_at)
@@ -314,22 +314,22 @@ class Shards:
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
-        found: dict[Shard, Claim] = {}
-        together = [turn for turn in turns if not turn[0].claims_alone]
-        asked = [shard.begin_claim(entries) for shard, entries in together]
-        for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
+        found: dict[Shard, Fetched] = {}
+        together = [turn for turn in turns if not turn[0].fetches_alone]
+        asked = [shard.begin_fetch(entries) for shard, entries in together]
+        for (shard, _), what, answer in zip(together, asked, fetch_together(asked), strict=True):
             with self.apart(shard):
                 if isinstance(answer, StoreUnavailable):  # and other nodes have answered
                     self._note_trouble(shard, answer)
                 elif isinstance(answer, RedBeatError):
                     raise answer
                 else:
-                    shard.note_claim(what, answer)
+                    shard.note_fetch(what, answer)
                     found[shard] = answer
         for shard, _ in turns:
-            if shard not in found and shard.claims_alone and shard.leadership.is_leader:
+            if shard not in found and shard.fetches_alone and shard.leadership.is_leader:
                 with self.apart(shard):
-                    found[shard] = shard.claim()
+                    found[shard] = shard.fetch()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
 
     def take_few_prepared(self, shard: Shard) -> list[CompiledRun]:

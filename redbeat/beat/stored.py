@@ -20,7 +20,7 @@ from redbeat.policy.policy import Policy
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.later import MessageTexts
-from redbeat.store.records import Claimed, Commit, Ending
+from redbeat.store.records import Commit, DueEntry, Ending
 from redbeat.store.store import read_claimed
 
 #: of each stored message's entry
@@ -30,7 +30,7 @@ _content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
 def plan_message(
-    entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Claimed, now: float
+    entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: DueEntry, now: float
 ) -> OrdinaryRun:
     """Return how the stored message of a claimed entry is sent; with it the entry is deleted.
 

@@ -19,7 +19,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
 from redbeat.runs.deadlines import Action, Decision, judge
-from redbeat.store.records import Claim, Fence
+from redbeat.store.records import Fence, Fetched
 from redbeat.store.runs import Runs, Settlement
 from redbeat.store.store import Store
 
@@ -89,7 +89,7 @@ class Supervision:
         self._is_in_trouble = False
         self.watch = Watch(max(lease_seconds / 3, SILENCE_SECONDS))
 
-    def settle(self, claim: Claim, fence: Fence) -> bool:
+    def settle(self, claim: Fetched, fence: Fence) -> bool:
         """Do what is to be done about the deadlines that ``claim`` has found; tell whether to claim again
         at once, as entries may be due now.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from redbeat.beat.planner import Run
 from redbeat.process.memory import Memory
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 
 #: which part of the time suspect runs may take that fail, and how much they may save up; seconds
 SHARE, MOST_SECONDS = 0.25, 0.1
@@ -63,7 +63,7 @@ class Suspects:
         """Return the seconds until another suspect run may be tried."""
         return 0.0 if self.has_time else -self._seconds / SHARE
 
-    def split(self, rows: Sequence[Claimed]) -> tuple[Sequence[Claimed], list[Claimed]]:
+    def split(self, rows: Sequence[DueEntry]) -> tuple[Sequence[DueEntry], list[DueEntry]]:
         """Return the rows of a claim that aren't suspect, and those that are, in the order to try them."""
         if not self._routes and not any(row.error for row in rows):
             return rows, []
@@ -76,7 +76,7 @@ class Suspects:
         suspect.sort(key=lambda row: bool(row.error))
         return [row for row in rows if row.key not in keys], suspect
 
-    def is_suspect(self, row: Claimed) -> bool:
+    def is_suspect(self, row: DueEntry) -> bool:
         """Return True if a run of this entry is likely to fail."""
         if row.error:
             return True
@@ -143,7 +143,7 @@ def has_failed(run: Run) -> bool:
     return run.failure is not None and run.failure.attempts > 0
 
 
-def _kind_of(row: Claimed) -> tuple[_Kind, _Kind]:
+def _kind_of(row: DueEntry) -> tuple[_Kind, _Kind]:
     """Return what makes runs of entries alike: their kind, and their route."""
     definition = row.definition or ""
     if len(definition) > _MAX_LOOKED_UP:

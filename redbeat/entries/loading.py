@@ -52,10 +52,6 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         raise EntryNotFound(f"{key}: there is no such entry.", key)
     if stored.unread_bytes:
         problem = find_size_problem(stored.unread_bytes, ensure_conf(app).max_entry_bytes)
-        problem = problem or (
-            f"it has {stored.unread_bytes:,} bytes, and the connection to Redis ends each time it is read: "
-            "it may be larger than a proxy lets through."
-        )
         raise EntryCorrupt(f"{key}: {problem}", key)
     if stored.definition is None:
         raise EntryCorrupt(f"{key}: the hash has no field 'definition'.", key)

@@ -19,7 +19,7 @@ from redbeat.log.text import is_utf8
 from redbeat.policy.policy import NAMES, NO_POLICY, Policy, decode_policy, make_policy
 from redbeat.process.memory import Memory
 from redbeat.schedules.occurrences import KINDS
-from redbeat.store.records import Claimed, KeyType
+from redbeat.store.records import DueEntry, KeyType
 
 #: how many schedules and policies are remembered, and the most characters of their JSON
 MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
@@ -62,7 +62,7 @@ class PlainReader:
         self._schedules = Memory[str, BaseSchedule](MAX_SHARED)
         self._policies = Memory[str, Policy](MAX_SHARED)
 
-    def read(self, claimed: Claimed) -> PlainDefinition | None:
+    def read(self, claimed: DueEntry) -> PlainDefinition | None:
         """Return the entry that was claimed, except for its meta; None: ask ``decode_entry``."""
         text, key = claimed.definition, claimed.key
         if not text or claimed.unread_bytes or claimed.type is not KeyType.HASH:

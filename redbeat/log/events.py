@@ -176,12 +176,6 @@ ENTRY_PAUSED = _event(
 ENTRY_CONTESTED = _event(
     "entry.contested", "ERROR", "entry reason", "An entry changes each time it is sent, so it isn't sent."
 )
-ENTRY_COSTLY = _event(
-    "entry.costly",
-    "WARNING",
-    "entry processor_seconds bytes",
-    "An entry takes too much processor time, and is sent after the others.",
-)
 ENTRY_SLOW = _event(
     "entry.slow",
     "WARNING",

@@ -22,7 +22,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.parts import Parts
-from redbeat.store.records import Claim, Claimed, Histories, KeyType, Sizes, text_of
+from redbeat.store.records import Fetched, Histories, KeyType, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
 from redbeat.store.scripts.later import cancel_messages, has_body, store_messages, take_bodies
@@ -72,15 +72,14 @@ class LaterStore(Store):
         return super()._known_parts.of_messages
 
     @property
-    def claim_keys(self) -> lua.ClaimKeys:
-        """The keys that a claim looks at."""
+    def fetch_keys(self) -> lua.FetchKeys:
+        """The keys that a fetch reads."""
         keys = super().keys
-        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule, keys)
+        return lua.FetchKeys(keys.later, keys.deadlines, keys.schedule, keys)
 
-    def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
-        return super()._claim_limits(limit, sizes)._replace(are_messages=True)
+    _fetches_messages = True
 
-    def _completed(self, claim: Claim) -> Claim:
+    def _completed(self, claim: Fetched) -> Fetched:
         """Read the bodies that aren't JSON; this takes another round trip where there are any."""
         claim = super()._completed(claim)
         rows = [row for row in claim.rows if row.type is KeyType.HASH and not row.unread_bytes]
@@ -91,12 +90,6 @@ class LaterStore(Store):
             for row, body in zip(apart, self._bodies([row.key for row in apart]), strict=True):
                 row.body = body
         return claim
-
-    def _read_in_portions(self, rows: Sequence[Claimed]) -> None:
-        super()._read_in_portions(rows)
-        for row in rows:
-            [(message, _, _)] = self._read([row.key])
-            row.message = message or ""
 
     @property
     def _histories(self) -> Histories:

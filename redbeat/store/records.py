@@ -69,7 +69,7 @@ _HASH, _NONE = KeyType.HASH, KeyType.NONE
 
 
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
-class Claimed:
+class DueEntry:
     """One due entry as it is in Redis. Scores are the server's own text, which it compares.
 
     Attributes:
@@ -142,53 +142,15 @@ class Deadline(NamedTuple):
         return self.member.partition("\0")[2]
 
 
-class Sizes(NamedTuple):
-    """The sizes of entries that are claimed, in bytes; ``to_bytes`` 0: no upper limit."""
-
-    from_bytes: int
-    to_bytes: int
-
-
-ALL_SIZES = Sizes(0, 0)
-
-
-class Place(NamedTuple):
-    """An entry's place among those that are due.
-
-    Attributes:
-        score: when it is due, as the server writes it.
-        place: how many entries with that score there are up to it, itself included, as far as is known.
-    """
-
-    score: str
-    key: str
-    place: int
-
-
-#: that of no entry
-NO_PLACE = Place("", "", 0)
-
-
-def place_of(rows: Sequence[Claimed], before: Place | None = None) -> Place:
-    """Return the place of the last of ``rows``, which are all that follow ``before``, or the first ones."""
-    last = rows[-1]
-    together = sum(row.nominal == last.nominal for row in rows)
-    return Place(
-        last.nominal, last.key, together + (before.place if before and before.score == last.nominal else 0)
-    )
-
-
 @dataclass(frozen=True)
-class Claim:
-    """What claim_due has found.
+class Fetched:
+    """Due entries, and what falls due next.
 
     Attributes:
         now: the server's clock in UNIX seconds.
         next_score: when the next entry is due that isn't due yet; None: there is none.
-        has_more: more entries are due than were returned, not counting those that are too large for this
-            claim.
-        is_held: entries are due that are too large for this claim.
-        is_ahead: it was asked for before the batch before it was committed, so more may be due than it says.
+        has_more: more entries are due than were returned.
+        is_ahead: it was asked for before the last batch was committed, so more may be due than it says.
         is_partial: due entries are left out, because their slot is being moved to another node.
         deadlines: the first 100 that have passed.
         next_deadline: when the next one passes, UNIX seconds; None: there is none.
@@ -200,8 +162,7 @@ class Claim:
     now: float
     next_score: float | None
     has_more: bool
-    rows: list[Claimed]
-    is_held: bool = False
+    rows: list[DueEntry]
     is_partial: bool = False
     is_ahead: bool = False
     deadlines: Sequence[Deadline] = ()
@@ -331,7 +292,7 @@ class Commit:
         labels: the id of the labels under which that is counted; '': of all others.
     """
 
-    claimed: Claimed
+    claimed: DueEntry
     new_score: str | Ending
     new_meta: str | None = None
     new_error: str | Clear | None = None
@@ -426,7 +387,7 @@ class Stored:
         unread_bytes: its size if it was too large to be read; 0: it was read.
         is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
         is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it.
-        revision: as of a Claimed.
+        revision: as of a DueEntry.
     """
 
     key: str
@@ -595,30 +556,30 @@ def digest_of(text: str) -> str:
     return f"#{sha1_of_text(text)}"
 
 
-def texts_of(row: Claimed | Stored) -> str:
+def texts_of(row: DueEntry | Stored) -> str:
     """Return what decisions about an entry rest on, as the scripts compare it."""
     if not row.policy and not row.revision:
         return row.definition or ""
     return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
 
 
-def claimed_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[Claimed]:
-    """Return the entries of the rows of claim_due."""
-    found: list[Claimed] = []
+def due_entries_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[DueEntry]:
+    """Return the entries of the rows of fetch_due."""
+    found: list[DueEntry] = []
     for row in rows:
         if isinstance(row, (str, bytes)):
             values = iter(text_of(row).split("\0"))
             found += [
-                Claimed(key, nominal, definition, meta, None, None, nominal)
+                DueEntry(key, nominal, definition, meta, None, None, nominal)
                 for key, nominal, definition, meta in zip(values, values, values, values, strict=True)
             ]
         else:
-            found.append(_claimed_of(row))
+            found.append(_due_entry_of(row))
     return found
 
 
-def _claimed_of(row: Sequence[Any]) -> Claimed:
-    claimed = Claimed(*map(text_of, row))
+def _due_entry_of(row: Sequence[Any]) -> DueEntry:
+    claimed = DueEntry(*map(text_of, row))
     claimed.is_asked = bool(claimed.is_asked)
     claimed.score = claimed.score or claimed.nominal
     claimed.type = KeyType(claimed.type or "hash")
@@ -637,7 +598,7 @@ def held_of(members: str) -> Held:
 
 
 def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:
-    """Return the deadlines of the rows of claim_due."""
+    """Return the deadlines of the rows of fetch_due."""
     return [Deadline(*map(text_of, row)) for row in rows]
 
 

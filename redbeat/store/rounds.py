@@ -17,35 +17,39 @@ from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
 from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
-from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Place, Sizes, Target
+from redbeat.store.records import Commit, Committed, Fence, Fetched, Head, Target
+from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
 Answer = TypeVar("Answer")
 
 
-class ClaimAsked(NamedTuple):
-    """What is claimed of one part; as :meth:`Store.claim_due` takes it."""
+class FetchAsked(NamedTuple):
+    """What is fetched of one part; as :meth:`Store.fetch_due` takes it."""
 
     store: Store
     fence: Fence
     limit: int
     lease_ms: int
-    sizes: Sizes
-    after: Place | None = None
 
-    def claim(self) -> Claim:
-        """Claim it alone."""
-        return self.store.claim_due(self.fence, self.limit, self.lease_ms, self.sizes, self.after)
+    def fetch(self) -> Fetched:
+        """Fetch it alone."""
+        return self.store.fetch_due(self.fence, self.limit, self.lease_ms)
 
 
-def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
-    """Return what is due in each part, or why it can't be claimed: LockLost, say."""
+def fetch_together(asked: Sequence[FetchAsked]) -> list[Fetched | RedBeatError]:
+    """Return what is due in each part, or why it can't be fetched: LockLost, say."""
+    calls = [one.store.fetch_call(one.fence, one.limit, one.lease_ms) for one in asked]
+
+    def read(reply: Any, place: int) -> Fetched:
+        return asked[place].store.checked(calls[place].read(reply), asked[place].fence)
+
     return _ask_together(
         [one.store for one in asked],
-        [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes, one.after) for one in asked],
-        [partial(one.store.claimed, fence=one.fence) for one in asked],
-        [one.claim for one in asked],
+        calls,
+        [partial(read, place=place) for place in range(len(asked))],
+        [one.fetch for one in asked],
     )
 
 
@@ -109,7 +113,7 @@ def read_together(asked: Sequence[UpcomingAsked]) -> list[Slice | RedBeatError]:
 
 def _ask_together(
     stores: Sequence[Store],
-    calls: Sequence[tuple[lua.Script, lua.Request] | None],
+    calls: Sequence[Call[Any] | tuple[lua.Script, lua.Request] | None],
     readers: Sequence[Callable[[Any], Answer]],
     alone: Sequence[Callable[[], Answer]],
 ) -> list[Answer | RedBeatError]:
@@ -142,7 +146,7 @@ def _ask_together(
             if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
                 with stores[place].translating():
                     raise reply
-            if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
+            if reply is None or isinstance(reply, Exception):  # it says why
                 answers.append(alone[place]())
             else:
                 answers.append(readers[place](reply))

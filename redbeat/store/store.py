@@ -49,30 +49,26 @@ from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
-from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.downgrades import read_downgraded
+from redbeat.store.fetching import FetchAhead
 from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
-from redbeat.store.portions import Portions, is_broken
 from redbeat.store.records import (
-    ALL_SIZES,
-    Claim,
-    Claimed,
     Commit,
     Committed,
+    DueEntry,
     Fence,
+    Fetched,
     Head,
     Histories,
     KeyType,
     LockStatus,
-    Place,
     Reservation,
-    Sizes,
     Stored,
     Target,
     TrackedRun,
@@ -80,7 +76,6 @@ from redbeat.store.records import (
     Write,
     digest_of,
     lock_status_of,
-    place_of,
     score_text,
     stored_of,
     sum_of,
@@ -96,7 +91,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: how many bytes of large entries one claim returns at most; small ones may have four times as many together
-CLAIM_MAX_BYTES = 2 * 1024 * 1024
 
 #: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
@@ -176,7 +170,6 @@ class Store:
             self.client = client
         self.rights = Rights(self.config)
         self.replicas = Replicas(self.config)
-        self._portions = Portions()
         self.has_retaken_lock, self.retaken_lock_at = False, -math.inf
         self._ask_types_at = -math.inf
         self._said = Memory[str, str](100)  # key to what it should be
@@ -402,106 +395,84 @@ class Store:
         """Call a script that writes to the part that this store is about, whatever the layout is by then."""
         return self.following(lambda: script(client, request.keys, request.args, self.keys))
 
-    def claim_due(
+    def fetch_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Fetched:
+        """Read the entries that are due, oldest first, and the next due time, in one round trip.
+
+        Arguments:
+            lease_ms: how long they are hidden from other beats; 0: they aren't.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+
+        def fetch() -> Fetched:
+            with self.translating():
+                # with a lease a second try would hide other entries
+                client = self._watched(max_breaks=1 if lease_ms else BREAKS_OF_THE_REQUEST)
+                return self.fetch_call(fence, limit, lease_ms).run(client)
+
+        return self.checked(self.following(fetch), fence)
+
+    def fetch_call(
         self,
         fence: Fence,
         limit: int,
         lease_ms: int = 0,
-        sizes: Sizes = ALL_SIZES,
-        after: Place | None = None,
-    ) -> Claim:
-        """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
+        *,
+        pending: Sequence[DueEntry] = (),
+        offset: int = 0,
+        max_bytes: int = lua.FETCH_BYTES,
+    ) -> Call[Fetched]:
+        """Return the call of ``fetch_due``; its answer is :meth:`checked`.
 
-        Where the answer ends the connection, they are claimed by their names, and then read in portions; an
-        entry that ends the connection by itself isn't read.
+        Arguments:
+            pending: due entries that are left out, the first ones.
+            offset: how many are left out after them.
+        """
+        return lua.fetch_call(
+            self.fetch_keys,
+            fence,
+            limit=limit,
+            entry_bytes=self.config.max_entry_bytes,
+            max_bytes=max_bytes,
+            lease_ms=lease_ms,
+            pending=pending,
+            offset=offset,
+            are_messages=self._fetches_messages,
+        )
+
+    def checked(self, fetched: Fetched, fence: Fence) -> Fetched:
+        """Return what was fetched, without entries that only seem to be missing.
 
         Raises:
             LockLost: another beat holds the lock.
         """
-        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, after=after)
-        if not self._portions.are_wanted:
-            try:
-                # with a lease a second try would claim other entries
-                claim = self._claim_due(fence, limits, max_breaks=1 if lease_ms else 2)
-            except StoreRefused as exc:
-                if not is_broken(exc):
-                    raise
-                self._portions.note_lost()
-            else:
-                return self._completed(claim)
-        claim = self._claim_due(fence, limits._replace(is_reading=False))
-        self._read_in_portions([row for row in claim.rows if row.type is KeyType.HASH])
-        return self._completed(claim)
+        self.check_lock(fetched.status, fence)
+        return self._completed(fetched)
 
-    def _claim_due(
-        self, fence: Fence, limits: lua.ClaimLimits, *, max_breaks: int = BREAKS_OF_THE_REQUEST
-    ) -> Claim:
-        def claim() -> Claim:
-            with self.translating():
-                return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+    def _completed(self, fetched: Fetched) -> Fetched:
+        return self._without_moving(fetched) if self.config.is_cluster else fetched
 
-        found = self.following(claim)
-        self.check_lock(found.status, fence)
-        return found
-
-    def _read_in_portions(self, rows: Sequence[Claimed]) -> None:
-        self._portions.fill(rows, self._read_claimed)
-
-    def _completed(self, claim: Claim) -> Claim:
-        return self._without_moving(claim) if self.config.is_cluster else claim
-
-    def claim_call(
-        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None = None
-    ) -> tuple[lua.Script, lua.Request] | None:
-        """Return what ``claim_due`` calls; None: the answer may be too large for that."""
-        if self._portions.are_wanted:
-            return None
-        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, after=after)
-        return lua.claim_call(self.claim_keys, fence, limits)
-
-    def claimed(self, reply: Sequence[Any], fence: Fence) -> Claim:
-        """Return what ``claim_due`` returns, by the reply to that call.
-
-        Raises:
-            LockLost: another beat holds the lock.
-        """
-        claim = lua.claim_of(reply)
-        self.check_lock(claim.status, fence)
-        return self._completed(claim)
+    #: its schedule are the stored messages
+    _fetches_messages = False
 
     @property
-    def claim_keys(self) -> lua.ClaimKeys:
-        """The keys that a claim looks at."""
+    def fetch_keys(self) -> lua.FetchKeys:
+        """The keys that a fetch reads."""
         keys = self.keys
-        return lua.ClaimKeys(keys.schedule, keys.deadlines, keys.later, keys)
+        return lua.FetchKeys(keys.schedule, keys.deadlines, keys.later, keys)
 
-    def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
-        entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
-        return lua.ClaimLimits(limit, CLAIM_MAX_BYTES, entry_bytes, 0, prefix, sizes=sizes)
-
-    def claim_ahead(
-        self, fence: Fence, limit: int, sizes: Sizes, pending: Sequence[Claimed]
-    ) -> ClaimAhead | None:
+    def fetch_ahead(self, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
         """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
 
         Returns None where that isn't possible.
 
         Arguments:
-            pending: the rows of the claim before, none of which has been committed yet.
+            pending: the rows of the fetch before, none of which has been committed yet.
         """
-        if self.config.is_cluster or self._portions.are_wanted:
-            return None
-        limits = self._claim_limits(limit, sizes)
-        if pending:
-            limits = limits._replace(after=place_of(pending))
-        return ClaimAhead.ask(self, fence, limits)
+        return None if self.config.is_cluster else FetchAhead.ask(self, fence, limit, pending)
 
-    def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
-        client = self.watched if is_blamed else self._watched(max_breaks=2)
-        with self.translating():
-            return read_call(self.keys, keys, self.config.max_entry_bytes).run(client)[1]
-
-    def _without_moving(self, claim: Claim) -> Claim:
+    def _without_moving(self, claim: Fetched) -> Fetched:
         """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
         missing = [row.key for row in claim.rows if row.type is KeyType.NONE]
         with self.translating():
@@ -1617,7 +1588,7 @@ def _outcome(stored: Stored, write: Write) -> Outcome:
     return "new"
 
 
-def read_claimed(claimed: Claimed) -> Stored:
+def read_claimed(claimed: DueEntry) -> Stored:
     """Return a claimed row in the form that entries are decoded from."""
     return Stored(
         claimed.key,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.store import scripts as lua
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 from redbeat.store.store import Store
 
 #: larger entries are left out, as a slice has many entries, and is one answer; bytes
@@ -44,7 +44,7 @@ class Slice(NamedTuple):
 
     now: float
     is_last: bool
-    rows: list[Claimed]
+    rows: list[DueEntry]
     cursor: Cursor
 
 
@@ -83,6 +83,6 @@ class Upcoming:
         return keys.schedule, again, window
 
 
-def _slice_of(read: tuple[float, list[str], list[Claimed]], cursor: Cursor, limit: int) -> Slice:
+def _slice_of(read: tuple[float, list[str], list[DueEntry]], cursor: Cursor, limit: int) -> Slice:
     now, scores, rows = read
     return Slice(now, len(scores) < limit, rows, cursor.after(scores))

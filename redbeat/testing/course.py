@@ -34,7 +34,7 @@ from redbeat.schedules.occurrences import (
     phase_before,
 )
 from redbeat.schedules.timezones import in_utc, moment_of, shown
-from redbeat.store.records import Claimed, Clear, Commit, KeyType, Stored, score_text
+from redbeat.store.records import Clear, Commit, DueEntry, KeyType, Stored, score_text
 from redbeat.testing.nominals import Nominal, nominals
 from redbeat.testing.outages import Outages
 from redbeat.testing.overlap import DurationOf, Overlap
@@ -256,7 +256,7 @@ class Course:
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
         stored.meta = encode_meta(entry.last_run_at, entry.total_run_count, None)
         nominal = score_text(score)
-        claimed = Claimed(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
+        claimed = DueEntry(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
         calendars = {str(self._bounds.exclude): self._bounds.calendar} if self._bounds.calendar else {}
         plan = plan_run(type(entry), entry.app, claimed, at, calendars)
         commit: Commit = plan.sent if isinstance(plan, OrdinaryRun) else plan

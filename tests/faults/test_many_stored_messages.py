@@ -179,14 +179,14 @@ def test_many_large_bodies_are_not_read_at_once(
         send(app, name, os.urandom(1_000_000), {"eta": datetime.now(timezone.utc)}, serializer="pickle")
     make_due(client, *names)
     sizes = []
-    read = LaterStore.claim_due
+    read = LaterStore.fetch_due
 
     def claim(self: LaterStore, *args: Any, **options: Any) -> Any:
         found = read(self, *args, **options)
         sizes.append(sum(len(row.body or "") for row in found.rows))
         return found
 
-    monkeypatch.setattr(LaterStore, "claim_due", claim)
+    monkeypatch.setattr(LaterStore, "fetch_due", claim)
     send_all_that_are_due(app, client)
     assert 0 < max(sizes) < sum(sizes) / 4, sizes
 

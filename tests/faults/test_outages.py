@@ -252,7 +252,7 @@ def lose_lock(stage: Stage) -> None:
 
 
 CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
-    "claim": (SCRIPTS["claim_due"].sha1.encode(), None),
+    "claim": (SCRIPTS["fetch_due"].sha1.encode(), None),
     "commit": (SCRIPTS["commit_runs"].sha1.encode(), None),
     "renewal by the heartbeat": (SCRIPTS["renew_lock"].sha1.encode(), None),
     "look": (SCRIPTS["read_head"].sha1.encode(), push_away),

@@ -10,40 +10,37 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.records import (
-    ALL_SIZES,
     NO_HISTORIES,
-    NO_PLACE,
     NOWHERE,
     PUBLISHED,
     RESERVED,
-    Claim,
-    Claimed,
     Clear,
     Commit,
     Committed,
+    DueEntry,
     Ending,
     Fence,
+    Fetched,
     Head,
     Histories,
     KeyType,
     LockStatus,
-    Place,
     Reservation,
     Reserved,
     Result,
-    Sizes,
     Target,
     TrackedRun,
-    claimed_of,
     committed_as_one,
     deadlines_of,
     digest_of,
+    due_entries_of,
     held_of,
     lock_status_of,
     score_text,
     text_of,
     texts_of,
 )
+from redbeat.store.scripts.script import Call
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
 from redbeat.store.scripts.script import positional as positional
@@ -54,11 +51,12 @@ CallEach = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
 #: how many commits one call has at most: the server does nothing else meanwhile, for a millisecond or two
 CALL_COMMITS = 100
 
+#: about how many bytes of entries one fetch returns at most; one entry in any case
+FETCH_BYTES = 8 * 1024 * 1024
+
 
 # fmt: off
-_CLAIM_DUE = Script(
-    "check_layout", "hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due",
-)
+_FETCH_DUE = Script("fetch_due")
 _COMMIT_RUNS = Script(
     "check_layout", "hold_lock", "entry_texts", "read_scores", "push_messages", "count_figures",
     "run_records", "finish_run", "find_hold", "note_run", "commit_runs",
@@ -69,41 +67,13 @@ _READ_HEAD = Script("read_head")
 _READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
 
 
-class ClaimLimits(NamedTuple):
-    """What one claim returns at most.
+class FetchKeys(NamedTuple):
+    """The keys that a fetch reads besides those of its fence.
 
     Attributes:
-        limit: how many entries.
-        max_bytes: about how many bytes of them.
-        entry_bytes: a larger entry isn't read.
-        lease_ms: how long claimed entries are hidden from other beats; 0: they aren't.
-        prefix: what every entry's key starts with.
-        is_reading: False: no entry is read.
-        sizes: of the entries that are returned; others stay due.
-        after: those that are due up to that entry are left out; None: none are.
-        beyond: how many after it are left out, too.
-        are_messages: they are entries of stored messages, which are read, too.
-    """
-
-    limit: int
-    max_bytes: int
-    entry_bytes: int
-    lease_ms: int
-    prefix: str
-    is_reading: bool = True
-    sizes: Sizes = ALL_SIZES
-    after: Place | None = None
-    beyond: int = 0
-    are_messages: bool = False
-
-
-class ClaimKeys(NamedTuple):
-    """The keys that a claim looks at besides those of its fence.
-
-    Attributes:
-        schedule: the zset that is claimed from.
+        schedule: the zset that is fetched from.
         deadlines: the zset of runs in progress.
-        other: the zset of which only its first score is told.
+        other: the zset of which only its first score is returned.
         part: the part that all of them are in.
     """
 
@@ -113,38 +83,54 @@ class ClaimKeys(NamedTuple):
     part: Keys
 
 
-def claim_due(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Claim:
-    """Read due entries, the next due time, and which deadlines have passed."""
-    return claim_of(_CLAIM_DUE(client, *_claim_request(keys, fence, limits)))
+def fetch_call(
+    keys: FetchKeys,
+    fence: Fence,
+    *,
+    limit: int,
+    entry_bytes: int,
+    max_bytes: int = FETCH_BYTES,
+    lease_ms: int = 0,
+    pending: Sequence[DueEntry] = (),
+    offset: int = 0,
+    are_messages: bool = False,
+) -> Call[Fetched]:
+    """Return the call that reads due entries, the next due time, and which deadlines have passed.
+
+    Arguments:
+        limit: how many entries at most.
+        entry_bytes: a larger entry isn't read.
+        max_bytes: about how many bytes of entries at most.
+        lease_ms: how long the entries are hidden from other beats; 0: they aren't.
+        pending: due entries that are left out, the first ones.
+        offset: how many are left out after them.
+        are_messages: they are entries of stored messages, which are read, too.
+    """
+    return _FETCH_DUE.call(
+        keys.part,
+        fence=fence,
+        schedule=keys.schedule,
+        deadlines=keys.deadlines,
+        other=keys.other,
+        limit=limit,
+        max_bytes=max_bytes,
+        entry_bytes=entry_bytes,
+        lease_ms=lease_ms,
+        pending=len(pending),
+        last_pending=pending[-1].key if pending else None,
+        offset=offset,
+        are_messages=are_messages,
+    ).reading(_fetched_of)
 
 
-def claim_call(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> tuple[Script, Request]:
-    """Return what ``claim_due`` calls."""
-    return _CLAIM_DUE, _claim_request(keys, fence, limits)
-
-
-def claim_command(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> list[Any]:
-    """Return the words of the command that claims, on behalf of ``client``."""
-    return _CLAIM_DUE.command(client, _claim_request(keys, fence, limits))
-
-
-def _claim_request(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Request:
-    *before, is_reading, sizes, after, beyond, are_messages = limits
-    flags = int(is_reading), int(are_messages)
-    args = [*fence.args(), *before, flags[0], *sizes, *(after or NO_PLACE), beyond, flags[1]]
-    return Request([*fence.keys(keys.schedule), keys.deadlines, keys.other], args, keys.part)
-
-
-def claim_of(reply: Sequence[Any]) -> Claim:
-    """Return what was claimed, by the reply to the command."""
-    status, now, upcoming, has_more, is_held, rows, deadlines, next_deadline, other_head = reply
-    return Claim(
+def _fetched_of(reply: Sequence[Any]) -> Fetched:
+    status, now, upcoming, has_more, rows, deadlines, next_deadline, other_head = reply
+    return Fetched(
         status=lock_status_of(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        is_held=bool(is_held),
-        rows=claimed_of(rows),
+        rows=due_entries_of(rows),
         deadlines=deadlines_of(deadlines),
         next_deadline=float(next_deadline) if next_deadline else None,
         other_score=float(other_head) if other_head else None,
@@ -380,7 +366,7 @@ class Window(NamedTuple):
 
 def read_upcoming(
     client: Any, schedule_key: str, again: Sequence[str], window: Window
-) -> tuple[float, list[str], list[Claimed]]:
+) -> tuple[float, list[str], list[DueEntry]]:
     """Look at entries that fall due soon; return the clock, their scores, and the usual ones.
 
     Those under the keys ``again`` are looked at besides, and their scores aren't returned.
@@ -394,10 +380,10 @@ def upcoming_call(schedule_key: str, again: Sequence[str], window: Window) -> tu
     return _READ_UPCOMING, Request([schedule_key, *again], window)
 
 
-def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[Claimed]]:
+def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[DueEntry]]:
     """Return what was read, by the reply to the command."""
     now, scores, rows = reply
-    return float(now), [text_of(score) for score in scores], claimed_of(rows)
+    return float(now), [text_of(score) for score in scores], due_entries_of(rows)
 
 
 def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str) -> Head:

@@ -14,7 +14,7 @@
 -- Returns {now, scores, rows}
 --   now     the server's clock, UNIX seconds with microseconds, a string
 --   scores  of all members that were looked at from 'after' on, in order
---   rows    as of claim_due, of those that were read; those of KEYS first
+--   rows    as of fetch_due, of those that were read; those of KEYS first
 local schedule = KEYS[1]
 local seconds, after, offset, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local entry_bytes, prefix = tonumber(ARGV[5]), ARGV[6]

@@ -21,8 +21,7 @@ from subject import RoundTrips, lead, read_options, report, send_due
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.leadership.status import read_status
-from redbeat.store.records import ALL_SIZES
-from redbeat.store.rounds import ClaimAsked, claim_together
+from redbeat.store.rounds import FetchAsked, fetch_together
 
 TASK = "bench"
 DAY = 86_400
@@ -77,10 +76,10 @@ def tick() -> dict[str, Any]:
         one_each.append(timed(lambda: send_due(scheduler), trips))
     due = let_be_due(client, parts, options.due // len(parts))
     asked = [
-        ClaimAsked(shard.store, shard.fence, options.due, 0, ALL_SIZES)
+        FetchAsked(shard.store, shard.fence, options.due, 0)
         for shard in scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
     ]
-    claims = [timed(lambda: claim_together(asked), trips) for _ in range(5)]
+    claims = [timed(lambda: fetch_together(asked), trips) for _ in range(5)]
     burst = worked(lambda: send_due(scheduler))
     make_due(client, due)
     again = worked(lambda: send_due(scheduler))

@@ -18,7 +18,7 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
-from redbeat.store.records import Claimed, Clear, Commit, Fence
+from redbeat.store.records import Clear, Commit, DueEntry, Fence
 from redbeat.store.scripts import commit_runs
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
@@ -263,7 +263,7 @@ def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, c
     score = str(int(server_now(client)) - 1)
     client.zadd(SCHEDULE, {"redbeat:entry": score})
     client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
-    claimed = Claimed("redbeat:entry", score, "d", None, "p", score=score)
+    claimed = DueEntry("redbeat:entry", score, "d", None, "p", score=score)
     ended = Commit(
         claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
     )

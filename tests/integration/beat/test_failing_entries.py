@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.contention import MAX_TRIES
+from redbeat.beat.dispatcher import MAX_CHANGES
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
@@ -396,8 +396,8 @@ def test_handler_that_rewrites_its_entry_at_each_run_backs_off(
 
     before_task_publish.connect(handler)
     try:
-        tick_until(scheduler, lambda: len(tries) > MAX_TRIES)
-        assert tries[MAX_TRIES] - tries[MAX_TRIES - 1] > 0.9, "tries come with pauses"
+        tick_until(scheduler, lambda: len(tries) > MAX_CHANGES)
+        assert tries[MAX_CHANGES] - tries[MAX_CHANGES - 1] > 0.9, "tries come with pauses"
         assert "signal handler" in field(client, "own", "error")["reason"]
         write_raw(client, "other", score=2)
         tick_until(scheduler, lambda: "other" in sent_names(broker))

@@ -18,6 +18,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryCorrupt, EntryError, RedBeatError, StoreCorrupt
 from redbeat.schedules.occurrences import register_schedule
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS, HOSTILE_RULES
@@ -237,40 +239,20 @@ def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client:
     assert not field(client, "large", "definition")["args"]
 
 
-def test_large_entries_delay_no_other(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+def test_large_entries_are_fetched_a_few_at_a_time_and_all_are_sent(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    monkeypatch.setattr("redbeat.beat.pace.BATCH_SECONDS", 0)
-    for number in range(4):
-        write_raw(client, f"large-{number}", schedule=SELDOM, score=1 + number, args=["x" * 2_000_000])
-    scheduler = make_scheduler(redbeat_max_entry_bytes=3_000_000)
-    canaries = 0
-    while scheduler.tick() == 0:
-        write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
-        sent = broker.llen("celery")
-        scheduler.tick()
-        canaries += 1
-        assert sent_names(broker).count("canary") == canaries, "it does not wait for all of them"
-        assert broker.llen("celery") <= sent + 3
-    assert (canaries > 1, broker.llen("celery")) == (True, 4 + canaries)
-
-
-def test_slow_entries_delay_no_other(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slow, "seconds", 0.01)
-    now, names = server_now(client), [f"slow-{number}" for number in range(48)]
+    names = [f"large-{number}" for number in range(5)]
     for number, name in enumerate(names):
-        write_raw(client, name, score=now - 50 + number / 10, schedule=SLOW)
-    scheduler = make_scheduler(redbeat_batch_size=5)
-    scheduler.tick()
-    write_raw(client, "good", score=now, schedule=SELDOM)
-    for _ in range(2):
-        scheduler.tick()
-    assert "good" in sent_names(broker)
-    assert len(sent_names(broker)) < 48, "slow ones still wait"
-    eventually(lambda: (scheduler.tick(), len(sent_names(broker)) > 48)[1])
-    assert sorted(sent_names(broker)) == sorted([*names, "good"])
+        write_raw(client, name, schedule=SELDOM, score=1 + number, args=["x" * 3_000_000])
+    scheduler = make_scheduler(redbeat_max_entry_bytes=4_000_000)
+    fetched = Store(scheduler.app).fetch_due(Fence(), 1000)
+    assert ([row.key for row in fetched.rows], fetched.has_more) == (
+        ["redbeat:large-0", "redbeat:large-1"],
+        True,
+    ), "at most 8 MiB"
+    eventually(lambda: scheduler.tick() > 0)
+    assert sent_names(broker) == names
 
 
 # -- entries that are expensive to compute, and members without a hash

@@ -98,7 +98,7 @@ def test_two_sigterms_leave_no_lock(
 
 LATE: dict[str, Callable[[Store, Fence], Any]] = {
     "renewal": lambda store, fence: store.renew_lock(fence),
-    "claim": lambda store, fence: store.claim_due(fence, 1),
+    "claim": lambda store, fence: store.fetch_due(fence, 1),
     "taking": lambda store, fence: LockKey(store, LOCK).take(fence.token, TAKEN_MS, fence.mark),
 }
 

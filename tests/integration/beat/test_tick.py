@@ -170,7 +170,7 @@ def test_meta_is_own_if_its_digest_matches_or_an_early_version_wrote_it(
     if sha1_is_of:
         client.hset(KEY, "meta_sha1", sha1(meta if sha1_is_of == "this" else f"{meta} "))
     store = Store(app)
-    [claimed] = store.claim_due(Fence(), 10).rows
+    [claimed] = store.fetch_due(Fence(), 10).rows
     assert store.read_entry(KEY)[1].is_meta_foreign == claimed.is_meta_foreign == (not expected)
 
 
@@ -227,7 +227,7 @@ def test_run_asked_for_survives_the_beat_that_fetched_it(
     Entry("entry", "t", ONE_HOUR, app=scheduler.app).save()
     move_last_run(client, server_time(client))
     client.zadd(SCHEDULE, {"redbeat:entry": 0})
-    [claimed] = Store(scheduler.app).claim_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
+    [claimed] = Store(scheduler.app).fetch_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
     assert claimed.is_asked
     while server_now(client) <= float(claimed.score):
         pass  # until its lease of a millisecond is over

@@ -210,15 +210,15 @@ def test_at_most_once_entry_deleted_after_the_fetch_is_not_sent(
     settings, broker = at_most_once
     scheduler = make_scheduler(**settings)
     write_burst(client, ["first", "deleted", "third"])
-    claim = Store.claim_due
+    claim = Store.fetch_due
 
-    def claim_due(*args: Any, **kwargs: Any) -> Any:
+    def fetch_due(*args: Any, **kwargs: Any) -> Any:
         claimed = claim(*args, **kwargs)
         client.delete("redbeat:deleted")
         return claimed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "claim_due", claim_due)
+        patch.setattr(Store, "fetch_due", fetch_due)
         scheduler.tick()
     assert sent_names(broker) == ["first", "third"]
 

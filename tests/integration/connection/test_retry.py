@@ -49,7 +49,7 @@ def pipeline(app: Celery) -> None:
 
 def claim_and_commit(app: Celery) -> None:
     store = Store(app)
-    assert store.claim_due(Fence(), limit=10).rows == []
+    assert store.fetch_due(Fence(), limit=10).rows == []
     assert store.look().score is None
 
 

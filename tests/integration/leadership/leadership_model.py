@@ -12,7 +12,7 @@ looks              ``LeaderLock.acquire``'s PTTL and GET; a holder seen ``SILENT
                    renewal in between has been silent for ``redbeat_takeover_after``
 takes, takes over  ``take_lock.lua``: the lock is free, or its holder was silent and still is
 renews             ``renew_lock.lua``, sent by the heartbeat
-claims             ``claim_due.lua``
+claims             ``fetch_due.lua``
 commits            ``commit_runs.lua``: pushes the run's message and records it, in one step
 releases           ``release_lock.lua``; the process ends. With a start after it, that is a hand-over, too
 notices            ``Leadership.check``: the heartbeat was told that another beat leads
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import NO_PART, Keys
 from redbeat.store import scripts as lua
-from redbeat.store.records import Claimed, Commit, Fence, LockStatus, Push, Target
+from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import renew_call
 from tests.support.schedule import DEADLINES, LATER, LOCK, SCHEDULE, TICK
@@ -368,10 +368,9 @@ class Scripts:
         if command.script == "renew":
             return renew_call(KEYS, fence).run(client)
         if command.script == "claim":
-            limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
-            keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER, KEYS)
-            return lua.claim_due(client, keys, fence, limits).status
-        claimed = Claimed(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
+            keys = lua.FetchKeys(SCHEDULE, DEADLINES, LATER, KEYS)
+            return lua.fetch_call(keys, fence, limit=1, entry_bytes=10**6).run(client).status
+        claimed = DueEntry(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]

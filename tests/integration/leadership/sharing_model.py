@@ -99,7 +99,7 @@ class ModelBeat(SharingBeat):
     def write(self, leadership: Any) -> None:
         """Let a script write in a part; it must be that of the part's leader."""
         try:
-            leadership.store.claim_due(leadership.fence, 1)
+            leadership.store.fetch_due(leadership.fence, 1)
         except LockLost as exc:
             self.shares.lose(exc)
         except RedBeatError:

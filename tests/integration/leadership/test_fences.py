@@ -103,7 +103,7 @@ TAKEN_BACK = "its beat has released the lock, and yet: "
 
 #: what each line is for; the script, the line, what stands in its place, and what goes wrong then
 ALTERED = {
-    "a-claim-is-fenced": ("claim_due:", FENCE, NO_FENCE, TWO_HOLDERS + "claim"),
+    "a-claim-is-fenced": ("fetch_due:", FENCE, NO_FENCE, TWO_HOLDERS + "claim"),
     "a-commit-is-fenced": ("commit_runs:", FENCE, NO_FENCE, TWO_HOLDERS + "commit"),
     "a-renewal-is-fenced": ("renew_lock:", FENCE, NO_FENCE, TWO_HOLDERS + "renew"),
     "the-fence-compares": ("hold_lock(", "holder ~= token", "false", TWO_HOLDERS + "renew"),
@@ -165,7 +165,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
 
 def test_every_fenced_script_is_tried() -> None:
     fenced = {name for name, script in SCRIPTS.items() if "hold_lock" in script.names}
-    assert fenced == {"claim_due", "commit_runs", "renew_lock", *OTHERS}
+    assert fenced == {"fetch_due", "commit_runs", "renew_lock", *OTHERS}
 
 
 @pytest.mark.parametrize("script", OTHERS)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import redis
 
 from redbeat.store.commits import Commits, CommitStream
-from redbeat.store.records import NOWHERE, Claimed, Commit, Fence, Push, Target
+from redbeat.store.records import NOWHERE, Commit, DueEntry, Fence, Push, Target
 from redbeat.store.store import Store
 from tests.support.schedule import SCHEDULE
 
@@ -25,7 +25,7 @@ def commits_of(client: redis.Redis, pushes: Sequence[Sequence[Push]]) -> list[Co
             key = f"redbeat:entry-{number}"
             pipeline.hset(key, mapping={"definition": DEFINITION, "meta": META})
             pipeline.zadd(SCHEDULE, {key: 5})
-            claimed = Claimed(key, "5", DEFINITION, META, score="5")
+            claimed = DueEntry(key, "5", DEFINITION, META, score="5")
             new_meta = META.replace("0", "1")
             record = f'"due":5,"number":{number}'
             commits.append(Commit(claimed, "65", new_meta, pushes=tuple(of_entry), records=(record,)))

@@ -18,7 +18,7 @@ from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import commits as module
 from redbeat.store import rounds
-from redbeat.store.records import NOWHERE, Claimed, Clear, Commit, Committed, Fence, LockStatus, Push, Target
+from redbeat.store.records import NOWHERE, Clear, Commit, Committed, DueEntry, Fence, LockStatus, Push, Target
 from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
@@ -63,7 +63,7 @@ def test_commit_records_the_decision_of_each_entry(
         client.hset(key, mapping={"definition": f'{{"of": {number}}}', "meta": meta, "error": "{}"})
         client.zadd(SCHEDULE, {key: float(score)})
         has_changed = chance.random() < 0.2
-        claimed = Claimed(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
+        claimed = DueEntry(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
         pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
         new_error, error = [(None, "{}"), (Clear.FIELD, None), (f'"{decision}"',) * 2][decision % 3]
         new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
@@ -369,7 +369,7 @@ def test_commits_in_a_cluster_are_recorded_at_the_end(cluster: ClusterTopology) 
         return int(store.client.zcount(store.keys.schedule, 65, 65))
 
     with committing(store, Fence()) as commits:
-        commits.write([Commit(Claimed(key, "5", "{}", "", score="5"), "65") for key in keys])
+        commits.write([Commit(DueEntry(key, "5", "{}", "", score="5"), "65") for key in keys])
         assert recorded() == 0
         assert commits.finish().results == [True] * 150
     assert recorded() == 150
@@ -406,7 +406,7 @@ def test_commits_of_shards_wait_once_for_unreachable_nodes(
         return Committed(LockStatus.HELD, is_moved=False, results=[True])
 
     monkeypatch.setattr(rounds, "call_on_nodes", lambda _client, _calls: replies)
-    commits = [Commit(Claimed(part.keys.entry("one"), "1"), "2") for part in store.parts]
+    commits = [Commit(DueEntry(part.keys.entry("one"), "1"), "2") for part in store.parts]
     found = commit_together(
         [
             CommitAsked(store.of_part(part), Fence(), [commit], NOWHERE, retry)

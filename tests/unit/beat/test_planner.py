@@ -28,7 +28,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
 from redbeat.policy.headers import NAMES
 from redbeat.process.memory import Allowance
-from redbeat.store.records import Claimed, Clear, Commit, Ending, Push
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, Push
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 
@@ -54,18 +54,18 @@ def seconds(offset: float = 0) -> str:
 
 def claimed(
     nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
-) -> Claimed:
+) -> DueEntry:
     definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
-    return Claimed("redbeat:x", nominal, definition, meta, error=error, score=nominal)
+    return DueEntry("redbeat:x", nominal, definition, meta, error=error, score=nominal)
 
 
-def plan(app: Celery, entry: Claimed, now: float = NOW) -> Run:
+def plan(app: Celery, entry: DueEntry, now: float = NOW) -> Run:
     run = plan_run(RedBeatSchedulerEntry, app, entry, now)
     assert isinstance(run, Run)
     return run
 
 
-def skipped(app: Celery, entry: Claimed, now: float = NOW) -> Commit:
+def skipped(app: Celery, entry: DueEntry, now: float = NOW) -> Commit:
     commit = plan_run(RedBeatSchedulerEntry, app, entry, now)
     assert isinstance(commit, Commit)
     return commit
@@ -234,7 +234,7 @@ SENT = NOON + timedelta(seconds=7)
 def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> OrdinaryRun:
     nominal = f"{NOON.timestamp():.6f}"
     definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, "options": options}
-    claimed = Claimed(
+    claimed = DueEntry(
         "redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy), score=nominal
     )
     run = plan_run(RedBeatSchedulerEntry, app, claimed, SENT.timestamp())
@@ -339,7 +339,7 @@ class Echo:
         return True
 
 
-def random_claim(chance: random.Random, now: float) -> Claimed:
+def random_claim(chance: random.Random, now: float) -> DueEntry:
     """An entry that is due, as RedBeat, celery-redbeat 2.x or another program has written it."""
     every = chance.choice([0.5, 60, 60.25, 3600, 10**9, 0, "x"])
     crontab = {"__type__": "crontab", "minute": chance.choice(["*", "*/5", 30]), "hour": "*"}
@@ -354,7 +354,7 @@ def random_claim(chance: random.Random, now: float) -> Claimed:
     due = round(now - chance.choice([0, 0.25, 1, 59.5, 60, 4000]), 6)
     nominal = f"{due:.6f}" if chance.random() < 0.8 else str(int(due))
     last_run = datetime.fromtimestamp(due - chance.choice([0, 1, 60, 3600, -30]), UTC)
-    return Claimed(
+    return DueEntry(
         "redbeat:entry",
         nominal,
         json.dumps(definition),

@@ -10,7 +10,7 @@ import pytest
 
 from redbeat.beat import log as reports_module
 from redbeat.beat.log import MAX_SETTLED, STANDBY_SECONDS, UNTRACKED_SECONDS, WORKERS_SECONDS, Reports
-from redbeat.store.records import Claimed, KeyType
+from redbeat.store.records import DueEntry, KeyType
 from redbeat.store.run_record import RunRecord
 
 LIMIT = 10
@@ -54,8 +54,8 @@ def remembered(reports: Reports) -> int:
     return max(len(memory) for memory in vars(reports).values() if hasattr(memory, "__len__"))
 
 
-def claimed(number: int, kind: str) -> Claimed:
-    return Claimed(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
+def claimed(number: int, kind: str) -> DueEntry:
+    return DueEntry(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
 
 
 def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, caplog: Log) -> None:

@@ -18,7 +18,7 @@ from redbeat.config.suggestions import did_you_mean, find_typos
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 
 INTERVAL = {"__type__": "interval", "every": 60}
 
@@ -48,7 +48,7 @@ def run_of(
     """Plan a run of an entry with these fields in Redis."""
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
-    claimed = Claimed(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
+    claimed = DueEntry(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
     run = plan_run(RedBeatSchedulerEntry, app, claimed, 1_800_000_000)
     assert isinstance(run, Run)
     return run

@@ -20,7 +20,7 @@ from redbeat.entries.failures import Failure
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.preview import next_runs
 from redbeat.schedules import clocked, cron, rrule
-from redbeat.store.records import Claimed, Commit, KeyType, Stored, score_text
+from redbeat.store.records import Commit, DueEntry, KeyType, Stored, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -59,13 +59,13 @@ def stored_of(
     return Stored("redbeat:x", definition, meta, score, text, type=KeyType.HASH)
 
 
-def claimed_of(stored: Stored, score: str = "") -> Claimed:
+def claimed_of(stored: Stored, score: str = "") -> DueEntry:
     score = score or score_text(stored.score)
-    return Claimed(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
+    return DueEntry(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
 
 
-def decide(app: Celery, stored: Stored | Claimed, now: datetime) -> Any:
-    claimed = stored if isinstance(stored, Claimed) else claimed_of(stored)
+def decide(app: Celery, stored: Stored | DueEntry, now: datetime) -> Any:
+    claimed = stored if isinstance(stored, DueEntry) else claimed_of(stored)
     return plan_run(Entry, app, claimed, now.timestamp())
 
 
@@ -153,7 +153,7 @@ EVERY_KIND = pytest.mark.parametrize("schedule", DUE_AT_NOON, ids=lambda schedul
 RUN_COUNTS = pytest.mark.parametrize("count", [0, 7])
 
 
-def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11, count: int = 0) -> Claimed:
+def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11, count: int = 0) -> DueEntry:
     """Return an entry whose score is in whole seconds, as 2.x writes it."""
     return claimed_of(stored_of(0, schedule, ran_at, count, {}), str(int(score.timestamp())))
 

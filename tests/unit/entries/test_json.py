@@ -29,7 +29,7 @@ from redbeat.entries.plain_reader import PlainDefinition, PlainReader
 from redbeat.entries.validation import find_problem
 from redbeat.errors import EntryCorrupt
 from redbeat.schedules import register_schedule, rrule
-from redbeat.store.records import Claimed, KeyType, Stored
+from redbeat.store.records import DueEntry, KeyType, Stored
 from redbeat.store.store import read_claimed
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 
@@ -241,10 +241,10 @@ def test_unusable_entry_raises_entry_corrupt(app: Celery, definition: str, meta:
 PLAIN = fields(options={"queue": "fast"}, kwargs={"deep": {"er": [None, 1.5]}}, schedule=INTERVAL_JSON)
 
 
-def claim(definition: Any, policy: Any = None) -> Claimed:
+def claim(definition: Any, policy: Any = None) -> DueEntry:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
-    return Claimed("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)
+    return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)
 
 
 def fields_of(found: Any) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, unsent_reco
 from redbeat.schedules import cron
 from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
 from redbeat.schedules.timezones import find_change
-from redbeat.store.records import Claimed
+from redbeat.store.records import DueEntry
 from tests.faults.rounds import IS_LONG
 
 AT = {"at": 1769844600.5, "due": 1769844600}
@@ -91,8 +91,8 @@ def test_unreadable_record_is_left_out(broken: dict[str, Any]) -> None:
 DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
 
 
-def claimed(error: str | None, nominal: str = "104") -> Claimed:
-    return Claimed("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
+def claimed(error: str | None, nominal: str = "104") -> DueEntry:
+    return DueEntry("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
 
 
 RECORD: dict[str, Any] = {

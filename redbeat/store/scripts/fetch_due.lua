@@ -1,45 +1,38 @@
--- claim_due: read the entries that are due, oldest first, and when the next one is due.
+-- fetch_due: read the entries that are due, oldest first, and when the next one is due; or stored messages.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
--- KEYS[4] deadlines  zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
--- KEYS[5] other      the zset of which only is told when the first of it is due: that of the stored messages, or the
---                    schedule where those are claimed. A stored message in the schedule is moved to theirs
--- ARGV[1] token      the caller's token, '' when no lock is configured
--- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] limit      how many entries at most
--- ARGV[4] max_bytes  large entries beyond this many bytes stay due, but one is returned in any case; small entries
---                    are returned up to four times as many bytes
--- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
--- ARGV[6] lease_ms   > 0: hide claimed entries from other beats for this time; 0: don't hide them
--- ARGV[7] prefix     what every entry's key starts with
--- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
--- ARGV[9] from_bytes  an entry of fewer bytes stays due
--- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
--- ARGV[11] after     a score: members that are due up to the entry after_key, which has it, are left out; '' when none
---                    are. If the entry has another score now, or isn't found, has_more is 1, and there are no rows
--- ARGV[12] after_key  that entry's key
--- ARGV[13] place     how many members with this score there were up to it, itself included: there may be fewer now
--- ARGV[14] beyond    how many members after it to leave out, too
--- ARGV[15] are_messages  1: they are entries of stored messages, which are read, too; 0: they aren't
--- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
--- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
+-- With a lock the entries stay as they are; without one they are hidden from other beats for lease_ms.
+--
+-- Uses check_layout, hold_lock, entry_texts, read_scores, measure_entry
+-- KEYS schedule      zset of entry keys, or of stored messages, scored by due time
+-- KEYS deadlines     zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
+-- KEYS other         the zset of which only the first score is returned: of stored messages, or the schedule where those
+--                    are fetched. A stored message in the schedule is moved there
+-- ARGV limit         how many entries at most
+-- ARGV max_bytes     about how many bytes of them at most, but one entry in any case
+-- ARGV entry_bytes   an entry whose definition, meta and policy have more bytes isn't read
+-- ARGV lease_ms      > 0: hide the entries from other beats for this time; 0: don't hide them
+-- ARGV prefix        what every entry's key starts with
+-- ARGV pending       how many of those that are due to leave out, as they are pending
+-- ARGV last_pending  the key of the last of these; null: there are none. If it has another place by now, there are no
+--                    rows, and has_more is 1
+-- ARGV offset        how many more to leave out after them
+-- ARGV are_messages  true: they are entries of stored messages, which are read, too
+--
+-- The limit counts entries that are returned, not members without a hash. Entries are looked for among the next 200,000
+-- members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
 -- Reads the hashes of runs in progress, whose keys are in the members of deadlines; a member without one is removed.
 -- A score of 0 means "now", and is rewritten to the time, so that the run has the same due time at every try. An entry
 -- that is hidden, or was asked for by 0, gets a field lease, '<score it has> <nominal>', and ' now' after it if it was
--- asked for: if the beat that has claimed it dies, it becomes due again as the same run. That of a run that has waited
+-- asked for: if the beat that has fetched it dies, it becomes due again as the same run. That of a run that has waited
 -- for another one to end has ' next ' and the score that the entry gets back after it.
 --
---
--- Returns {status, now, next, has_more, is_held, rows, passed_deadlines, next_deadline, other_head}
+-- Returns {status, now, next, has_more, rows, passed_deadlines, next_deadline, other_head}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
---   has_more  1 when more entries are due than were returned, and not only for to_bytes
---   is_held   1 when an entry stays due for to_bytes
+--   has_more  1 when more entries are due than were returned
 --   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
 --             revision, next_score, message} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
@@ -51,38 +44,23 @@
 --             run, nil if there is none
 --   next_deadline  the first score after those, a string, '' when there is none
 --   other_head  the lowest score in the other zset that isn't negative, a string, '' when there is none
-local schedule, lock, mark, deadlines, other = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
-local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
-local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
-local after, after_key, place, beyond = ARGV[11], ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14])
-local are_messages = tonumber(ARGV[15])
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
-local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
+local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
 local time = redis.call('TIME')
 -- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, mark, token, lock_ms)
-if status == 'lost' then return {status, now, '', 0, 0, {}, {}, '', ''} end
+if status == 'lost' then return {status, now, '', 0, {}, {}, '', ''} end
 
-local pending = beyond
-if after ~= '' then
-  local first, found = math.max(place - 5000, 0), false
-  if redis.call('ZSCORE', schedule, after_key) == after then
-    local members = redis.call('ZRANGEBYSCORE', schedule, after, after, 'LIMIT', first, place - first)
-    found = #members
-    while found > 0 and members[found] ~= after_key do found = found - 1 end
-  end
-  if not found or found == 0 then return {status, now, '', 1, 0, {}, {}, '', ''} end
-  pending = beyond + first + found + redis.call('ZCOUNT', schedule, 0, '(' .. after)
+if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
+  return {status, now, '', 1, {}, {}, '', ''}
 end
-
+offset = pending + offset
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, texts, bytes, bytes_of_small, seen = {}, {}, 0, 0, {}
-local has_more, is_held, taken, missing, measured, offset, looked, due = false, false, 0, 0, 0, pending, 0, {}
+local rows, texts, bytes, seen = {}, {}, 0, {}
+local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
 local window = limit
 local function add_texts()  -- of most rows; each value of its own costs the reader more than one text for all of them
   if #texts > 0 then rows[#rows + 1] = table.concat(texts, '\0') end
@@ -107,8 +85,8 @@ repeat
   for i = 1, has_any and #due or 0, 2 do names[#names + 1] = string.sub(due[i], #prefix + 1) end
   local name_scores = read_scores(schedule, names)
   for i = 1, has_any and #due or 0, 2 do
-    if taken >= limit or bytes_of_small >= small_limit then
-      has_more = true
+    if taken >= limit then
+      is_full = true
       break
     end
     local key, nominal = due[i], due[i + 1]
@@ -123,10 +101,10 @@ repeat
       kind, size, error_size = measure_key(key)
     end
     local message, body_bytes = false, false
-    if kind == 'hash' and (are_messages == 1 or string.sub(key, #prefix + 1, #prefix + 1) == ':') then
+    if kind == 'hash' and (are_messages or string.sub(key, #prefix + 1, #prefix + 1) == ':') then
       message, body_bytes = unpack(redis.call('HMGET', key, 'message', 'body_bytes'))
     end
-    local is_moved = message and are_messages ~= 1  -- somebody wants a stored message to be sent at this time
+    local is_moved = message and not are_messages  -- somebody wants a stored message to be sent at this time
     if is_moved then
       redis.call('ZREM', schedule, key)
       redis.call('ZADD', other, nominal, key)
@@ -136,13 +114,11 @@ repeat
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
     local is_missing, stays = kind == 'none', not is_moved
-    if is_read and to_bytes > 0 and size > to_bytes then
-      is_held, passed = true, passed + 1
-    elseif
-      size < from_bytes
-      or (is_missing and (missing >= missing_limit or missing_bytes <= 0))
-      or (is_read and size > small_bytes and bytes > 0 and bytes + size > max_bytes)
-    then
+    local row_bytes = #key + (is_read and size or 0) + math.min(error_size, small_bytes)
+    if taken > 0 and bytes + row_bytes > max_bytes then
+      is_full = true
+      break
+    elseif is_missing and (missing >= missing_limit or missing_bytes <= 0) then
       has_more, passed = true, passed + 1
     elseif not seen[key] then  -- both its key and its bare name may be due
       seen[key] = true
@@ -166,11 +142,7 @@ repeat
       local score, next_score = nominal, false
       local fields = {false, false, false, false}
       if kind == 'hash' then
-        if is_reading == 1 then
-          fields = read_fields(key, entry_bytes, size, error_size)
-        else
-          fields[5] = redis.call('HGET', key, 'lease')
-        end
+        fields = read_fields(key, entry_bytes, size, error_size)
         if fields[5] then
           local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
           local hidden_by, hidden_nominal, asked, back = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*) ?([-%d.e+]*)$')
@@ -190,7 +162,7 @@ repeat
         redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. told)
       end
       local definition, meta = fields[1], fields[2]
-      local is_unread = kind == 'hash' and not (is_read and is_reading == 1)
+      local is_unread = kind == 'hash' and not is_read
       local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
       local has_more_values = fields[3] or fields[4] or fields[6] or score ~= nominal or kind ~= 'hash' or is_asked
         or is_unread or is_foreign or next_score or message
@@ -207,18 +179,14 @@ repeat
         add_texts()
         rows[#rows + 1] = {unpack(row, 1, length)}
       end
-      if is_read and size > small_bytes then
-        bytes = bytes + size
-      else
-        bytes_of_small = bytes_of_small + #key + (is_read and size or 0) + math.min(error_size, small_bytes)
-      end
+      bytes = bytes + row_bytes
     end
     if stays then offset = offset + 1 end
   end
   looked = looked + #due / 2
-  local is_last = #due < 2 * window or taken >= limit or bytes_of_small >= small_limit or passed == 0
+  local is_last = is_full or #due < 2 * window or taken >= limit or passed == 0
   is_last = is_last or looked >= look_limit or measured >= measure_limit
-  has_more = has_more or (is_last and #due == 2 * window)
+  has_more = has_more or is_full or (is_last and #due == 2 * window)
   window = chunk
 until is_last
 add_texts()
@@ -242,5 +210,4 @@ end
 
 local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local other_head = head[2] or ''
-local flags = {has_more and 1 or 0, is_held and 1 or 0}
-return {status, now, upcoming[2] or '', flags[1], flags[2], rows, passed_deadlines, next_deadline, other_head}
+return {status, now, upcoming[2] or '', has_more and 1 or 0, rows, passed_deadlines, next_deadline, other_head}
