@@ -37,13 +37,10 @@ class FetchAhead:
         asked_at: when it was, monotonic.
     """
 
-    def __init__(
-        self, store: Store, stream: Stream, fence: Fence, calls: Sequence[Call[Fetched]], pending: set[str]
-    ) -> None:
+    def __init__(self, store: Store, stream: Stream, fence: Fence, calls: Sequence[Call[Fetched]]) -> None:
         self._store = store
         self._stream = stream
         self._calls = calls
-        self._pending = pending
         self.fence = fence
         self.asked_at = time.monotonic()
 
@@ -73,7 +70,7 @@ class FetchAhead:
             if stream is not None:
                 stream.close()
             return None
-        return cls(store, stream, fence, calls, {row.key for row in pending})
+        return cls(store, stream, fence, calls)
 
     def read(self) -> Fetched | None:
         """Return what was fetched; None: fetch in the ordinary way.
@@ -96,7 +93,7 @@ class FetchAhead:
         rows: dict[str, DueEntry] = {}  # by key, as somebody may have changed the schedule between the calls
         for fetched in found:
             self._store.check_lock(fetched.status, self.fence)
-            rows |= {row.key: row for row in fetched.rows if row.key not in self._pending}
+            rows |= {row.key: row for row in fetched.rows}
             if len(fetched.rows) < CALL_ENTRIES:  # the next call has left out what this one hasn't returned
                 break
         return replace(found[0], rows=list(rows.values()), has_more=fetched.has_more, is_ahead=True)

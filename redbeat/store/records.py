@@ -111,12 +111,6 @@ class DueEntry:
         """Whether an error may be written to it."""
         return self.type is KeyType.HASH and not self.is_own
 
-    @property
-    def characters(self) -> int:
-        """How long the texts are that a plan is made from."""
-        texts = (self.definition, self.policy, self.meta, self.message, self.body)
-        return sum(len(text) for text in texts if text)
-
 
 class Deadline(NamedTuple):
     """A member of the deadlines whose time has come.

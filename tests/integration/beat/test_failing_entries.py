@@ -201,6 +201,20 @@ def test_hundreds_of_failing_entries_delay_no_other_and_are_logged_in_few_lines(
     assert re.search(r" \d+ more runs? by the same kind of error", errors_in(caplog)[-1])
 
 
+def test_more_failing_entries_than_a_batch_has_delay_no_other(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("suspects.SHARE", "suspects.MOST_SECONDS", "dispatcher.FULL_SECONDS"):
+        monkeypatch.setattr(f"redbeat.beat.{limit}", 1e-9)  # no time for them, but one in each batch
+    for number in range(40):
+        write_raw(client, f"bad-{number}", score=1 + number, options={"serializer": "nonexistent"})
+    write_raw(client, "good", score=50, schedule=SELDOM)
+    scheduler = make_scheduler(redbeat_batch_size=5)
+    eventually(lambda: (scheduler.tick(), "good" in sent_names(broker))[1])
+    tried = [number for number in range(40) if client.hexists(f"redbeat:bad-{number}", "error")]
+    assert len(tried) < 30, "it has not waited for all of them"
+
+
 # -- errors of the application's own code skip that run, as in celery-redbeat 2.x
 
 

@@ -17,6 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryCorrupt, EntryError, RedBeatError, StoreCorrupt
+from redbeat.leadership.heartbeat import what_hangs
 from redbeat.schedules.occurrences import register_schedule
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -295,8 +296,10 @@ class slow(BaseSchedule):  # noqa: N801 - as Celery's are called
     """Computes for a while."""
 
     seconds = 0.15
+    hanging = ""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        type(self).hanging = what_hangs()
         until = time.thread_time() + self.seconds
         while time.thread_time() < until:
             pass
@@ -326,6 +329,7 @@ def test_slow_registered_schedule_runs_and_is_named_once_in_a_warning(
     assert [
         (event["entry"], event["schedule"]) for event in events if event.get("event") == "redbeat.entry.slow"
     ] == [("slow", "slow")]
+    assert slow.hanging == "the schedule of redbeat:slow", "what is logged if it never returns"
     write_raw(client, "slow", score=1, schedule=SLOW, args=[1])
     scheduler.tick()
     assert caplog.text.count("planning slow took") == 2, "its definition has changed"
