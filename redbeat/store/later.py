@@ -21,11 +21,11 @@ from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
+from redbeat.store.messages import MessageTexts as MessageTexts
+from redbeat.store.messages import NewMessage as NewMessage
+from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
 from redbeat.store.parts import Parts
 from redbeat.store.records import Fetched, Histories, KeyType, text_of
-from redbeat.store.scripts.later import MessageTexts as MessageTexts
-from redbeat.store.scripts.later import NewMessage as NewMessage
-from redbeat.store.scripts.later import cancel_messages, has_body, store_messages, take_bodies
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -118,7 +118,7 @@ class LaterStore(Store):
                 groups.setdefault((part, one.task_id not in at_home), []).append(one)
             lots = [(*group, lot) for group, those in groups.items() for lot in _lots_of(those)]
             answers = self.write_all(
-                [store_messages(keys, lot, must_exist=must_exist) for keys, must_exist, lot in lots]
+                [store_call(keys, lot, must_exist=must_exist) for keys, must_exist, lot in lots]
             )
             # those of parts that have accepted theirs must not be stored once more, in another part perhaps
             refused = [lot for (*_, lot), answer in zip(lots, answers, strict=True) if not answer]
@@ -143,7 +143,7 @@ class LaterStore(Store):
             ]:
                 groups = self.parts.by_part(left, lambda one: one[0])
                 answers = self.write_all(
-                    [cancel_messages(part.keys, [one for _, one in those], seen) for part, those in groups]
+                    [cancel_call(part.keys, [one for _, one in those], seen) for part, those in groups]
                 )
                 for (_, those), found in zip(groups, answers, strict=True):
                     for (key, task_id), text in zip(those, found or (), strict=found is not None):
@@ -173,7 +173,7 @@ class LaterStore(Store):
             return self.following(
                 lambda: self.parts.in_order(
                     task_ids,
-                    lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
+                    lambda groups: self.ask_all([bodies_call(part.keys, ids) for part, ids in groups]),
                     place_of,
                 )
             )

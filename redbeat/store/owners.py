@@ -14,22 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
-from redbeat.keys import Keys
-from redbeat.log.text import as_stored
+from redbeat.keys import NO_PART, Keys
+from redbeat.log.text import as_stored, sha1_of_text
 from redbeat.store.parts import Part
-from redbeat.store.records import Fence, lock_status_of, text_of
+from redbeat.store.records import Fence, Stored, Write, lock_status_of, score_text, text_of, texts_of
 from redbeat.store.rights import REMAINS
-from redbeat.store.scripts.owners import CalendarChange as CalendarChange
-from redbeat.store.scripts.owners import Change as Change
-from redbeat.store.scripts.owners import apply_entries, read_owners
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
+_READ_OWNERS, _APPLY_ENTRIES = Script("read_owners"), Script("apply_entries")
 _CHANGE_STATICS = Script("change_statics")
+
+#: the names of the keys beside an entry in apply_entries, in their order
+PAST = ("history", "backfilled")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,97 @@ class StaticNames:
     def pairs_of(self, name: str) -> list[str]:
         """Return the pairs in Redis for the owners of ``name``."""
         return [f"{owner}\t{name}" for owner in sorted(self.owners.get(name, ()))]
+
+
+@dataclass(frozen=True)
+class CalendarChange:
+    """What becomes of one calendar.
+
+    Attributes:
+        owner: who does it.
+        read: the fields that the caller read, or what else the key was: a type, 'none' for no key; None: that
+            doesn't matter.
+        fields: what is stored in place of that; {}: the calendar is removed; None: it stays as it is.
+        is_owned: whether it is the owner's from now on; None: that stays.
+    """
+
+    name: str
+    owner: str
+    read: Mapping[str, str] | str | None = None
+    fields: Mapping[str, str] | None = None
+    is_owned: bool | None = None
+
+
+@dataclass
+class Change:
+    """What becomes of one entry.
+
+    Attributes:
+        stored: what the caller read of it, and
+        read_owner: whose it was.
+        write: what is written; None: nothing.
+        owner: its owner from now on; '': none; None: the owner stays.
+        past: the texts of its history, and the due times that were sent by hand, in place of what there is of
+            both; None: that stays.
+        error: the field of that name; '' removes it; None: so does a new definition or policy.
+        is_unscheduled: it leaves the schedule.
+        is_deleted: it is removed.
+        is_replaced: what is written is all there is of it, nothing of before stays.
+    """
+
+    name: str
+    stored: Stored
+    write: Write | None = None
+    read_owner: str = ""
+    owner: str | None = ""
+    past: tuple[Sequence[str], Sequence[str]] | None = None
+    error: str | None = None
+    is_unscheduled: bool = False
+    is_deleted: bool = False
+    is_replaced: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The word for it in apply_entries."""
+        if self.is_deleted or self.is_replaced:
+            return "delete" if self.is_deleted else "replace"
+        return "keep" if self.write is None and self.owner in (None, self.read_owner) else "save"
+
+    @property
+    def noted_for(self) -> str:
+        """The owner to whose names it is added, or from which it is removed if it is deleted; '': none."""
+        return self.read_owner if self.is_deleted else self.owner or ""
+
+    def row(self, owned: int) -> dict[str, Any]:
+        """Return its row in apply_entries; ``owned``: the place of its owner's names, 0 for none."""
+        stored, write = self.stored, self.write
+        row: dict[str, Any] = {"change": self.kind, "name": self.name, "owned": owned, "read": ""}
+        if stored.unread_bytes:
+            row["read"] = f"={stored.unread_bytes}"
+        elif stored.exists:
+            row["read"] = sha1_of_text(f"{texts_of(stored)}\0{self.read_owner}")
+        if self.kind in ("keep", "delete"):
+            return row
+        if self.owner is not None:
+            row["owner"] = self.owner
+        if self.is_unscheduled:
+            row["score"] = "remove"
+        is_new_text = False
+        if write is not None:
+            is_new_text = bool(write.definition or write.policy is not None)
+            if (write.meta or write.score is not None) and stored.exists and not stored.unread_bytes:
+                row["read_meta"] = sha1_of_text(stored.meta or "")
+            if write.score is not None and not self.is_unscheduled:
+                row["score"] = _exact(write.score)
+            if write.definition:
+                row["definition"] = write.definition
+            if write.policy is not None:
+                row["policy"] = write.policy
+            if write.meta:
+                row |= {"meta": write.meta, "is_meta_foreign": write.is_meta_foreign}
+        if self.error is not None or is_new_text:
+            row["error"] = self.error or ""
+        return row
 
 
 @dataclass
@@ -93,7 +186,10 @@ class Owners:
         """Return the owner of each entry; '': it wasn't applied from a file."""
         return self._store.parts.in_order(
             self._store.located(keys),
-            lambda groups: self._store.ask_all([read_owners(those) for _, those in groups]),
+            lambda groups: [
+                [*map(text_of, found)]
+                for found in self._store.ask_all([_READ_OWNERS.call(entries=those) for _, those in groups])
+            ],
         )
 
     def names_of(self, owner: str) -> set[str]:
@@ -223,12 +319,12 @@ class Owners:
     def _make(self, step: Sequence[_Step], applied: Applied) -> list[_Step]:
         """Make the changes of each part; return those that were refused, as the layout has changed."""
         store, left = self._store, list[_Step]()
-        questions = [
-            apply_entries(keys, some, calendars, keys.beside, is_checked=bool(some))
+        calls = [
+            apply_call(keys, some, calendars, keys.beside, is_checked=bool(some))
             for keys, some, calendars in step
         ]
         failed: RedisError | None = None
-        answers = store.try_all(questions)
+        answers = store.try_all(calls)
         for (keys, some, calendars), answer in zip(step, answers, strict=True):
             if isinstance(answer, RedisError):
                 failed = failed or answer
@@ -259,7 +355,7 @@ class Owners:
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
             with self._store.translating(besides=dict.fromkeys(sets, "set")):
-                return apply_entries(keys, changes, calendars, beside).run(self._store.client) or None
+                return apply_call(keys, changes, calendars, beside).run(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
         return self._store.rights.ask(
@@ -300,3 +396,70 @@ def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:
         owner, _, name = pair.partition("\t")
         owners.setdefault(name, set()).add(owner)
     return owners
+
+
+def apply_call(
+    part: Keys,
+    changes: Sequence[Change],
+    calendars: Sequence[CalendarChange],
+    beside: Callable[[str], Sequence[str]],
+    *,
+    is_checked: bool = True,
+) -> Call[str]:
+    """Return the call that makes all ``changes`` and those of ``calendars``, or none of them.
+
+    The reply is '', or the key of an entry or a calendar that has changed since it was read.
+
+    Arguments:
+        beside: returns the keys beside an entry that are replaced where a change has a past; those of
+            ``PAST`` come first.
+        is_checked: False: these are calendars alone, of a schedule that is divided.
+    """
+    gone, rows = list[str](), list[dict[str, Any]]()
+
+    def add(kind: str, place: int, content: Any) -> None:
+        rows.append({"kind": kind, "place": place, "content": content})
+
+    for change in changes:
+        if change.past is not None:
+            for place, (kind, texts) in enumerate(zip(PAST, change.past, strict=True), len(gone) + 1):
+                add(kind, place, texts)
+            gone += beside(change.stored.key)
+    for calendar in calendars:
+        if calendar.fields is not None:
+            gone.append(part.calendar(calendar.name))
+            if calendar.read is not None:
+                add("read", len(gone), calendar.read)
+            add("calendar", len(gone), calendar.fields)
+    owners = sorted({one.noted_for for one in changes} - {""})
+    owned = [part.owner(owner) for owner in owners]
+    place_of = {owner: place for place, owner in enumerate(owners, 1)}
+    owning = [one for one in calendars if one.is_owned is not None]
+    if owning:
+        owned.append(part.calendar_owners)
+    for calendar in owning:
+        pair = f"{calendar.owner}\t{calendar.name}"
+        add("own" if calendar.is_owned else "disown", len(owned), [pair])
+    entries = [change.stored.key for change in changes]
+
+    def read(reply: Any) -> str:
+        place = int(reply)
+        return "" if not place else entries[place - 1] if place > 0 else gone[-place - 1]
+
+    call = _APPLY_ENTRIES.call(
+        part if is_checked else NO_PART,
+        schedule=part.schedule,
+        wake=part.wake,
+        entries=entries,
+        gone=gone,
+        owned=owned,
+        changes=[one.row(place_of.get(one.noted_for, 0)) for one in changes],
+        beside=rows,
+    )
+    return call.reading(read)
+
+
+def _exact(score: float | None) -> str:
+    """Return ``score`` as scripts take it, with all its digits if it has more than RedBeat writes."""
+    text = score_text(score)
+    return text if score is None or float(text) == score else repr(score)

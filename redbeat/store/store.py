@@ -54,6 +54,7 @@ from redbeat.store.downgrades import read_downgraded
 from redbeat.store.fetching import FetchAhead
 from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
+from redbeat.store.messages import bodies_call, cancel_call, has_body
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
@@ -84,7 +85,6 @@ from redbeat.store.records import (
 )
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
-from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -1141,7 +1141,7 @@ class Store:
         """Cancel messages by their ids, and yield each that there was, JSON."""
         if not asked:
             return
-        answers = self.write_all([cancel_messages(part.keys, ids) for part, ids in asked])
+        answers = self.write_all([cancel_call(part.keys, ids) for part, ids in asked])
         apart: list[tuple[Part, list[str]]] = []
         for (part, ids), texts in zip(asked, answers, strict=True):
             found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
@@ -1149,7 +1149,7 @@ class Store:
             if bodiless := [one for one, text in found.items() if not has_body(text)]:
                 apart.append((part, bodiless))
         if apart:
-            self.write_all([take_bodies(part.keys, ids) for part, ids in apart])
+            self.write_all([bodies_call(part.keys, ids) for part, ids in apart])
 
     def _delete(
         self,

@@ -24,12 +24,11 @@ from redbeat.store.downgrades import read_downgraded
 from redbeat.store.fetching import CALL_ENTRIES
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Member, Members
+from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Orphans, Remains
-from redbeat.store.owners import Owners
+from redbeat.store.owners import Change, Owners, apply_call
 from redbeat.store.parts import Part
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
-from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
-from redbeat.store.scripts.owners import Change, apply_entries
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited
@@ -413,12 +412,12 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
     def messages(text: str) -> list[NewMessage]:
         return [NewMessage(one, 9e9, "{}", "{}", text, MessageTexts(text, "")) for one in ("one", "two")]
 
-    store_messages(KEYS, messages("old")).run(client)
+    store_call(KEYS, messages("old")).run(client)
     for task_id in gone:
         client.delete(KEYS.stored_message(task_id))
         client.zrem(KEYS.later, KEYS.stored_message(task_id))
     before = everything(client)
-    assert store_messages(KEYS, messages("new"), must_exist=True).run(client) == (0 if gone else 2)
+    assert store_call(KEYS, messages("new"), must_exist=True).run(client) == (0 if gone else 2)
     stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
     assert everything(client) == before if gone else stored == ["new", "new"]
 
@@ -431,7 +430,7 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
     [read] = Store(app).read_entries([key])[1]
     client.hset(key, "meta", recorded)
     change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
-    assert apply_entries(KEYS, [change], [], KEYS.beside).run(client) == key
+    assert apply_call(KEYS, [change], [], KEYS.beside).run(client) == key
     assert client.hget(key, "meta") == recorded
 
 
@@ -439,7 +438,7 @@ def test_message_that_was_stored_again_since_it_was_seen_is_not_cancelled(
     app: Celery, client: redis.Redis
 ) -> None:
     texts, store = MessageTexts("{}"), LaterStore(app)
-    store_messages(KEYS, [NewMessage("one", 9e9, "{}", "{}", "newer", texts)]).run(client)
+    store_call(KEYS, [NewMessage("one", 9e9, "{}", "{}", "newer", texts)]).run(client)
     assert [store.cancel(["one"], seen) for seen in ("older", "newer")] == [[None], [texts]]
 
 
