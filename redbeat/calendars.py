@@ -34,6 +34,7 @@ from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.store.calendars import Calendars
+from redbeat.store.entries import Entries
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -216,7 +217,7 @@ class Calendar(Exclusions):
         store = Store(self.app)
         for page in Members(store).scan():
             keys = [store.keys.entry_of(member) for member, _ in page]
-            store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before, new))
+            Entries(store).write(keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:
         """Remove the calendar, if it is stored.
@@ -329,7 +330,7 @@ def find_users(
     users: dict[str, set[str]] = {}
     for page in Members(store).scan():
         keys = [store.keys.entry_of(member) for member, _ in page]
-        _, found = store.read_entries([key for key in keys if key not in without])
+        _, found = Entries(store).read([key for key in keys if key not in without])
         for stored in found:
             for name in names_in(stored).intersection(names_in(stored) if names is None else names):
                 users.setdefault(name, set()).add(store.keys.name(stored.key))

@@ -83,6 +83,7 @@ from redbeat.process.memory import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.downgrades import bring_back
+from redbeat.store.entries import Entries
 from redbeat.store.layouts import Layouts
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
@@ -949,7 +950,7 @@ class RedBeatScheduler(Scheduler):
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
         store = Store(self.app) if self._is_bare else self.store
-        for stored in store.of_all_parts().window(store.config.batch_size):
+        for stored in Entries(store.of_all_parts()).window(store.config.batch_size):
             try:
                 entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

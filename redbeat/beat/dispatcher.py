@@ -66,6 +66,7 @@ from redbeat.process.containment import let_through
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.commits import CommitStream
+from redbeat.store.entries import Entries
 from redbeat.store.records import (
     NOWHERE,
     Committed,
@@ -600,7 +601,7 @@ class Dispatcher:
     def _has_changed(self, run: OrdinaryRun) -> bool:
         """Return True if the entry of ``run`` is stored otherwise than it was planned by."""
         claimed = run.claimed
-        _, [stored] = self._store.read_entries([claimed.key])
+        _, [stored] = Entries(self._store).read([claimed.key])
         found = stored.definition, stored.policy, stored.meta
         return found != (claimed.definition, claimed.policy, claimed.meta)
 

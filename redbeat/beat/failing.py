@@ -22,6 +22,7 @@ from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.containment import let_through
+from redbeat.store.entries import Entries
 from redbeat.store.events import Events
 from redbeat.store.histories import Histories
 from redbeat.store.records import Fence, Stored, Write
@@ -84,7 +85,7 @@ def _pause(
         return entry.plan_save(stored, now)
 
     try:
-        store.write_entries([key], decide, fence)
+        Entries(store).write([key], decide, fence)
     except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
         raise
     except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's

@@ -45,6 +45,7 @@ from redbeat.log.text import shorten
 from redbeat.process.background import surviving
 from redbeat.process.containment import let_through
 from redbeat.store.chunks import in_chunks
+from redbeat.store.entries import Entries
 from redbeat.store.owners import Owners
 from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.rights import EVICTION
@@ -264,7 +265,7 @@ def store_statics(
         logger.info(
             "beat: Removing old static schedule entry '%s'.", name, extra=STATIC_REMOVED.of(entry=name)
         )
-    store.delete_entries(gone, fence)
+    Entries(store).delete(gone, fence)
     update({name: one for name, one in statics.entries.items() if is_here(name)})
     note_statics(store, fence, owners[0], replace(plan, added=tuple(filter(is_here, plan.added))))
 
@@ -330,7 +331,7 @@ def _store_chunk(
         outcomes = save_by_calendars(
             store,
             made.values(),
-            lambda: store.write_entries(list(made), decide, fence, are_new=are_new),
+            lambda: Entries(store).write(list(made), decide, fence, are_new=are_new),
         )
     except StoreRefused as exc:
         if not isinstance(exc.__cause__, RequestBroken):

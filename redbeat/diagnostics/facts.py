@@ -24,6 +24,7 @@ from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
+from redbeat.store.entries import Entries
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
 from redbeat.store.runs import Runs
@@ -76,7 +77,7 @@ def read_facts(app: Any, name: str) -> Facts:
     status = read_status(app)
     with Store.hasty(app) as store:
         key = config.keys.entry(name)
-        stored = store.read_entry(key)[1]
+        stored = Entries(store).read_one(key)[1]
         if not stored.exists:
             raise EntryNotFound(f"{key}: there is no such entry.", key)
         entry, problem = None, ""

@@ -16,7 +16,8 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
 from redbeat.store.chunks import in_chunks
-from redbeat.store.store import Outcome, Store
+from redbeat.store.entries import Entries, Outcome
+from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -71,7 +72,7 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
         found = save_by_calendars(
             store,
             by_key.values(),
-            lambda: store.write_entries(
+            lambda: Entries(store).write(
                 list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
             ),
         )
@@ -118,7 +119,7 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
             if problem and not is_message:
                 raise EntryError(problem, str(name))
         keys = [store.keys.entry_of(name) for name in chunk]
-        deleted += store.delete_entries(keys)
+        deleted += Entries(store).delete(keys)
 
     _each_chunk(names, delete_chunk, progress)
     return deleted

@@ -71,6 +71,7 @@ from redbeat.policy.policy import (
 )
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
+from redbeat.store.entries import Entries
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -254,7 +255,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         if not isinstance(key, str):
             raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
-        now, stored = Store(app).read_entry(ensure_conf(app).keys.entry_of(key))
+        now, stored = Entries(Store(app)).read_one(ensure_conf(app).keys.entry_of(key))
         entry = decode_entry(cls, stored, app)
         entry.seen_at = now
         return entry
@@ -403,7 +404,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             return self.plan_save(stored, now)
 
         # an entry that was loaded or saved before is stored
-        write = partial(store.write_entry, self.key, plan, may_be_new=loaded is None)
+        write = partial(Entries(store).write_one, self.key, plan, may_be_new=loaded is None)
         save_by_calendars(store, [self], write)
         self.known_last_run_at = self.last_run_at
         return self
@@ -413,7 +414,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         store, tried = Store(self.app), copy(self)  # as planning changes last_run_at
 
         def plan() -> None:
-            now, (stored,) = store.read_entries([self.key])
+            now, (stored,) = Entries(store).read([self.key])
             if if_unchanged:
                 self._check_unchanged(self.stored, stored)
             plan_save(tried, stored, now)
@@ -434,7 +435,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             self.__dict__.update(entry.__dict__)
             return write
 
-        Store(self.app).write_entries([self.key], plan)
+        Entries(Store(self.app)).write([self.key], plan)
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
@@ -456,7 +457,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         if store.keys.message_id(self.key) is None:
             _check_name(self)
             Unrun(store).note_deletion(self.key)
-        store.delete_entries([self.key])
+        Entries(store).delete([self.key])
         self.seen_at = None
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
@@ -518,7 +519,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
                 self.seen_at = now
             return write
 
-        Store(self.app).write_entries([self.key], plan)
+        Entries(Store(self.app)).write([self.key], plan)
 
     def encode(self, stored: Stored) -> str:
         """Return the definition's JSON, with the unknown keys of the stored one.
@@ -604,7 +605,7 @@ def load_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> Re
 
 
 def _read(store: Store, key: str) -> Stored:
-    return store.read_entries([key])[1][0]
+    return Entries(store).read([key])[1][0]
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:

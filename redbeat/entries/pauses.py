@@ -17,6 +17,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError, EntryNotFound
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.store.chunks import in_chunks
+from redbeat.store.entries import Entries
 from redbeat.store.events import Events
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -218,7 +219,7 @@ def _change_many(
 
     for chunk in in_chunks(names):
         some = dict.fromkeys(chunk)
-        store.write_entries([store.keys.entry_of(name) for name in some], plan)
+        Entries(store).write([store.keys.entry_of(name) for name in some], plan)
         done += len(some)
         if progress is not None:
             progress(done)

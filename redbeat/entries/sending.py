@@ -26,6 +26,7 @@ from redbeat.policy.headers import headers_of
 from redbeat.runs.limits import limits_of
 from redbeat.runs.progress import holder_in_words
 from redbeat.runs.tracking import is_tracked
+from redbeat.store.entries import Entries
 from redbeat.store.histories import Histories
 from redbeat.store.records import Held, TrackedRun, score_text
 from redbeat.store.runs import Runs
@@ -82,7 +83,7 @@ def send(
         EntryError: it is the entry of a stored message.
     """
     store, task_id = Store(entry.app), str(overrides["task_id"])
-    store.refuse_messages([entry.key])
+    Entries(store).refuse_messages([entry.key])
     run = _reserve(entry, store, task_id, due, overrides, now)
     if record is not None:
         Histories(store).add(entry.key, record, now)

@@ -22,6 +22,7 @@ from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.layout import shards_named
 from redbeat.store.beats import Beats
+from redbeat.store.entries import Entries
 from redbeat.store.lock_tokens import beat_of, holder_of
 from redbeat.store.records import Vitals, by_one_clock, sum_of
 from redbeat.store.store import Store
@@ -297,7 +298,7 @@ def _without_disabled(store: Store, found: Status) -> Status:
     if (found.seconds_since(found.oldest_due) or 0) < SILENT_AFTER_SECONDS:
         return found
     try:
-        due = store.window(MAX_DUE_READ + 1)
+        due = Entries(store).window(MAX_DUE_READ + 1)
     except StoreRefused:  # this user may read who leads, and no entries
         return found
     now = found.now.timestamp()

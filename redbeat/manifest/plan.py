@@ -43,6 +43,7 @@ from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.store.chunks import in_chunks
+from redbeat.store.entries import Entries
 from redbeat.store.owners import Change, Owners
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -232,7 +233,7 @@ def read_with_owners(
     found: list[tuple[Stored, str]] = []
     now = datetime.now(timezone.utc)
     for chunk in in_chunks(keys):
-        now, stored = store.read_entries(chunk)
+        now, stored = Entries(store).read(chunk)
         found += zip(stored, Owners(store).read(chunk), strict=True)
         if progress is not None:
             progress(len(found))
@@ -343,7 +344,7 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
             for change in plan.changes
             if change.write is not None and (is_done or change.stored.key in applied.written)
         ]
-        store.add_records(writes, {stored.key: plan.read_at for stored, _ in writes})
+        Entries(store).add_records(writes, {stored.key: plan.read_at for stored, _ in writes})
     if not is_done:
         changed = applied.changed or ""
         name, told = store.keys.name(changed), applied.told

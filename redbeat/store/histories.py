@@ -15,12 +15,13 @@ from typing import Any
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.log.logger import logger
+from redbeat.store.entries import Entries, record_text
 from redbeat.store.locks import LockKey
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts.script import Script
-from redbeat.store.store import Store, record_text
+from redbeat.store.store import Store
 
 #: the longest record that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
@@ -118,7 +119,7 @@ class Histories:
 
         def write(located: str) -> None:
             with store.translating(store.keys.beside(located)[0], "list"):
-                store.record_with(store.client, located, record, at)
+                Entries(store).record_with(store.client, located, record, at)
 
         def take_back(located: str) -> bool:
             history, *_ = store.keys.beside(located)

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored, sha1_of_text
+from redbeat.store.entries import Entries
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence, Stored, Write, lock_status_of, score_text, text_of, texts_of
 from redbeat.store.rights import REMAINS
@@ -263,7 +264,7 @@ class Owners:
 
         def make() -> None:
             store, checked = self._store, fence
-            if change == "add" and store.are_elsewhere([*map(store.keys.entry, names)]):
+            if change == "add" and Entries(store).are_elsewhere([*map(store.keys.entry, names)]):
                 store, checked = store.of_all_parts(), Fence()
             for part, chunk in store.parts.chunks(names):
                 statics, owners = part.keys.statics, part.keys.static_owners

@@ -14,6 +14,7 @@ from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import DeclarationError
 from redbeat.log.text import printable
 from redbeat.store.chunks import in_chunks
+from redbeat.store.entries import Entries
 
 
 def check_static_entries(context: Context) -> Iterator[Finding]:
@@ -52,7 +53,7 @@ def check_declared(context: Context) -> Iterator[Finding]:
         )
     places = {context.store.keys.entry(name): entry.place for name, entry in found.entries.items()}
     for chunk in in_chunks(list(places)):
-        for stored in context.store.read_entries(chunk)[1]:
+        for stored in Entries(context.store).read(chunk)[1]:
             if not stored.exists:
                 yield Finding(
                     Severity.NOTE,

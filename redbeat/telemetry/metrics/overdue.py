@@ -23,6 +23,7 @@ from redbeat.keys import Keys
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
+from redbeat.store.entries import Entries
 from redbeat.store.figures import Figures
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
@@ -87,7 +88,7 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
     if not candidates:
         return {}
     app = store.config.app
-    _, found = store.read_entries(candidates)
+    _, found = Entries(store).read(candidates)
     at_work, failing = Runs(store).read(candidates), Runs(store).failing(candidates)
     histories = Histories(store).newest(candidates, MAX_HISTORY)
     judged: dict[str, float | None] = {}
@@ -170,7 +171,7 @@ def streaks_of(store: Store, parts: Sequence[Keys], limit: int, now: float) -> d
     counts = dict(zip(entries, Runs(store).failing(entries), strict=True))
     # somebody has reset the count, or deleted the entry
     figures.forget_streaks([key for key, count in counts.items() if not count])
-    _, found = store.read_entries([key for key, count in counts.items() if count])
+    _, found = Entries(store).read([key for key, count in counts.items() if count])
     app, moment = store.config.app, moment_of(now)
     running = [one.key for one in found if _runs_at(one, moment, app)]
     return {keys: {keys.name(key): counts[key] for key in running if keys.owns(key)} for keys in parts}

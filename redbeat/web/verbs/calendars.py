@@ -35,6 +35,7 @@ from redbeat.manifest.calendar_documents import (
 )
 from redbeat.schedules.exclusions import spelled
 from redbeat.store.calendars import Calendars
+from redbeat.store.entries import Entries
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 from redbeat.web.background import Background, Result, Tell
@@ -137,7 +138,7 @@ def _survey(app: Any, tell: Tell[Survey]) -> Survey:
         names, is_complete = [], False
     documents = _summaries(app, names, pace)
     for page in Members(store).scan():
-        _, found = store.read_entries([store.keys.entry_of(member) for member, _ in page])
+        _, found = Entries(store).read([store.keys.entry_of(member) for member, _ in page])
         for stored in found:
             for name in names_in(stored):
                 users[name] += 1

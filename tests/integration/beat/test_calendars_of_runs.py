@@ -17,6 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
+from redbeat.store.entries import Entries
 from redbeat.store.records import Commit, Fence
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
@@ -124,7 +125,7 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Calendar("holidays", [today()], app=app).save()
-    write_entries, saves = Store.write_entries, []
+    write_entries, saves = Entries.write, []
 
     def write(*args: Any, **options: Any) -> Any:
         saves.append(args)
@@ -133,7 +134,7 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
             Calendar("holidays", [today(9)], app=app).save()
         return write_entries(*args, **options)
 
-    monkeypatch.setattr(Store, "write_entries", write)
+    monkeypatch.setattr(Entries, "write", write)
     excluding(app).save()
     assert score_of(client, "entry") == pytest.approx(server_now(client) + 3600, abs=10)
 

@@ -52,7 +52,7 @@ def hourly(app: Celery, name: str = "entry", **fields: Any) -> Entry:
 def test_save_of_a_new_entry_takes_one_round_trip_and_keeps_the_runs_of_an_existing_one(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
+    monkeypatch.setattr("redbeat.store.entries.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
     ran_at, due = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), server_now(client) + 99
     write_raw(client, "new-4", meta=meta_json(ran_at, 7), score=due)
     hourly(app, "first").save()
@@ -137,7 +137,7 @@ def words(commands: list[str]) -> Counter[str]:
 def test_save_many_takes_at_most_two_round_trips_and_one_wake_up_a_chunk(
     app: Celery, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
+    monkeypatch.setattr("redbeat.store.entries.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
     numbers = range(1600)
 
     def trips(act: Callable[[], Any]) -> int:

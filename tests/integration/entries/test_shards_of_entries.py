@@ -10,6 +10,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics.downgrade import examine
 from redbeat.errors import ConfigurationError, EntryNotFound
+from redbeat.store.entries import Entries
 from redbeat.store.members import Members
 from tests.support.command_line import call
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
@@ -48,7 +49,7 @@ def test_entry_and_its_records_are_in_the_shard_of_its_name(at: Sharded) -> None
 def test_bulk_operations_take_one_round_trip_a_node(at: Sharded) -> None:
     entries = make(at, 500)
     with at.counting() as sent:
-        _, found = at.store.read_entries([entry.key for entry in entries])
+        _, found = Entries(at.store).read([entry.key for entry in entries])
         assert sent() == at.nodes
     assert [stored.key for stored in found] == [entry.key for entry in entries], "in their order"
     others = [Entry(f"new-{number}", "echo", 60, app=at.app) for number in range(500)]

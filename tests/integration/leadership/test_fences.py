@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
 from redbeat.store.downgrades import bring_back_call
+from redbeat.store.entries import delete_call, save_call
 from redbeat.store.records import (
     NO_HISTORIES,
     Fence,
@@ -28,7 +29,6 @@ from redbeat.store.records import (
 )
 from redbeat.store.runs import Settlement, settle_call
 from redbeat.store.scripts.script import Script
-from redbeat.store.store import delete_call, save_call
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
 from tests.support.schedule import LOCK, SCHEDULE, STATICS

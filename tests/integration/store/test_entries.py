@@ -21,6 +21,7 @@ from redbeat.keys import Keys
 from redbeat.store.calendars import Calendars
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
+from redbeat.store.entries import Entries
 from redbeat.store.fetching import CALL_ENTRIES
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Member, Members
@@ -77,7 +78,7 @@ def commit_all(store: Store, names: list[str]) -> list[Any]:
 
 
 def read_all(store: Store, names: list[str]) -> list[Any]:
-    return store.read_entries([KEYS.about(name).entry for name in names])[1]
+    return Entries(store).read([KEYS.about(name).entry for name in names])[1]
 
 
 def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
@@ -86,7 +87,7 @@ def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
     written = {"meta_sha1": hashlib.sha1(b"{}").hexdigest()}
     for fields in ({}, written, {**written, "revision": ""}):
         client.hset(KEYS.entry("one"), mapping={"meta": "{}", **fields})
-        [stored] = Store(app).read_entries([KEYS.entry("one")])[1]
+        [stored] = Entries(Store(app)).read([KEYS.entry("one")])[1]
         assert (stored.is_meta_foreign, bool(stored.revision)) == (not fields, "revision" in fields)
 
 
@@ -109,7 +110,7 @@ def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:
 
 
 def delete_all(store: Store, names: list[str]) -> list[Any]:
-    return [1] * store.delete_entries([KEYS.about(name).entry for name in names])
+    return [1] * Entries(store).delete([KEYS.about(name).entry for name in names])
 
 
 def read_all_owners(store: Store, names: list[str]) -> list[Any]:
@@ -172,7 +173,7 @@ def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
         texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
         expected.append(DueEntry(key, str(number + 1), **texts, score=str(number + 1), **others))
     assert Store(app).fetch_due(Fence(), 1000).rows == expected
-    found = Store(app).read_entries([row.key for row in expected])[1]
+    found = Entries(Store(app)).read([row.key for row in expected])[1]
     texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
     assert [*map(texts_of, found)] == [*map(texts_of, expected)]
     scores = [(one.score, one.key) for one in found if one.type is KeyType.HASH]
@@ -360,24 +361,24 @@ def test_members_of_two_shards_come_in_one_order(sharded: Store, chance: random.
         sharded.client.zrem(sharded.parts.of(member).keys.schedule, member)
         assert Members(sharded).place_after(member, score) == place, "it is gone"
         sharded.client.zadd(sharded.parts.of(member).keys.schedule, {member: score})
-    _, found = sharded.read_entries([key for key, _ in rows])
+    _, found = Entries(sharded).read([key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
 
 def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store, client: redis.Redis) -> None:
     of_each = [[part.keys.entry(name) for name in names_in(part, sharded, 9)] for part in sharded.parts]
     keys = [*chain.from_iterable(zip(*of_each, strict=True))]
-    outcomes = sharded.write_entries(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
+    outcomes = Entries(sharded).write(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
     assert outcomes == ["new"] * 18
     assert [client.zcard(part.keys.schedule) for part in sharded.parts] == [9, 9]
     assert Members(sharded).scores_of(keys) == [5.0] * 18
-    assert sharded.read_entry(keys[1])[1].score == 5.0
+    assert Entries(sharded).read_one(keys[1])[1].score == 5.0
     seen = 0
     while members := Members(sharded).first(4):
         seen += len(members)
         Members(sharded).remove(members)
     assert seen == 18
-    assert sharded.delete_entries(keys) == 18
+    assert Entries(sharded).delete(keys) == 18
     assert client.keys("*}:[0-9]*") == []
 
 
@@ -427,7 +428,7 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
 ) -> None:
     key, recorded = KEYS.entry("one"), '{"total_run_count": 1}'
     write(client, key, 5.0, {"definition": DEFINITION, "meta": "{}"})
-    [read] = Store(app).read_entries([key])[1]
+    [read] = Entries(Store(app)).read([key])[1]
     client.hset(key, "meta", recorded)
     change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
     assert apply_call(KEYS, [change], [], KEYS.beside).run(client) == key
@@ -458,7 +459,7 @@ def test_save_of_an_entry_that_another_program_writes_all_the_time_ends_with_an_
         return Write(DEFINITION, "{}", 5.0)
 
     with pytest.raises(EntryError, match="redbeat:one: changed by somebody else 100 times"):
-        Store(app).write_entries([KEYS.entry("one")], decide)
+        Entries(Store(app)).write([KEYS.entry("one")], decide)
     assert tries == [*range(1, 101)]
     assert client.hget(KEYS.entry("one"), "definition") == "100"
 

@@ -20,7 +20,7 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.bulk import SaveResult
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
-from redbeat.store import store
+from redbeat.store import entries as rows
 from redbeat.store.records import Stored, Write
 from tests.support.ticks import fake_redis_app, memory_app
 
@@ -292,7 +292,7 @@ def test_save_many_plans_a_chunk_again_after_a_concurrent_write(fake_app: Celery
 def test_save_many_gives_up_on_an_entry_that_changes_each_time(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_SAVE_ATTEMPTS", 9)
+    monkeypatch.setattr(rows, "MAX_SAVE_ATTEMPTS", 9)
     client, turns = fake_app.redbeat_redis, iter(range(10**6))
 
     def write() -> None:
@@ -307,14 +307,14 @@ def test_save_many_gives_up_on_an_entry_that_changes_each_time(
 def test_save_many_uses_the_server_clock_and_reads_an_old_one_again(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, passed: int
 ) -> None:
-    server_times, ask = count(5e9, 7200), store.read_call
+    server_times, ask = count(5e9, 7200), rows.read_call
 
     def ask_in_2128(*args: Any, **options: Any) -> Any:
         question = ask(*args, **options)
         return replace(question, read=lambda reply: (next(server_times), question.read(reply)[1]))
 
-    monkeypatch.setattr(store, "read_call", ask_in_2128)
-    monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
+    monkeypatch.setattr(rows, "read_call", ask_in_2128)
+    monkeypatch.setattr(rows, "CLOCK_SECONDS", clock_seconds)
     Entry.save_many(made(fake_app, number) for number in range(600))
     for number, later in ((0, 0), (599, passed)):
         score = fake_app.redbeat_redis.zscore("redbeat::schedule", f"redbeat:entry-{number}")

@@ -1,0 +1,617 @@
+"""Entries in Redis, as rows: read, written and deleted.
+
+Invariant: a value is overwritten only if it is the one that the writer has read (compare and set). So an
+entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import chain
+from operator import itemgetter, methodcaller
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from redbeat.config.config import RedBeatConfig
+from redbeat.connection.retry import is_no_permission
+from redbeat.connection.waiting import give_way
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryError,
+    EntryNotFound,
+    LayoutChanged,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
+from redbeat.keys import Keys
+from redbeat.store.chunks import in_chunks
+from redbeat.store.downgrades import read_downgraded
+from redbeat.store.messages import bodies_call, cancel_call, has_body
+from redbeat.store.missing_rights import naming_missing_rights
+from redbeat.store.parts import Part
+from redbeat.store.records import (
+    Fence,
+    LockStatus,
+    Stored,
+    Write,
+    digest_of,
+    lock_status_of,
+    score_text,
+    stored_of,
+    text_of,
+    texts_of,
+)
+from redbeat.store.rights import HISTORIES, REMAINS
+from redbeat.store.scripts.script import Call, Script
+
+if TYPE_CHECKING:
+    from redbeat.store.store import Store
+
+_READ_ENTRIES, _SAVE_ENTRIES = Script("read_entries"), Script("save_entries")
+_DELETE_ENTRIES = Script("delete_entries")
+
+#: how long after reading the server's clock its time is computed by the local clock
+CLOCK_SECONDS = 1.0
+
+#: clocks of nodes that differ by less, as far as is known, count as one
+SAME_CLOCK_SECONDS = 0.1
+
+#: how often a save reads and decides again at most because the entry has changed meanwhile
+MAX_SAVE_ATTEMPTS = 100
+
+
+class _Recent:
+    """What the stores of one app have found last, by which the next save may do without reading.
+
+    Attributes:
+        clocks: the local clock and the server's, when that was last read; in a cluster those of its nodes, by
+            their addresses, as each has its own.
+        was_new: the last entry that was saved by itself was new.
+    """
+
+    was_new = False
+
+    def __init__(self) -> None:
+        self.clocks: dict[str | None, tuple[float, datetime]] = {}
+
+
+_RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
+
+#: what a write did: the entry was new, was changed, or was the same already and wasn't written
+Outcome = Literal["new", "changed", "same"]
+
+
+class Entries:
+    """The entries of ``store``, by their keys.
+
+    Every method raises what the store's do: StoreUnavailable when Redis can't be reached, say.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent = _RECENT.setdefault(store.config, _Recent())
+
+    def read(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and the entries under ``keys``, in their order.
+
+        At most 500 are read in one round trip a node, whatever their parts are. What isn't there is looked
+        for again: it may be on its way to another part, or the layout has changed.
+        """
+        layout = self._store.layout
+        read_at = self._store.located(keys) if layout.is_moving else [*keys]
+        now, stored = self.read_at(read_at)
+        while gone := [place for place, one in enumerate(stored) if not one.exists]:
+            located = zip(gone, self._store.located([keys[place] for place in gone]), strict=True)
+            # one that was located before it was read, and still is there, doesn't exist
+            moved = {place: key for place, key in located if key != read_at[place]}
+            if moved:
+                now, found = self.read_at([*moved.values()])
+                for (place, key), one in zip(moved.items(), found, strict=True):
+                    read_at[place], stored[place] = key, one if one.exists else stored[place]
+            elif self._store.has_changed(layout, len(keys)):
+                layout, read_at = self._store.layout, [""] * len(keys)
+            else:
+                break
+        return now, stored
+
+    def read_at(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
+        now = datetime.now(timezone.utc)
+
+        def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
+            nonlocal now
+            found = self._read_groups(groups)
+            for (part, _), (seconds, _) in zip(groups, found, strict=True):
+                now = datetime.fromtimestamp(seconds, timezone.utc)
+                self._recent.clocks[self._store.node_of(part.keys)] = time.monotonic(), now
+            return (stored for _, stored in found)
+
+        stored = self._store.parts.in_order(keys, read)
+        return now, stored
+
+    def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        """Read entries of some parts; keys among them that aren't entries', and that this user may not read,
+        count as missing.
+
+        Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
+        of a user who may read entries, but not RedBeat's own keys.
+        """
+        try:
+            return self._ask_for(groups)
+        except StoreRefused as exc:
+            foreign = {key for part, keys in groups for key in keys if not part.keys.may_be_entry(key)}
+            if not foreign or not is_no_permission(exc.__cause__):
+                raise
+        read = self._ask_for([(part, [key for key in keys if key not in foreign]) for part, keys in groups])
+        answers: list[tuple[float, list[Stored]]] = []
+        for (_, keys), (seconds, found) in zip(groups, read, strict=True):
+            left = iter(found)
+            answers.append((seconds, [Stored(key) if key in foreign else next(left) for key in keys]))
+        return answers
+
+    def _ask_for(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        entry_bytes = self._store.config.max_entry_bytes
+        return self._store.ask_all([read_call(part.keys, keys, entry_bytes) for part, keys in groups])
+
+    def read_one(self, key: str) -> tuple[datetime, Stored]:
+        """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
+        now, (stored,) = self.read([key])
+        if stored.exists and stored.score is None:
+            key = stored.key  # it may have been moved to another part
+            keys = self._store.parts.of(key).keys
+            with self._store.translating():
+                stored.score = self._store.client.zscore(keys.schedule, keys.name(key))
+            if stored.score is None and key in (away := read_downgraded(self._store)):
+                stored.score, stored.is_away = away[key] or 0.0, True
+            if stored.score is None and keys.message_id(key) is not None:
+                later = keys.later
+                with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
+                    stored.score = self._store.ask(lambda client: client.zscore(later, key), later)
+        return now, stored
+
+    def refuse_messages(self, keys: Iterable[str]) -> None:
+        """Raise EntryError if the entry under one of ``keys`` has a stored message.
+
+        That is sent as it is, or cancelled, and nothing else.
+        """
+        for key in keys:
+            task_id = self._store.keys.message_id(key)
+            if task_id is None:
+                continue
+            with self._store.translating(key, "hash"):
+                has_message = self._store.client.hstrlen(key, "message")
+            if has_message:
+                raise EntryError(
+                    f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "
+                    f"(celery redbeat later cancel {task_id}), and sent anew.",
+                    key,
+                )
+
+    def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return what ``read`` returns if none of them exists, without asking the server."""
+        since = time.monotonic() - CLOCK_SECONDS
+        clocks, parts = self._recent.clocks, self._store.parts
+        if not self._store.config.is_cluster or len(keys) < len(parts):
+            nodes = {*self._nodes_of(keys)}
+        else:  # all parts' in any case
+            nodes = {self._store.node_of(part.keys) for part in parts}
+        read = [clocks.get(node) for node in nodes]
+        fresh = [one for one in read if one is not None and one[0] > since]
+        if len(fresh) < len(read):
+            return self.read_at(keys)
+        read_at, now = fresh[-1]
+        return now + timedelta(seconds=time.monotonic() - read_at), [Stored(key) for key in keys]
+
+    def _nodes_of(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the address of the node that has each of these entries; None: it is one server."""
+        if not self._store.config.is_cluster:
+            return [None] * len(keys)
+        parts = [self._store.parts.of(key).keys for key in keys]
+        each = {part.prefix: part for part in parts}  # they are few, and each takes some time
+        nodes = {prefix: self._store.node_of(part) for prefix, part in each.items()}
+        return [nodes[part.prefix] for part in parts]
+
+    def _times_of(self, keys: Sequence[str], now: datetime) -> list[datetime]:
+        """Return the time of the clock by which each of these entries is due.
+
+        Arguments:
+            now: the server's, when the entries were read; in a cluster that of one of its nodes.
+        """
+        at, clocks = time.monotonic(), self._recent.clocks
+        offsets = [told.timestamp() - read_at for read_at, told in clocks.values()]
+        if (
+            not self._store.config.is_cluster
+            or not offsets
+            or max(offsets) - min(offsets) < SAME_CLOCK_SECONDS
+        ):
+            return [now] * len(keys)
+        read = [clocks.get(node, (at, now)) for node in self._nodes_of(keys)]
+        return [told + timedelta(seconds=at - read_at) for read_at, told in read]
+
+    def write(
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+        *,
+        are_new: bool = False,
+    ) -> list[Outcome]:
+        """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
+
+        Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
+        are. If somebody else has written one of these in between, all of them are read and decided again.
+        ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
+        written; a write that changes nothing isn't made.
+
+        With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
+        none is written, and the chunk is read and decided again.
+
+        While entries move to other parts, a store of one part writes them as an application does: each
+        where it is, and whoever leads that part.
+
+        Returns what became of each entry, in the order of ``keys``.
+
+        Raises:
+            EntryNotFound: ``must_exist``, and there is no entry.
+            EntryCorrupt: the key holds something that is no hash.
+            EntryError: somebody else has changed the entries at each attempt.
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        outcomes: list[Outcome] = []
+        try:
+            for chunk in in_chunks(keys):
+                outcomes += self._write_chunk(chunk, decide, fence, are_new)
+        except StoreRefused as exc:
+            raise naming_missing_rights(self._store, exc) from exc.__cause__
+        return outcomes
+
+    def write_one(
+        self, key: str, decide: Callable[[Stored, datetime], Write | None], *, may_be_new: bool
+    ) -> None:
+        """Do what ``write`` does, for one entry.
+
+        With ``may_be_new`` it is assumed to be new if the last one that this app has saved so was: entries
+        that are saved one after the other are often all new.
+        """
+        are_new = may_be_new and self._recent.was_new
+        self._recent.was_new = self.write([key], decide, are_new=are_new) == ["new"]
+
+    def _write_chunk(
+        self,
+        keys: Sequence[str],
+        decide: Callable[[Stored, datetime], Write | None],
+        fence: Fence,
+        are_new: bool,
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = ["same"] * len(keys)
+        places: Sequence[int] = range(len(keys))  # those that aren't written yet
+        changed_key = keys[0] if keys else ""
+        for attempt in range(MAX_SAVE_ATTEMPTS):
+            those = [keys[place] for place in places]
+            if self.are_elsewhere(those):
+                whole = Entries(self._store.of_all_parts())
+                rest = whole._write_chunk(those, decide, Fence(), are_new=False)
+                for place, outcome in zip(places, rest, strict=True):
+                    outcomes[place] = outcome
+                return outcomes
+            layout = self._store.config.layout
+            located = self._store.located(those)
+            is_guess = are_new and not attempt and not layout.is_moving and located == those
+            now, found = self._foresee_new(located) if is_guess else self.read_at(located)
+            times = self._times_of(located, now)
+            if layout.is_moving and self._have_moved(those, found):
+                continue
+            self.refuse_messages(one.key for one in found if one.exists)
+            try:
+                decided = self._decide(those, found, times, decide)
+            except EntryNotFound:
+                if self._store.has_changed(layout, 1):
+                    continue
+                raise
+            writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
+            if self._store.config.layout != layout:
+                continue  # this thread or another one has learned of it, and entries may be elsewhere
+            try:
+                by_key = dict(zip(located, times, strict=True))
+                unwritten = self._write(writes, by_key, fence) if writes else {}
+            except LayoutChanged:
+                if self._store.part is None:
+                    raise
+                continue  # the part isn't one any more
+            left: list[int] = []
+            for place, stored, write in zip(places, found, decided, strict=True):
+                if stored.key in unwritten:
+                    left.append(place)
+                    changed_key = unwritten[stored.key]
+                else:
+                    outcomes[place] = "same" if write is None else _outcome(stored, write)
+            if not left:
+                return outcomes
+            places = left
+        raise EntryError(
+            f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
+            "saved; look for a program that writes it all the time.",
+            changed_key,
+        )
+
+    def are_elsewhere(self, keys: Sequence[str]) -> bool:
+        """Tell whether any of these entries may be elsewhere than in the one part of this store."""
+        layout = self._store.config.layout
+        if self._store.part is None or not layout.generation:
+            return False
+        if layout.is_moving:
+            return True
+        here = self._store.part.keys
+        return any(
+            not key == layout.keys.entry(name) == here.entry(name)
+            for key, name in zip(keys, map(layout.name_of, keys), strict=True)
+        )
+
+    def _have_moved(self, keys: Sequence[str], found: Sequence[Stored]) -> bool:
+        """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
+        gone = [(key, stored.key) for key, stored in zip(keys, found, strict=True) if not stored.exists]
+        return bool(gone) and self._store.located([key for key, _ in gone]) != [key for _, key in gone]
+
+    @staticmethod
+    def _decide(
+        keys: Sequence[str],
+        found: Sequence[Stored],
+        times: Sequence[datetime],
+        decide: Callable[[Stored, datetime], Write | None],
+    ) -> list[Write | None]:
+        """Return what is to be written of each; None: nothing, as it is so already.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+            times: of the clocks by which they are due.
+        """
+        decided: list[Write | None] = []
+        for key, stored, now in zip(keys, found, times, strict=True):
+            give_way()
+            write = decide(stored if stored.key == key else replace(stored, key=key), now)
+            if write is None or not write.changes(stored):
+                decided.append(None)
+            else:
+                _outcome(stored, write)  # it may raise
+                decided.append(write)
+        return decided
+
+    def _write(
+        self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime], fence: Fence
+    ) -> dict[str, str]:
+        """Make writes, those of each part all or none; one round trip a node.
+
+        Arguments:
+            times: what the time is for each entry, by its key.
+
+        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+        it has changed since it was read, or is elsewhere by now.
+        """
+        groups = next(self._store.parts.rounds(writes, lambda one: one[0].key))
+        answers = self._store.write_all(
+            [save_call(part.keys, fence, those) for part, those in groups], self._store.watched
+        )
+        unwritten: dict[str, str] = {}
+        made: list[tuple[Stored, Write]] = []
+        for (_, those), answer in zip(groups, answers, strict=True):
+            status, changed = answer or (LockStatus.HELD, 1)
+            self._store.check_lock(status, fence)
+            if changed:
+                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
+            else:
+                made += those
+        self.add_records(made, times)
+        return unwritten
+
+    def add_records(self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime]) -> None:
+        """Add the records of ``writes`` to histories; without the right to do so, leave them out.
+
+        Arguments:
+            times: what the time is for each entry, by its key.
+        """
+        records = [(stored.key, write.record) for stored, write in writes if write.record]
+        if not self._store.config.history or not records:
+            return
+
+        def add() -> None:
+            with self._store.translating(), self._store.watched.pipeline(transaction=False) as pipeline:
+                for key, record in records:
+                    self.record_with(pipeline, key, record, times[key])
+                pipeline.execute(raise_on_error=True)
+
+        with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
+            self._store.rights.ask(HISTORIES, add, lambda: None)
+
+    def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
+        """Add a record to the history of one entry by ``client``, which may be a pipeline."""
+        kept, (history, *_) = self._store.config.history, self._store.keys.beside(key)
+        # cut first, so that a user with the right to push only can't let it grow
+        client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+        client.lpush(history, record_text(record, at))
+
+    def delete(
+        self,
+        keys: Sequence[str],
+        fence: Fence = Fence(),  # noqa: B008 - immutable
+    ) -> int:
+        """Remove entries from the schedule, hash and all; return how many there were.
+
+        Raises:
+            LockLost: ``fence`` has a token that isn't the lock's value.
+        """
+        total = 0
+        for chunk in in_chunks(keys):
+            located, deleted_at = self._store.located(chunk), set[str]()
+            for _ in range(MAX_SAVE_ATTEMPTS):
+                total += self._delete_located(located, fence, deleted_at)
+                # one that is on its way to another part may have left before it was its turn
+                located = [key for key in self._store.located(chunk) if key not in deleted_at]
+                if not located:
+                    break
+        return total
+
+    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+        """Remove entries from where they are; return how many there were.
+
+        Arguments:
+            deleted_at: is told the keys under which nothing is any more.
+        """
+        groups = self._store.parts.by_part(keys)
+        cancelled = self._cancel_among(groups)
+        delete = partial(self._delete, groups, fence)
+        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+        less = partial(self._store.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+        answers = self._store.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for (_, those), answer in zip(groups, answers, strict=True):
+            if answer is not None:
+                self._store.check_lock(answer[0], fence)
+                deleted_at.update(those)
+        return cancelled + sum(answer[1] for answer in answers if answer is not None)
+
+    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
+        """Cancel stored messages among entries of some parts; return how many there were."""
+        asked: list[tuple[Part, list[str]]] = []
+        for part, keys in groups:
+            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                asked.append((part, task_ids))
+        try:
+            return sum(1 for one in self._cancelled(asked) if one is not None)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
+                raise
+        return 0
+
+    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
+        """Cancel messages by their ids, and yield each that there was, JSON."""
+        if not asked:
+            return
+        answers = self._store.write_all([cancel_call(part.keys, ids) for part, ids in asked])
+        apart: list[tuple[Part, list[str]]] = []
+        for (part, ids), texts in zip(asked, answers, strict=True):
+            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
+            yield from found.values()
+            if bodiless := [one for one, text in found.items() if not has_body(text)]:
+                apart.append((part, bodiless))
+        if apart:
+            self._store.write_all([bodies_call(part.keys, ids) for part, ids in apart])
+
+    def _delete(
+        self,
+        groups: Sequence[tuple[Part, list[str]]],
+        fence: Fence,
+        beside: Callable[[Keys, str], Sequence[str]],
+    ) -> list[tuple[LockStatus, int] | None]:
+        return self._store.write_all(
+            [delete_call(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
+        )
+
+    def window(self, limit: int) -> list[Stored]:
+        """Return the entries that are due now, and the next one after them, at most ``limit``."""
+        with self._store.translating():
+            seconds, micros = self._store.client.time()
+        options = {"start": 0, "num": limit, "withscores": True}
+        schedules = [part.keys.schedule for part in self._store.all_parts]
+        found = self._store.ask_each(
+            [methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules]
+        )
+        members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
+        now = int(seconds) + int(micros) / 1e6
+        due = [text_of(key) for key, score in members if score <= now]
+        following = [text_of(key) for key, score in members if score > now][:1]
+        return self.read(due + following)[1]
+
+
+def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[float, list[Stored]]]:
+    """Return the call that reads the server's clock, UNIX seconds, and entries of a part, in their order.
+
+    An entry larger than ``entry_bytes`` isn't read.
+    """
+
+    def read(reply: Any) -> tuple[float, list[Stored]]:
+        now, rows = reply
+        return float(now), [*map(stored_of, keys, rows or [None] * len(keys))]
+
+    return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
+
+
+def delete_call(
+    part: Keys, fence: Fence, keys: Sequence[str], beside: Callable[[str], Sequence[str]]
+) -> Call[tuple[LockStatus, int]]:
+    """Return the call that removes entries of one part, and the keys ``beside`` them.
+
+    The reply is the lock's status and how many entries there were.
+    """
+    call = _DELETE_ENTRIES.call(
+        part, fence=fence, entries=keys, beside=[*chain.from_iterable(map(beside, keys))]
+    )
+    return call.reading(status_and_number)
+
+
+def save_call(
+    part: Keys, fence: Fence, writes: Sequence[tuple[Stored, Write]]
+) -> Call[tuple[LockStatus, int]]:
+    """Return the call that makes all writes in one part, or none if an entry has changed.
+
+    The reply is the lock's status, and which of them has changed, counted from 1, or 0.
+    """
+    states, state_of = list[dict[str, str]](), list[int]()
+    numbers: dict[tuple[str | None, ...], int] = {}
+    for stored, write in writes:  # new entries that are saved together share a few states
+        read, policy = "", None
+        if stored.unread_bytes:
+            read = f"={stored.unread_bytes}"
+        elif stored.exists:
+            read = digest_of(f"{texts_of(stored)}\0{stored.meta or ''}")
+        if write.policy or stored.policy or stored.unread_bytes:
+            policy = write.policy
+        score = None if write.score is None else score_text(write.score)
+        state = (read, write.meta or None, score, policy, write.revision or None)
+        if state not in numbers:
+            numbers[state] = len(numbers) + 1
+            named = zip(("read", "meta", "score", "policy", "revision"), state, strict=True)
+            states.append({name: text for name, text in named if text is not None})
+        state_of.append(numbers[state])
+    call = _SAVE_ENTRIES.call(
+        part,
+        fence=fence,
+        entries=[stored.key for stored, _ in writes],
+        states=states,
+        state_of=state_of,
+        definitions=[write.definition for _, write in writes],
+    )
+    return call.reading(status_and_number)
+
+
+def status_and_number(reply: Any) -> tuple[LockStatus, int]:
+    """Return what a script says that returns the status of the lock and a number."""
+    status, number = reply
+    return lock_status_of(status), int(number)
+
+
+def record_text(record: str, at: datetime) -> str:
+    """Return a record of a history as it is stored."""
+    return f'{{"at":{at.timestamp():.6f},{record}}}'
+
+
+def _outcome(stored: Stored, write: Write) -> Outcome:
+    """Return the outcome of ``write``; raise if it may not be made."""
+    if stored.exists:
+        if stored.is_hash:
+            return "changed"
+        raise EntryCorrupt(
+            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
+        )
+    if write.must_exist:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return "new"
