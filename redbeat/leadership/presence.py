@@ -10,8 +10,8 @@ import time
 
 from redbeat.process.background import surviving
 from redbeat.store.lock_tokens import new_token
-from redbeat.store.standbys import STANDBY_SECONDS, Standbys
 from redbeat.store.store import Store
+from redbeat.store.vitals import STANDBY_SECONDS, note_standby, remove_standby
 
 #: how often a standby says that it is there; and how often it tries where its user of Redis may not
 NOTE_SECONDS, RETRY_SECONDS = 5.0, 60.0
@@ -21,7 +21,7 @@ class Presence:
     """One beat among the standbys."""
 
     def __init__(self, store: Store) -> None:
-        self._standbys = Standbys(store)
+        self._store = store
         self._who = ""
         self._noted_at = self._note_at = -math.inf
 
@@ -34,7 +34,7 @@ class Presence:
         self._who = self._who or new_token()
         before, self._noted_at = self._noted_at, now  # where a signal comes amid it, it may have been noted
         with surviving("Standing by visibly"):
-            if not self._standbys.note(self._who):
+            if not note_standby(self._store, self._who):
                 self._noted_at, self._note_at = before, now + RETRY_SECONDS
 
     def leave(self) -> None:
@@ -42,4 +42,4 @@ class Presence:
         who, self._who, self._note_at = self._who, "", -math.inf
         if who and time.monotonic() - self._noted_at < STANDBY_SECONDS:
             with surviving("Leaving the list of standbys"):  # it is forgotten by itself
-                self._standbys.remove(who)
+                remove_standby(self._store, who)

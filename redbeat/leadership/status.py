@@ -24,8 +24,8 @@ from redbeat.layout import shards_named
 from redbeat.store.beats import Beats
 from redbeat.store.entries import Entries
 from redbeat.store.lock_tokens import beat_of, holder_of
-from redbeat.store.records import Vitals, by_one_clock, sum_of
 from redbeat.store.store import Store
+from redbeat.store.vitals import Vitals, by_one_clock, read_each, sum_of
 
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
@@ -263,7 +263,7 @@ def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
     config, parts = store.config, [part.keys for part in store.parts]
     layout = config.layout  # it is known from here on
-    each = store.vitals_of_each(parts)
+    each = read_each(store, parts)
     vitals = by_one_clock([one for one in each if not isinstance(one, StoreUnavailable)])
     if not vitals:
         raise next(one for one in each if isinstance(one, StoreUnavailable))

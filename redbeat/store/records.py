@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -455,81 +454,6 @@ class Head(NamedTuple):
     def is_due(self) -> bool:
         """Whether one of those times has come."""
         return any(at is not None and at <= self.now for at in (self.score, self.deadline, self.later))
-
-
-class Vitals(NamedTuple):
-    """Who leads, and how much is due.
-
-    Attributes:
-        now: the server's clock in UNIX seconds.
-        token: the token in the lock; '': there is no lock.
-        rest_ms: how long the lock lives, milliseconds; -1: for ever.
-        tick: when the leader last did something, UNIX seconds as text, followed by a space and the reason if
-            it cannot send. '': not known.
-        due: how many entries are due.
-        oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
-        standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
-        stored: how many messages are stored; None: not known.
-        overdue: how many of them should have been sent more than a minute ago.
-        first_message: since when the first of them should have been sent, UNIX seconds; None: none should.
-        entries: how many there are.
-    """
-
-    now: float
-    token: str
-    rest_ms: int
-    tick: str
-    due: int
-    oldest: float | None
-    standbys: Mapping[str, float] | None
-    stored: int | None
-    overdue: int
-    first_message: float | None
-    entries: int
-
-
-def by_one_clock(parts: Sequence[Vitals]) -> list[Vitals]:
-    """Return the same by the clock of the first, so that what is long ago by any clock is so by this one.
-
-    Each node of a cluster has a clock of its own, and one may be wrong. Those that differ by less than a
-    second count as one.
-    """
-    now = parts[0].now if parts else 0.0
-    return [one if abs(now - one.now) < 1 else _moved_by(now - one.now, one) for one in parts]
-
-
-def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
-    def moved(moment: float | None) -> float | None:
-        return None if moment is None else moment + seconds
-
-    ticked, space, obstacle = vitals.tick.partition(" ")
-    with suppress(ValueError):  # another program has written something else
-        ticked = score_text(float(ticked) + seconds)
-    standbys = vitals.standbys and {who: at + seconds for who, at in vitals.standbys.items()}
-    return vitals._replace(
-        now=vitals.now + seconds,
-        tick=ticked + space + obstacle,
-        oldest=moved(vitals.oldest),
-        first_message=moved(vitals.first_message),
-        standbys=standbys,
-    )
-
-
-def sum_of(parts: Sequence[Vitals]) -> Vitals:
-    """Return what is due in all parts together; who leads is that of the first."""
-    stored = [one.stored for one in parts if one.stored is not None]
-    return parts[0]._replace(
-        due=sum(one.due for one in parts),
-        oldest=_first(one.oldest for one in parts),
-        stored=sum(stored) if len(stored) == len(parts) else None,
-        overdue=sum(one.overdue for one in parts),
-        first_message=_first(one.first_message for one in parts),
-        entries=sum(one.entries for one in parts),
-    )
-
-
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
 
 
 @lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -62,13 +62,11 @@ from redbeat.store.records import (
     Stored,
     Target,
     TrackedRun,
-    Vitals,
     lock_status_of,
-    sum_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import HISTORIES, STANDBYS, STORED, Feature, Rights
+from redbeat.store.rights import HISTORIES, Rights
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -83,16 +81,9 @@ MOVE_LOOK_SECONDS = 1.0
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
 
-#: for how long a standby is known after it has looked at the lock, milliseconds
-STANDBY_MS = 15_000
-
-#: a stored message that should have been sent longer ago is overdue, milliseconds
-OVERDUE_MS = 60_000
-
 
 _NO_OTHERS: Mapping[str, str] = {}
 
-_READ_STATUS = Script("read_status")
 _RENEW_LOCK = Script("renew_lock")
 
 Item = TypeVar("Item")
@@ -699,50 +690,6 @@ class Store:
             return [*keys]
         return self.locate([*map(layout.name_of, keys)])
 
-    def vitals(self) -> Vitals:
-        """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
-        not know who stands by, or which messages are stored.
-
-        Of a schedule in shards who leads is that of the first shard: ``vitals_of_parts`` has them all.
-        """
-        return sum_of(self.vitals_of_parts())
-
-    def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
-        """Return the same of each part; one round trip for each node, or a few, likewise.
-
-        Arguments:
-            parts: the names in some; None: all.
-        """
-        found: list[Vitals] = []
-        for one in self.vitals_of_each([part.keys for part in self.all_parts] if parts is None else parts):
-            if isinstance(one, StoreUnavailable):
-                raise one
-            found.append(one)
-        return found
-
-    def vitals_of_each(self, asked: Sequence[Keys]) -> list[Vitals | StoreUnavailable]:
-        """Return the same of each of these parts; the error takes its place where its node is away."""
-        wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
-
-        def call(keys: Keys, off: Collection[Feature]) -> Call[Vitals]:
-            lock_key = self.config.lock_key_in(keys)
-            standbys = None if STANDBYS in off or lock_key is None else keys.standbys
-            later = None if STORED in off else keys.later
-            times: Any = {"life_ms": STANDBY_MS, "late_ms": OVERDUE_MS}
-            status = _READ_STATUS.call(keys, lock=lock_key, standbys=standbys, later=later, **times)
-            return status.reading(partial(vitals_of, has_standbys=standbys is not None))
-
-        def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
-            calls = [call(keys, off) for keys in asked]
-            with self.translating():
-                replies = call_on_nodes(self.client, calls)
-            return [
-                self._away(reply) if isinstance(reply, Exception) else one.read(reply)
-                for one, reply in zip(calls, replies, strict=True)
-            ]
-
-        return self.rights.ask_without(wanted, ask)
-
     def node_of(self, keys: Keys) -> str | None:
         """Return the address of the node of a cluster that has a part, as far as the client knows; None: none
         has, or the schedule is on one server.
@@ -874,7 +821,7 @@ class Store:
         with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
             return ask_each(self.client, keys, call)
 
-    def _away(self, error: Exception) -> StoreUnavailable:
+    def unavailable(self, error: Exception) -> StoreUnavailable:
         """Return what an error of the redis client means, if it is that a node is away; else raise it."""
         try:
             with self.translating():
@@ -893,7 +840,7 @@ class Store:
         with self.translating():
             replies = call_on_nodes(self.client, [Command("EXISTS", [keys.schedule]) for keys in parts])
         return {
-            keys: self._away(reply)
+            keys: self.unavailable(reply)
             for keys, reply in zip(parts, replies, strict=True)
             if isinstance(reply, Exception) and not is_no_permission(reply)
         }
@@ -994,30 +941,6 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(lock_status_of)
-
-
-def vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
-    """Return what its reply says.
-
-    Arguments:
-        has_standbys: it was asked who stands by.
-    """
-    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
-    since = float(oldest) if oldest else None
-    standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
-    return Vitals(
-        float(now),
-        text_of(token),
-        int(rest_ms),
-        text_of(tick),
-        int(due),
-        since,
-        standbys if has_standbys else None,
-        None if int(stored) < 0 else int(stored),
-        int(overdue),
-        float(first) if first else None,
-        int(entries),
-    )
 
 
 def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:

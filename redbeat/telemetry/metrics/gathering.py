@@ -25,8 +25,8 @@ from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread, surviving
 from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
-from redbeat.store.records import Vitals
 from redbeat.store.store import Store
+from redbeat.store.vitals import Vitals, read_vitals
 from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 
@@ -305,7 +305,7 @@ class Gathering:
     def _show(self, store: Store, figures: Figures, now: float) -> None:
         """Gather what isn't counted, and show all of it."""
         parts = list(self._parts.values())
-        vitals = store.vitals_of_parts([part.keys for part in parts])
+        vitals = read_vitals(store, [part.keys for part in parts])
         self._count_states(figures)
         if due := [part for part in parts if time.monotonic() >= part.next_overdue_at]:
             self._look_at_entries(store, due, now)

@@ -19,6 +19,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.cli import redbeat as group
 from redbeat.errors import ConfigurationError, StoreUnavailable
 from redbeat.store.store import Store
+from redbeat.store.vitals import read_vitals
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import commands, fill
 from tests.support.command_line import call
@@ -201,13 +202,13 @@ def test_credential_provider_that_has_answered_once_counts_as_unreachable(
     monkeypatch.setattr(Raises, "error", error)
     app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options={"credential_provider": vault})
     with pytest.raises(ConfigurationError, match=f"raised {error.__name__}, Raises"):
-        Store(app).vitals()
+        read_vitals(Store(app))
     monkeypatch.setattr(Raises, "error", None)
-    assert Store(app).vitals().token == ""
+    assert read_vitals(Store(app))[0].token == ""
     monkeypatch.setattr(Raises, "error", error)
     Store(app).client.connection_pool.disconnect()
     with pytest.raises(StoreUnavailable, match=f"its credential provider raised {error.__name__}"):
-        Store(app).vitals()
+        read_vitals(Store(app))
 
 
 @pytest.mark.parametrize("place", ["shards", "cluster"])

@@ -23,8 +23,8 @@ from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.status import read_status
-from redbeat.store.standbys import STANDBY_SECONDS
 from redbeat.store.store import Store
+from redbeat.store.vitals import STANDBY_SECONDS
 from tests.conftest import MakeApp
 from tests.support.apps import run_beat
 from tests.support.polling import eventually

@@ -51,10 +51,10 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.scripts.script import _OUT_OF_REACH
-from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
 from redbeat.store.unrun import Unrun
+from redbeat.store.vitals import note_standby, read_vitals, remove_standby
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
@@ -456,10 +456,10 @@ def it_stands_by(ground: Ground) -> None:
         standby = LeaderLock(Store(ground.app()), LOCK, timeout_seconds=60)
         assert not standby.acquire()
         assert "holds" in standby.describe_holder()
-        standbys, who = Standbys(Store(ground.app())), new_token()
-        standbys.note(who)  # False: this user may not
+        store, who = Store(ground.app()), new_token()
+        note_standby(store, who)  # False: this user may not
         assert read_status(ground.app()).leader is not None
-        standbys.remove(who)
+        remove_standby(store, who)
 
 
 def it_says_that_it_shares_the_shards(ground: Ground) -> None:
@@ -697,7 +697,7 @@ def it_looks_for_news(ground: Ground) -> None:
     store = Store(ground.app())
     assert any(Events(store).last_ids())
     assert Members(store).first(1)
-    assert store.vitals().due == 1
+    assert sum(one.due for one in read_vitals(store)) == 1
 
 
 def it_shows_a_damaged_schedule(ground: Ground) -> None:

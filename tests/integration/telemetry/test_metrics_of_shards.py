@@ -18,6 +18,7 @@ from redbeat.leadership.elector import Leadership
 from redbeat.store.figures import Figures
 from redbeat.store.parts import Part
 from redbeat.store.store import Store
+from redbeat.store.vitals import read_vitals
 from redbeat.telemetry.metrics import exposition
 from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
@@ -84,7 +85,11 @@ MakeBeat = Callable[[slice], Beat]
 def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(
     sharded: Celery, place: str, beat: MakeBeat
 ) -> None:
-    names, client, now = names_in_every_shard(sharded), Store(sharded).client, Store(sharded).vitals().now
+    names, client, now = (
+        names_in_every_shard(sharded),
+        Store(sharded).client,
+        read_vitals(Store(sharded))[0].now,
+    )
     for shard, name in enumerate(names):
         Entry(name, "tasks.report", 3600, app=sharded).save()
         keys = parts_of(sharded)[shard]

@@ -1,0 +1,185 @@
+"""Who leads and stands by, and how much is due, as it is in Redis.
+
+Owns ``redbeat::standbys``. Invariant: nothing depends on it. A standby that ends without a word is forgotten
+after ``STANDBY_SECONDS``, and the key with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from redbeat.connection.retry import call_briefly, without_retry
+from redbeat.errors import StoreUnavailable
+from redbeat.keys import Keys
+from redbeat.store.nodes import call_on_nodes
+from redbeat.store.records import score_text, text_of
+from redbeat.store.rights import STANDBYS, STORED, Feature
+from redbeat.store.scripts.script import Call, Script
+from redbeat.store.store import Store
+
+_READ_STATUS, _NOTE_STANDBY = Script("read_status"), Script("note_standby")
+
+#: for how long a standby is known after it has looked at the lock
+STANDBY_SECONDS = 15
+#: Redis is waited for no longer when a standby removes itself
+LEAVE_SECONDS = 1.0
+#: a stored message that should have been sent longer ago is overdue, milliseconds
+OVERDUE_MS = 60_000
+
+
+class Vitals(NamedTuple):
+    """Who leads, and how much is due.
+
+    Attributes:
+        now: the server's clock in UNIX seconds.
+        token: the token in the lock; '': there is no lock.
+        rest_ms: how long the lock lives, milliseconds; -1: for ever.
+        tick: when the leader last did something, UNIX seconds as text, followed by a space and the reason if
+            it cannot send. '': not known.
+        due: how many entries are due.
+        oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
+        standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
+        stored: how many messages are stored; None: not known.
+        overdue: how many of them should have been sent more than a minute ago.
+        first_message: since when the first of them should have been sent, UNIX seconds; None: none should.
+        entries: how many there are.
+    """
+
+    now: float
+    token: str
+    rest_ms: int
+    tick: str
+    due: int
+    oldest: float | None
+    standbys: Mapping[str, float] | None
+    stored: int | None
+    overdue: int
+    first_message: float | None
+    entries: int
+
+
+def by_one_clock(parts: Sequence[Vitals]) -> list[Vitals]:
+    """Return the same by the clock of the first, so that what is long ago by any clock is so by this one.
+
+    Each node of a cluster has a clock of its own, and one may be wrong. Those that differ by less than a
+    second count as one.
+    """
+    now = parts[0].now if parts else 0.0
+    return [one if abs(now - one.now) < 1 else _moved_by(now - one.now, one) for one in parts]
+
+
+def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
+    def moved(moment: float | None) -> float | None:
+        return None if moment is None else moment + seconds
+
+    ticked, space, obstacle = vitals.tick.partition(" ")
+    with suppress(ValueError):  # another program has written something else
+        ticked = score_text(float(ticked) + seconds)
+    standbys = vitals.standbys and {who: at + seconds for who, at in vitals.standbys.items()}
+    return vitals._replace(
+        now=vitals.now + seconds,
+        tick=ticked + space + obstacle,
+        oldest=moved(vitals.oldest),
+        first_message=moved(vitals.first_message),
+        standbys=standbys,
+    )
+
+
+def sum_of(parts: Sequence[Vitals]) -> Vitals:
+    """Return what is due in all parts together; who leads is that of the first."""
+    stored = [one.stored for one in parts if one.stored is not None]
+    return parts[0]._replace(
+        due=sum(one.due for one in parts),
+        oldest=_first(one.oldest for one in parts),
+        stored=sum(stored) if len(stored) == len(parts) else None,
+        overdue=sum(one.overdue for one in parts),
+        first_message=_first(one.first_message for one in parts),
+        entries=sum(one.entries for one in parts),
+    )
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((one for one in times if one is not None), default=None)
+
+
+def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vitals]:
+    """Return the vitals of parts of the schedule; one round trip for each node, or a few where this user may
+    not know who stands by, or which messages are stored.
+
+    Arguments:
+        parts: the names in some; None: all.
+    """
+    found: list[Vitals] = []
+    for one in read_each(store, [part.keys for part in store.all_parts] if parts is None else parts):
+        if isinstance(one, StoreUnavailable):
+            raise one
+        found.append(one)
+    return found
+
+
+def read_each(store: Store, parts: Sequence[Keys]) -> list[Vitals | StoreUnavailable]:
+    """Return the vitals of each of these parts; the error takes their place where its node is away."""
+    wanted = [STORED] if store.config.lock_key is None else [STORED, STANDBYS]
+
+    def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
+        calls = [_status_call(keys, store.config.lock_key_in(keys), off) for keys in parts]
+        with store.translating():
+            replies = call_on_nodes(store.client, calls)
+        return [
+            store.unavailable(reply) if isinstance(reply, Exception) else call.read(reply)
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    return store.rights.ask_without(wanted, ask)
+
+
+def _status_call(keys: Keys, lock_key: str | None, off: Collection[Feature]) -> Call[Vitals]:
+    standbys = None if STANDBYS in off or lock_key is None else keys.standbys
+    later = None if STORED in off else keys.later
+    times: Any = {"life_ms": STANDBY_SECONDS * 1000, "late_ms": OVERDUE_MS}
+    call = _READ_STATUS.call(keys, lock=lock_key, standbys=standbys, later=later, **times)
+    return call.reading(partial(_vitals_of, has_standbys=standbys is not None))
+
+
+def _vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
+    """Return what its reply says.
+
+    Arguments:
+        has_standbys: it was asked who stands by.
+    """
+    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
+    since = float(oldest) if oldest else None
+    standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
+    return Vitals(
+        float(now),
+        text_of(token),
+        int(rest_ms),
+        text_of(tick),
+        int(due),
+        since,
+        standbys if has_standbys else None,
+        None if int(stored) < 0 else int(stored),
+        int(overdue),
+        float(first) if first else None,
+        int(entries),
+    )
+
+
+def note_standby(store: Store, who: str) -> bool:
+    """Note that ``who`` stands by; False: this user may not. It isn't tried again if Redis is away."""
+
+    def note() -> bool:
+        call = _NOTE_STANDBY.call(store.keys, who=who, life_ms=STANDBY_SECONDS * 1000)
+        store.ask(lambda client: call.run(without_retry(client)), store.keys.standbys)
+        return True
+
+    return store.rights.ask(STANDBYS, lambda: store.following(note), lambda: False)
+
+
+def remove_standby(store: Store, who: str) -> None:
+    """Note that ``who`` doesn't stand by any more; Redis isn't waited for long."""
+    key = store.keys.standbys
+    call_briefly(lambda: store.ask(lambda client: without_retry(client).zrem(key, who), key), LEAVE_SECONDS)
