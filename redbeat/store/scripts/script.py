@@ -31,6 +31,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -325,6 +326,7 @@ class Call(Generic[Reply]):
         return ["EVALSHA", self.script.sha1, len(keys), *values]
 
 
+@cache
 def _read(name: str) -> str:
     return files(__package__).joinpath(f"{name}.lua").read_text("utf-8")
 
