@@ -44,9 +44,9 @@ from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.background import surviving
 from redbeat.process.containment import let_through
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries
 from redbeat.store.owners import Owners
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.rights import EVICTION
 from redbeat.store.server import Server

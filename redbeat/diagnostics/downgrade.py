@@ -19,10 +19,10 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError, StoreRefused
-from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
+from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 

@@ -18,7 +18,6 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
 from redbeat.reshard.hidden import HiddenWatch
 from redbeat.reshard.sweeping import misplaced, move_home
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.later import LaterStore
@@ -27,6 +26,7 @@ from redbeat.store.members import Member, Members
 from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.server import Server

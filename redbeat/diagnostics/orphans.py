@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from redbeat.store.chunks import in_chunks
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners, StaticNames
+from redbeat.store.parts import in_chunks
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 

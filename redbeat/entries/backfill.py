@@ -26,8 +26,8 @@ from redbeat.errors import EntryError, LockNotAcquired
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import score_text
 from redbeat.store.server import Server
 from redbeat.store.store import Store

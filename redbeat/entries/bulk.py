@@ -15,8 +15,8 @@ from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries, Outcome
+from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:

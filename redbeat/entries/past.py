@@ -19,8 +19,8 @@ from redbeat.entries.timeline import Chart, count_past
 from redbeat.entries.upcoming import in_time, reason_of
 from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history
-from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
+from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
 
 #: what has become of a run in few words; "sent": nobody knows more; "lost": its worker was, or none has begun

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError, EntryNotFound
 from redbeat.policy.policy import PAUSE_FIELDS
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries
 from redbeat.store.events import Events
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 

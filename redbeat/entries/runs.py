@@ -14,9 +14,9 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
-from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.members import Members
+from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server

@@ -42,9 +42,9 @@ from redbeat.manifest.calendars import (
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries
 from redbeat.store.owners import Change, Owners
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 

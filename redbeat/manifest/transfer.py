@@ -30,9 +30,9 @@ from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
-from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.owners import Change, Owners
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 

@@ -30,11 +30,10 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.store.chunks import in_chunks
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.messages import bodies_call, cancel_call, has_body
 from redbeat.store.missing_rights import naming_missing_rights
-from redbeat.store.parts import Part
+from redbeat.store.parts import Part, in_chunks
 from redbeat.store.records import (
     Fence,
     LockStatus,

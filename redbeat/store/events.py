@@ -18,7 +18,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import in_chunks
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import EVENTS, SIGNALS
 from redbeat.store.scripts.script import Script
@@ -77,10 +77,10 @@ class Events:
                 besides |= {keys.events: "stream", keys.events_read: "string"}
                 times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
                 who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
-                calls.append(_READ_EVENTS.call(self._store.present(keys), **who, **times))
-            with self._store.translating(next(iter(besides)), "stream", besides=besides):
-                found = zip(fences, map(_news_of, self._store.call_scripts(calls)), strict=True)
-                return {keys: news for keys, news in found if news is not None}
+                call = _READ_EVENTS.call(self._store.present(keys), **who, **times)
+                calls.append(call.reading(_news_of))
+            found = zip(fences, self._store.ask_all(calls, besides), strict=True)
+            return {keys: news for keys, news in found if news is not None}
 
         try:
             return self._store.following(read) if fences else {}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from redbeat.history import ENDED_OUTCOMES
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored, is_utf8
-from redbeat.store.chunks import in_chunks
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.rights import METRICS
 from redbeat.store.scripts.script import Script
@@ -156,14 +156,12 @@ class Figures:
             texts = {id_: json.dumps(one) for id_, one in labels.items()}
             lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
             teller_ms = 0 if has_lock else TELLER_MS
-            calls.append(
-                _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
-            )
+            call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+            calls.append(call.reading(_taken_of))
             wanted |= dict.fromkeys((keys.totals, keys.figures, keys.labels), "hash")
         if not calls:
             return []
-        with self._store.translating(asked[0].keys.totals, "hash", besides=wanted):
-            return [_taken_of(reply) for reply in self._store.call_scripts(calls)]
+        return self._store.ask_all(calls, wanted)
 
     def count(self, labels: str, word: str) -> None:
         """Count something once that no script counts, under the id of labels."""

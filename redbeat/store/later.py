@@ -19,12 +19,11 @@ from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts as MessageTexts
 from redbeat.store.messages import NewMessage as NewMessage
 from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
-from redbeat.store.parts import Parts
+from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks
 from redbeat.store.records import Fetched, Histories, KeyType, text_of
 from redbeat.store.store import Store
 

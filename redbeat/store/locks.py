@@ -71,12 +71,11 @@ class LockKey:
             rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
             slack_ms: by how much longer or shorter it may live and still count as not renewed.
         """
+        asked = Take(self.store, self.name, token, taken_ms, mark, silent, rest_ms, slack_ms)
 
         def take() -> bool:
             part = self._part_of()  # another one once the layout has changed
-            return bool(
-                self._ask(_take_call(part, self.name, token, taken_ms, mark, silent, rest_ms, slack_ms).run)
-            )
+            return bool(self._ask(asked.call(part).run))
 
         return self.store.following(take)
 
@@ -129,9 +128,9 @@ class Take(NamedTuple):
     rest_ms: int
     slack_ms: int
 
-    def call(self) -> Call[bool]:
-        """Return what asks for it; the answer tells whether it is the caller's."""
-        return _take_call(self.store.keys, *self[1:])
+    def call(self, part: Keys) -> Call[bool]:
+        """Return the call that asks for it within a part; the reply tells whether it is the caller's."""
+        return _TAKE_LOCK.call(part, self, lock=self.name).reading(bool)
 
 
 class Held(NamedTuple):
@@ -208,7 +207,7 @@ class Locks:
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
-        calls = [take.call() for take in takes]
+        calls = [take.call(take.store.keys) for take in takes]
         replies = self._call(calls)
         return [
             self._read(take.store, take.name, reply, call.read, partial(_take_alone, take))
@@ -304,22 +303,6 @@ class Locks:
                 raise reply
         except RedBeatError as exc:
             return exc
-
-
-def _take_call(
-    part: Keys, name: str, token: str, taken_ms: int, mark: str, silent: str, rest_ms: int, slack_ms: int
-) -> Call[bool]:
-    call = _TAKE_LOCK.call(
-        part,
-        lock=name,
-        mark=mark,
-        token=token,
-        taken_ms=taken_ms,
-        silent=silent,
-        rest_ms=rest_ms,
-        slack_ms=slack_ms,
-    )
-    return call.reading(bool)
 
 
 def _lifetime(lock: LockKey, reply: int) -> int:

@@ -17,8 +17,7 @@ from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import CHUNK_SIZE, in_chunks
-from redbeat.store.parts import Part
+from redbeat.store.parts import CHUNK_SIZE, Part, in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store

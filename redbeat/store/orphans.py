@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import CHUNK_SIZE
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
-from redbeat.store.parts import Part
+from redbeat.store.parts import CHUNK_SIZE, Part
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server

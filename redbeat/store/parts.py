@@ -10,15 +10,25 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
-from redbeat.store.chunks import in_chunks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+#: how many entries one script reads, stores or deletes
+CHUNK_SIZE = 500
+
+
+def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield the items in lists of 500, the last one perhaps shorter; items are read when needed."""
+    remaining = iter(items)
+    while chunk := list(islice(remaining, CHUNK_SIZE)):
+        yield chunk
 
 
 class Part(NamedTuple):

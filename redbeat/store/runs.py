@@ -20,8 +20,8 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, lock_status_of, text_of
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
@@ -247,8 +247,7 @@ class Runs:
             by_part[self._store.parts.home(worker).keys] = []
         calls = [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
         deadlines = [keys.deadlines for keys in by_part]
-        with self._store.translating(deadlines[0], besides=dict.fromkeys(deadlines, "sorted set")):
-            replies = self._store.call_scripts(calls)
+        replies = self._store.ask_all(calls, dict.fromkeys(deadlines, "sorted set"))
         answers = [text_of(answer) for reply in replies for answer in reply]
         found = zip(chain.from_iterable(by_part.values()), answers, strict=True)
         return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
@@ -266,8 +265,7 @@ class Runs:
         wanted = {keys.deadlines: "sorted set" for keys in homes}
         for keys, end in zip(homes, ends, strict=True):
             wanted[keys.about(end.delivery.name).running] = "hash"
-        with self._store.translating(homes[0].deadlines, besides=wanted):
-            self._store.call_scripts([_end_call(*one) for one in zip(homes, ends, strict=True)])
+        self._store.ask_all([_end_call(*one) for one in zip(homes, ends, strict=True)], wanted)
         return homes
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:

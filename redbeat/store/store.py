@@ -610,19 +610,18 @@ class Store:
         """Return what ``look`` calls."""
         return lua.head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
-    def ask_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item]:
-        """Return the answers to questions to several parts: one round trip a node.
+    def ask_all(self, calls: Sequence[Call[Item]], besides: Mapping[str, str] = _NO_OTHERS) -> list[Item]:
+        """Return what each call returns; one round trip for each node.
 
         If one part refuses, the others have answered all the same.
 
         Arguments:
-            client: asks; None: the store's.
+            besides: keys that are used, and what each holds, as :meth:`translating` takes them.
         """
-        client = client or self.client
-        with self.translating():
+        with self.translating(besides=besides):
             if len(calls) == 1:
-                return [calls[0].run(client)]
-            replies = call_on_nodes(client, calls)
+                return [calls[0].run(self.client)]
+            replies = call_on_nodes(self.client, calls)
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
@@ -844,17 +843,6 @@ class Store:
             for keys, reply in zip(parts, replies, strict=True)
             if isinstance(reply, Exception) and not is_no_permission(reply)
         }
-
-    def call_scripts(self, calls: Sequence[Call[Item]]) -> list[Item]:
-        """Return what each call means; one round trip for each node.
-
-        Raises the first error of any, when all of them were called.
-        """
-        replies = call_on_nodes(self.client, calls)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
 
     @contextmanager
     def translating(

@@ -13,8 +13,8 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import DeclarationError
 from redbeat.log.text import printable
-from redbeat.store.chunks import in_chunks
 from redbeat.store.entries import Entries
+from redbeat.store.parts import in_chunks
 
 
 def check_static_entries(context: Context) -> Iterator[Finding]:

@@ -18,12 +18,12 @@ from redbeat.diagnostics.checks.messages import (
 from redbeat.entries.validation import find_name_problem
 from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
-from redbeat.store.chunks import in_chunks
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import Entries
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 
 #: the ends of keys that show a schedule with another prefix, and their types

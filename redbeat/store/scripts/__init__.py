@@ -43,7 +43,6 @@ from redbeat.store.records import (
 from redbeat.store.scripts.script import Call
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
-from redbeat.store.scripts.script import positional as positional
 
 #: calls a script with a client for several requests, and returns its replies
 CallEach = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]

@@ -1,22 +1,22 @@
 -- begin_run: the gate in front of a run's task: take the lease, or tell why it isn't begun.
 --
 -- Uses check_layout, clock, run_records
--- KEYS running    hash of the entry's runs in progress
--- KEYS deadlines  zset of when beat must look at each
--- KEYS history    list of what became of the entry's runs, the newest first
--- KEYS events     stream of what has happened
--- ARGV name       the entry's
--- ARGV task_id    the run's
--- ARGV due        its due time, UNIX seconds
--- ARGV delivery   which delivery of its message this is
--- ARGV worker     the worker's name
--- ARGV attempt    1, and one more for each retry
--- ARGV root       the task id of the run whose workflow this task belongs to, '' if it is the run itself
--- ARGV is_soft    the worker's pool can't terminate a task
--- ARGV overlap    what its message says about runs that overlap, '' for nothing: they may
--- ARGV lease_ms  how long the lease lives unless it is renewed
+-- KEYS running     hash of the entry's runs in progress
+-- KEYS deadlines   zset of when beat must look at each
+-- KEYS history     list of what became of the entry's runs, the newest first
+-- KEYS events      stream of what has happened
+-- ARGV name        the entry's
+-- ARGV task_id     the run's
+-- ARGV due         its due time, UNIX seconds
+-- ARGV delivery    which delivery of its message this is
+-- ARGV worker      the worker's name
+-- ARGV attempt     1, and one more for each retry
+-- ARGV root        the task id of the run whose workflow this task belongs to, '' if it is the run itself
+-- ARGV is_soft     the worker's pool can't terminate a task
+-- ARGV overlap     what its message says about runs that overlap, '' for nothing: they may
+-- ARGV lease_ms    how long the lease lives unless it is renewed
 -- ARGV is_expired  its message has expired, and comes once more: it is begun if it was before
--- ARGV follows   the delivery whose task has sent this message, as its retry or its replacement; '' for none
+-- ARGV follows     the delivery whose task has sent this message, as its retry or its replacement; '' for none
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':

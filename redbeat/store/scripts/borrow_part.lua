@@ -1,9 +1,9 @@
 -- borrow_part: become the one who moves entries of a part for a while, unless somebody else is.
 --
--- KEYS mover   token of who moves entries out of this part, and into it
--- ARGV token   the caller's
+-- KEYS mover     token of who moves entries out of this part, and into it
+-- ARGV token     the caller's
 -- ARGV lease_ms  for how long, milliseconds; 0: give it back
--- ARGV instead  token of who has moved them before, and does no longer; '': nobody's
+-- ARGV instead   token of who has moved them before, and does no longer; '': nobody's
 --
 -- Returns 1; 0: somebody else moves them
 local holder = redis.call('GET', mover)

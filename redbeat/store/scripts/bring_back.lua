@@ -1,10 +1,10 @@
 -- bring_back: put all entries back into the schedule that were taken out for celery-redbeat 2.x.
 --
 -- Uses check_layout, hold_lock
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS downgraded hash: entry's key to its score, ' static' after it where its name stood among the statics
--- KEYS statics    set of the names of entries that came from beat_schedule
--- ARGV prefix     what every entry's key starts with
+-- KEYS schedule    zset of entry keys, scored by due time
+-- KEYS downgraded  hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS statics     set of the names of entries that came from beat_schedule
+-- ARGV prefix      what every entry's key starts with
 -- Reads whether these entries' hashes exist; their keys are in the hash. An entry that was deleted meanwhile is
 -- forgotten; one that was saved again keeps its newer score. One whose value isn't a valid score is due at once.
 --

@@ -1,14 +1,14 @@
 -- change_layout: begin to move entries to another layout, or note how far that is, if the layout is the one that the caller
 -- has read.
 --
--- KEYS layout    hash: into how many shards the schedule is divided, and how often that has been changed
--- ARGV read      the generation that the caller has read, '' for none
--- ARGV before    the state that the caller has read, '' for none
--- ARGV generation  the new one
--- ARGV shards    how many there are; nil: none
--- ARGV former    how many there were; nil: none
--- ARGV state     'moving': entries are on their way; 'settling': all have arrived, and what is kept for no entry is on its
---                   way; '': nothing is
+-- KEYS layout         hash: into how many shards the schedule is divided, and how often that has been changed
+-- ARGV read           the generation that the caller has read, '' for none
+-- ARGV before         the state that the caller has read, '' for none
+-- ARGV generation     the new one
+-- ARGV shards         how many there are; nil: none
+-- ARGV former         how many there were; nil: none
+-- ARGV state          'moving': entries are on their way; 'settling': all have arrived, and what is kept for no entry is on its
+--                     way; '': nothing is
 -- ARGV swept_seconds  for how long what is written to former places is moved on
 --
 -- Returns 1; 0: the layout is another one by now, and nothing was written

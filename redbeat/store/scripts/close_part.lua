@@ -1,9 +1,9 @@
 -- close_part: remove what nobody needs any more in a part of the schedule when all entries have moved.
 --
 -- Uses check_layout, move_keys
--- KEYS mover       token of who moves entries out of this part, and into it
--- KEYS removed[]   what is removed
--- ARGV token       the caller's
+-- KEYS mover      token of who moves entries out of this part, and into it
+-- KEYS removed[]  what is removed
+-- ARGV token      the caller's
 --
 -- Returns how many keys there were
 check_mover(mover, token)

@@ -2,9 +2,9 @@
 -- will find to be unusable when it is due is what its score says until then.
 --
 -- Uses clock
--- KEYS schedule   zset of entry keys, scored by due time
--- ARGV cursor     '0' for the first, then what the call before has returned
--- ARGV limit      about how many entries
+-- KEYS schedule     zset of entry keys, scored by due time
+-- ARGV cursor       '0' for the first, then what the call before has returned
+-- ARGV limit        about how many entries
 -- ARGV small_bytes  a larger definition or policy isn't looked into
 --
 -- Returns {cursor, now, scheduled, due, others}

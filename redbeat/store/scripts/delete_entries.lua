@@ -3,7 +3,7 @@
 -- Uses check_layout, hold_lock
 -- KEYS schedule   zset of entry keys, scored by due time
 -- KEYS entries[]  the entries' keys
--- KEYS beside[]    what is kept beside these entries, and goes with them
+-- KEYS beside[]   what is kept beside these entries, and goes with them
 -- ARGV wake       channel on which the change is announced
 --
 -- Returns {status, deleted}

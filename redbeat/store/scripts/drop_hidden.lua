@@ -1,13 +1,13 @@
 -- drop_hidden: remove what a part has hidden of entries that were written to another part.
 --
 -- Uses check_layout, move_keys
--- KEYS mover    token of who moves entries out of this part, and into it
--- KEYS moving   hash: name of each hidden entry, to JSON: what it was in this part
--- ARGV token    the caller's
--- ARGV move     the id of the move
--- ARGV kinds      how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                 merged. The name of an entry follows, or ''
--- ARGV names      of the entries
+-- KEYS mover   token of who moves entries out of this part, and into it
+-- KEYS moving  hash: name of each hidden entry, to JSON: what it was in this part
+-- ARGV token   the caller's
+-- ARGV move    the id of the move
+-- ARGV kinds   how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
+--              merged. The name of an entry follows, or ''
+-- ARGV names   of the entries
 -- The keys that are removed are made of what kinds says and what the records in moving say.
 --
 -- Returns how many were dropped

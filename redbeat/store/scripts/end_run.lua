@@ -1,27 +1,27 @@
 -- end_run: note what became of a run, or that its task has asked for another attempt.
 --
 -- Uses check_layout, clock, count_figures, run_records, finish_run
--- KEYS running    hash of the entry's runs in progress
--- KEYS deadlines  zset of when beat must look at each
--- KEYS history    list of what became of the entry's runs, the newest first
--- KEYS events     stream of what has happened
--- KEYS failures   stream of the runs that have failed
--- KEYS failing    how many runs of the entry have failed in a row
--- KEYS streaks    zset of the entries whose last run has failed, by how many have in a row
--- KEYS figures    hash of what was counted since it was last looked at
--- KEYS expected   zset of the entries whose runs are tracked, by when one must have succeeded
--- ARGV wake       channel that wakes beat
--- ARGV name       the entry's
--- ARGV task_id    the run's
--- ARGV due        its due time, UNIX seconds
--- ARGV delivery   which delivery of its message it was
--- ARGV worker     the worker's name
--- ARGV attempt    1, and one more for each retry
--- ARGV outcome    what became of it; 'retrying' and 'requeued': it goes on
--- ARGV problem    the exception, '' for none
--- ARGV ran       how long its task took, seconds; '' if that isn't known
+-- KEYS running        hash of the entry's runs in progress
+-- KEYS deadlines      zset of when beat must look at each
+-- KEYS history        list of what became of the entry's runs, the newest first
+-- KEYS events         stream of what has happened
+-- KEYS failures       stream of the runs that have failed
+-- KEYS failing        how many runs of the entry have failed in a row
+-- KEYS streaks        zset of the entries whose last run has failed, by how many have in a row
+-- KEYS figures        hash of what was counted since it was last looked at
+-- KEYS expected       zset of the entries whose runs are tracked, by when one must have succeeded
+-- ARGV wake           channel that wakes beat
+-- ARGV name           the entry's
+-- ARGV task_id        the run's
+-- ARGV due            its due time, UNIX seconds
+-- ARGV delivery       which delivery of its message it was
+-- ARGV worker         the worker's name
+-- ARGV attempt        1, and one more for each retry
+-- ARGV outcome        what became of it; 'retrying' and 'requeued': it goes on
+-- ARGV problem        the exception, '' for none
+-- ARGV ran            how long its task took, seconds; '' if that isn't known
 -- ARGV retry_seconds  with 'retrying' in how many seconds the next attempt may begin
--- ARGV root      the task id of the run whose workflow the task belongs to, '' for the run itself
+-- ARGV root           the task id of the run whose workflow the task belongs to, '' for the run itself
 --
 -- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
 -- delivery of its message is at work

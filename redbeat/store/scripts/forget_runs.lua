@@ -1,12 +1,12 @@
 -- forget_runs: remove what is kept of runs in progress that nobody looks after any more.
 --
 -- Uses check_layout
--- KEYS deadlines   zset of when beat must look at each run in progress
--- KEYS entries[]   the entries' keys
--- KEYS running[]    one for each entry: the hash of its runs in progress
--- ARGV latest      a run whose deadline is later is looked after; UNIX seconds
--- ARGV members     of each a member of deadlines, removed if there is no such run; '' for the whole hash, removed if
---                  there is no such entry
+-- KEYS deadlines  zset of when beat must look at each run in progress
+-- KEYS entries[]  the entries' keys
+-- KEYS running[]  one for each entry: the hash of its runs in progress
+-- ARGV latest     a run whose deadline is later is looked after; UNIX seconds
+-- ARGV members    of each a member of deadlines, removed if there is no such run; '' for the whole hash, removed if
+--                 there is no such entry
 --
 -- Returns a text of digits, for each 1 when it was removed, else 0
 local function is_old(member)

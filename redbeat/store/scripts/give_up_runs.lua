@@ -1,4 +1,5 @@
--- give_up_runs: end runs of an entry as lost, as somebody wants it free at once, or they couldn't be sent; what is at work goes on, unheeded.
+-- give_up_runs: end runs of an entry as lost: a user wants it free at once, or they couldn't be sent. A task at work
+-- goes on, and what becomes of it is ignored.
 --
 -- Uses check_layout, clock, count_figures, run_records, finish_run
 -- KEYS running    hash of the entry's runs in progress

@@ -2,13 +2,13 @@
 -- of version 3 leads.
 --
 -- Uses check_layout, entry_texts
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS downgraded hash: entry's key to its score, ' static' after it where its name stood among the statics
--- KEYS statics    set of the names of entries that came from beat_schedule
--- KEYS entries[]  the entries' keys
--- ARGV beginning  how a token of version 3 begins, '' when no lock is configured
--- ARGV rows       of each entry:
+-- KEYS schedule    zset of entry keys, scored by due time
+-- KEYS lock        the leader's token (the schedule's key again when no lock is configured)
+-- KEYS downgraded  hash: entry's key to its score, ' static' after it where its name stood among the statics
+-- KEYS statics     set of the names of entries that came from beat_schedule
+-- KEYS entries[]   the entries' keys
+-- ARGV beginning   how a token of version 3 begins, '' when no lock is configured
+-- ARGV rows        of each entry:
 --   member       the member of the schedule: its key or its bare name
 --   name         its name
 --   read         what the caller has read: the SHA-1 of definition, policy, revision and meta with NULs between, or the

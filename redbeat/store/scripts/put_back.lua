@@ -1,23 +1,23 @@
 -- put_back: put entries that a part has hidden back to where they were, as they couldn't be written elsewhere.
 --
 -- Uses check_layout, clock, move_keys, merge_kept, receive_entry
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS later      zset of the keys of stored messages' entries
--- KEYS statics    set of the names of entries that came from beat_schedule
--- KEYS static_owners     set: whose beat_schedule has an entry: the owner, a tab, and its name
--- KEYS downgraded       hash: key of each entry that was taken out for celery-redbeat 2.x, to its score
--- KEYS deadlines  zset of when beat must look at each run in progress
--- KEYS expected   zset of the keys of entries' runs in progress, by when one must have succeeded
--- KEYS streaks    zset likewise of the entries whose last run has failed
--- KEYS mover      token of who moves entries out of this part, and into it
--- KEYS moving    hash: name of each hidden entry, to JSON: what it was in this part
--- KEYS left      set of the names of those that have left this part since the layout was changed
--- ARGV token      the caller's
--- ARGV move       the id of the move
--- ARGV wake       channel on which it is announced if beat may have to look soon
--- ARGV kinds      how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                 merged. The name of an entry follows, or ''
--- ARGV names      of the entries
+-- KEYS schedule       zset of entry keys, scored by due time
+-- KEYS later          zset of the keys of stored messages' entries
+-- KEYS statics        set of the names of entries that came from beat_schedule
+-- KEYS static_owners  set: whose beat_schedule has an entry: the owner, a tab, and its name
+-- KEYS downgraded     hash: key of each entry that was taken out for celery-redbeat 2.x, to its score
+-- KEYS deadlines      zset of when beat must look at each run in progress
+-- KEYS expected       zset of the keys of entries' runs in progress, by when one must have succeeded
+-- KEYS streaks        zset likewise of the entries whose last run has failed
+-- KEYS mover          token of who moves entries out of this part, and into it
+-- KEYS moving         hash: name of each hidden entry, to JSON: what it was in this part
+-- KEYS left           set of the names of those that have left this part since the layout was changed
+-- ARGV token          the caller's
+-- ARGV move           the id of the move
+-- ARGV wake           channel on which it is announced if beat may have to look soon
+-- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
+--                     merged. The name of an entry follows, or ''
+-- ARGV names          of the entries
 -- The keys that are renamed are made of what kinds says and what the records in moving say. What somebody has written there
 -- meanwhile is merged, as merge_values says.
 --

@@ -2,7 +2,7 @@
 --
 -- Uses entry_texts
 -- KEYS keys[]  the calendars' keys
--- ARGV known  of each the digest of the one that the caller has; 'none': it has none; '': it wants no digest
+-- ARGV known   of each the digest of the one that the caller has; 'none': it has none; '': it wants no digest
 --
 -- Returns for each calendar a list: its digest ('' if none is wanted), then day, label, day, label and so on; only the
 -- digest if it is the known one; or instead of a list the type of its key, 'none' if there is no key

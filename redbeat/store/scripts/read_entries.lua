@@ -1,8 +1,8 @@
 -- read_entries: return entries, when each is due, and the server's clock.
 --
 -- Uses clock, entry_texts, measure_entry
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS entries[]  the entries' keys
+-- KEYS schedule     zset of entry keys, scored by due time
+-- KEYS entries[]    the entries' keys
 -- ARGV entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 --
 -- Returns {now, rows}

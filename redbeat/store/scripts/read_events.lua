@@ -1,14 +1,14 @@
 -- read_events: read what has happened since the last event that was told of, for the beat that tells of it.
 --
 -- Uses check_layout, clock
--- KEYS events    stream of what has happened
--- KEYS events_read the id of the last event that was told of; while somebody is at it also who, and until when
--- KEYS lock      the leader's token (the stream's key again when no lock is configured)
--- ARGV token     the caller's token, '' when no lock is configured
--- ARGV teller    who asks; with a lock the leader tells, whoever was at it before
--- ARGV claim_ms  for how long nobody else tells of what is returned, milliseconds
--- ARGV life_ms   how long it is remembered what was told, milliseconds
--- ARGV count     how many events are returned at most
+-- KEYS events       stream of what has happened
+-- KEYS events_read  the id of the last event that was told of; while somebody is at it also who, and until when
+-- KEYS lock         the leader's token (the stream's key again when no lock is configured)
+-- ARGV token        the caller's token, '' when no lock is configured
+-- ARGV teller       who asks; with a lock the leader tells, whoever was at it before
+-- ARGV claim_ms     for how long nobody else tells of what is returned, milliseconds
+-- ARGV life_ms      how long it is remembered what was told, milliseconds
+-- ARGV count        how many events are returned at most
 --
 -- Returns {told, rows}
 --   told  the id of the last event that was told of; '': the caller may not tell now

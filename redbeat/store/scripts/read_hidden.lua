@@ -1,12 +1,12 @@
 -- read_hidden: read what a part has hidden of entries that are on their way to another part, all of one move.
 --
 -- Uses move_keys
--- KEYS mover    token of who moves entries out of this part, and into it
--- KEYS moving   hash: name of each hidden entry, to JSON: what it was in this part
--- ARGV token    the caller's
--- ARGV limit    how many entries at most
--- ARGV kinds      how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                 merged. The name of an entry follows, or ''
+-- KEYS mover   token of who moves entries out of this part, and into it
+-- KEYS moving  hash: name of each hidden entry, to JSON: what it was in this part
+-- ARGV token   the caller's
+-- ARGV limit   how many entries at most
+-- ARGV kinds   how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
+--              merged. The name of an entry follows, or ''
 -- The keys that are read are made of what kinds says and what the records in moving say.
 --
 -- Returns a list: of each entry its name, 'hidden', the record in moving, and four for each key, as hide_entries does

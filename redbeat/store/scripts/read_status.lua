@@ -5,7 +5,7 @@
 -- KEYS lock      the leader's token (the schedule's key again when no lock is configured)
 -- KEYS tick      when the leader's last tick was
 -- KEYS standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
---                   the caller may not read it)
+--                the caller may not read it)
 -- KEYS later     zset of stored messages, scored by when they are to be sent (likewise)
 -- ARGV life_ms   those that looked longer ago don't stand by any more, milliseconds
 -- ARGV late_ms   messages that should have been sent longer ago are overdue, milliseconds

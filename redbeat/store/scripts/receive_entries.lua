@@ -1,25 +1,25 @@
 -- receive_entries: write entries to the part of the schedule where they belong, with all that is kept for them, once.
 --
 -- Uses check_layout, clock, move_keys, try_rights, merge_kept, receive_entry
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS later      zset of the keys of stored messages' entries
--- KEYS statics    set of the names of entries that came from beat_schedule
--- KEYS static_owners     set: whose beat_schedule has an entry: the owner, a tab, and its name
--- KEYS downgraded       hash: key of each entry that was taken out for celery-redbeat 2.x, to its score
--- KEYS deadlines  zset of when beat must look at each run in progress
--- KEYS expected   zset of the keys of entries' runs in progress, by when one must have succeeded
--- KEYS streaks    zset likewise of the entries whose last run has failed
--- KEYS mover      token of who moves entries out of this part, and into it
--- KEYS arrived   hash: id of each move that was written here, to a JSON array of the names that couldn't be
--- KEYS arriving  what arrives stands for a moment under names that begin so
--- ARGV token      the caller's
--- ARGV move       the id of the move
--- ARGV wake       channel on which it is announced if beat may have to look soon
--- ARGV kinds      how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                 merged. The name of an entry follows, or ''
--- ARGV items      of each entry its name, its record as hide_entries has made it, and kept: of each key that is kept for it its
---                 kind, the rest of the key, and when it ends
--- BYTES dumps     what these keys hold, one after the other, as hide_entries returns it
+-- KEYS schedule       zset of entry keys, scored by due time
+-- KEYS later          zset of the keys of stored messages' entries
+-- KEYS statics        set of the names of entries that came from beat_schedule
+-- KEYS static_owners  set: whose beat_schedule has an entry: the owner, a tab, and its name
+-- KEYS downgraded     hash: key of each entry that was taken out for celery-redbeat 2.x, to its score
+-- KEYS deadlines      zset of when beat must look at each run in progress
+-- KEYS expected       zset of the keys of entries' runs in progress, by when one must have succeeded
+-- KEYS streaks        zset likewise of the entries whose last run has failed
+-- KEYS mover          token of who moves entries out of this part, and into it
+-- KEYS arrived        hash: id of each move that was written here, to a JSON array of the names that couldn't be
+-- KEYS arriving       what arrives stands for a moment under names that begin so
+-- ARGV token          the caller's
+-- ARGV move           the id of the move
+-- ARGV wake           channel on which it is announced if beat may have to look soon
+-- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
+--                     merged. The name of an entry follows, or ''
+-- ARGV items          of each entry its name, its record as hide_entries has made it, and kept: of each key that is kept for
+--                     it its kind, the rest of the key, and when it ends
+-- BYTES dumps         what these keys hold, one after the other, as hide_entries returns it
 -- What somebody has written here already is merged with what arrives, as merge_values says. What can't be merged is kept
 -- under a key of its own. An entry that can't be written wholly isn't written at all, nor is it by another call for this move.
 --

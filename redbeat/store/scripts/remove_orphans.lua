@@ -1,13 +1,13 @@
 -- remove_orphans: remove what is kept for entries whose hashes are gone.
 --
 -- Uses check_layout
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS statics    set of the names of entries that came from beat_schedule
+-- KEYS schedule       zset of entry keys, scored by due time
+-- KEYS statics        set of the names of entries that came from beat_schedule
 -- KEYS static_owners  set of 'owner, tab, name': whose beat_schedule has an entry
--- KEYS downgraded hash of the keys of entries that were taken out for celery-redbeat 2.x
--- KEYS entries[]  the entries' keys
--- KEYS beside[]   three for each entry: its history, its runs that were sent by hand, and its failures in a row
--- ARGV rows       of each entry:
+-- KEYS downgraded     hash of the keys of entries that were taken out for celery-redbeat 2.x
+-- KEYS entries[]      the entries' keys
+-- KEYS beside[]       three for each entry: its history, its runs that were sent by hand, and its failures in a row
+-- ARGV rows           of each entry:
 --   member       the member of the schedule: its key or its bare name
 --   name         its name among the statics
 --   pairs        the members of static_owners that have its name

@@ -1,14 +1,14 @@
 -- renew_runs: renew the leases of all runs that a worker has in progress, and say that the worker lives.
 --
 -- Uses check_layout, clock, run_records
--- KEYS deadlines  zset of when beat must look at each run
--- KEYS workers    hash of the workers that track runs
--- KEYS running[]  of each run the hash of its entry's runs in progress
--- ARGV lease_ms   how long the leases live from now on
--- ARGV worker     the worker's name
--- ARGV row        what the worker says of itself, the members of a JSON object; '' to say nothing now
+-- KEYS deadlines       zset of when beat must look at each run
+-- KEYS workers         hash of the workers that track runs
+-- KEYS running[]       of each run the hash of its entry's runs in progress
+-- ARGV lease_ms        how long the leases live from now on
+-- ARGV worker          the worker's name
+-- ARGV row             what the worker says of itself, the members of a JSON object; '' to say nothing now
 -- ARGV forget_seconds  workers that have said nothing for longer are removed
--- ARGV runs       of each run:
+-- ARGV runs            of each run:
 --   task_id, due   its due time in UNIX seconds
 --   delivery     which delivery of its message is at work
 --   attempt      1, and one more for each retry

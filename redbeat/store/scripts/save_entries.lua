@@ -1,17 +1,17 @@
 -- save_entries: store entries, all of them or none: only if each is still what the caller has read.
 --
 -- Uses check_layout, hold_lock, entry_texts, measure_entry
--- KEYS schedule    zset of entry keys, scored by due time
--- KEYS entries[]   the entries' keys
--- ARGV wake        channel on which the change is announced
--- ARGV states      what entries have in common; what a state leaves out stays as it is:
+-- KEYS schedule      zset of entry keys, scored by due time
+-- KEYS entries[]     the entries' keys
+-- ARGV wake          channel on which the change is announced
+-- ARGV states        what entries have in common; what a state leaves out stays as it is:
 --   read        what the caller has read: definition, policy, revision and meta with NULs between, of a long text '#'
 --               and its SHA-1; of an entry that wasn't read '=' and its bytes; '': there was no entry
 --   meta
 --   score       the next due time
 --   policy      '' removes it
 --   revision    another one: what was decided about the entry by now isn't recorded any more
--- ARGV state_of    of each entry which of the states it has
+-- ARGV state_of      of each entry which of the states it has
 -- BYTES definitions  of each entry; '' leaves it
 --
 -- Returns {status, changed}

@@ -237,11 +237,6 @@ class Request(NamedTuple):
     within: Keys | None = None
 
 
-def positional(script: Script, request: Request, read: Callable[[Any], Other]) -> Call[Other]:
-    """Return a call of a script whose header has places."""
-    return Call(script, request.keys, None, request.args, request.within, read)
-
-
 def _missing() -> None:
     """Stand for an attribute that isn't there."""
 

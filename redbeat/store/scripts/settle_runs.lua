@@ -1,19 +1,19 @@
 -- settle_runs: do what beat has decided about runs whose deadlines have come, if they are still as it has read them.
 --
 -- Uses check_layout, hold_lock, count_figures, run_records, finish_run
--- KEYS schedule   zset of entry keys, scored by due time
--- KEYS deadlines  zset of when beat must look at each run
--- KEYS events     stream of what has happened
--- KEYS failures   stream of the runs that have failed
--- KEYS streaks    zset of the entries whose last run has failed, by how many have in a row
--- KEYS figures    hash of what was counted since it was last looked at
--- KEYS expected   zset of the entries whose runs are tracked, by when one must have succeeded
--- KEYS running[]  of each run the hash of its entry's runs in progress,
+-- KEYS schedule     zset of entry keys, scored by due time
+-- KEYS deadlines    zset of when beat must look at each run
+-- KEYS events       stream of what has happened
+-- KEYS failures     stream of the runs that have failed
+-- KEYS streaks      zset of the entries whose last run has failed, by how many have in a row
+-- KEYS figures      hash of what was counted since it was last looked at
+-- KEYS expected     zset of the entries whose runs are tracked, by when one must have succeeded
+-- KEYS running[]    of each run the hash of its entry's runs in progress,
 -- KEYS histories[]  its entry's history,
--- KEYS failing[]  how many of its last runs have failed in a row,
--- KEYS entries[]  and the entry's own key
--- ARGV wake       channel that wakes beat
--- ARGV rows       of each run:
+-- KEYS failing[]    how many of its last runs have failed in a row,
+-- KEYS entries[]    and the entry's own key
+-- ARGV wake         channel that wakes beat
+-- ARGV rows         of each run:
 --   action           'end': it ends with this outcome; 'overdue': it takes too long; 'postpone': look again later;
 --                    'look': the entry's waiting run may go; 'forget': there is no run
 --   name             the entry's

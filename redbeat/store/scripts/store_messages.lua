@@ -1,16 +1,16 @@
 -- store_messages: store messages that are to be sent later, each with an entry; one with the same task id is replaced.
 --
 -- Uses check_layout
--- KEYS later      zset of entry keys, scored by when their messages are to be sent
--- KEYS entries[]  the keys of their entries
--- KEYS bodies[]   the keys of the bodies of those messages that haven't theirs
--- ARGV wake       channel on which it is announced if beat may have to look soon
+-- KEYS later       zset of entry keys, scored by when their messages are to be sent
+-- KEYS entries[]   the keys of their entries
+-- KEYS bodies[]    the keys of the bodies of those messages that haven't theirs
+-- ARGV wake        channel on which it is announced if beat may have to look soon
 -- ARGV must_exist  each replaces another one, as it belongs to another part of the schedule, and is on its way
--- ARGV rows       of each entry:
+-- ARGV rows        of each entry:
 --   score       when it is to be sent, UNIX seconds
 --   definition, policy
 --   revision    another one for each message that is stored
--- BYTES texts     two for each entry: its message, JSON; and JSON about a body that isn't, '' when the message has it
+-- BYTES texts      two for each entry: its message, JSON; and JSON about a body that isn't, '' when the message has it
 -- Beat looks at the first score at least once a second, so only what is due within seconds is announced.
 --
 -- Returns how many messages were stored; 0: one that must exist doesn't any more, and nothing was written

@@ -3,7 +3,7 @@
 -- Uses check_layout
 -- KEYS later      zset of entry keys, scored by when their messages are to be sent
 -- KEYS entries[]  the keys of their entries
--- KEYS bodies[]    the keys of their bodies, in the same order
+-- KEYS bodies[]   the keys of their bodies, in the same order
 --
 -- Returns for each its body; or nil if there is none, or its message is stored
 local taken = {}

@@ -3,13 +3,13 @@
 -- field behind a '?', and then counted under those of all others, so that nothing is lost with a beat that dies.
 --
 -- Uses check_layout, clock
--- KEYS lock       the leader's token; where there is no lock, the token of the beat that shows the metrics
--- KEYS figures    hash of what was counted since the last call
--- KEYS totals     hash of what was ever counted
--- KEYS minutes    hash of the minutes of the last hour
--- KEYS labels     hash of the labels by their ids
--- ARGV token      the caller's
--- ARGV teller_ms  for how long the caller goes on to be the one that shows the metrics; 0: the lock says who leads
+-- KEYS lock        the leader's token; where there is no lock, the token of the beat that shows the metrics
+-- KEYS figures     hash of what was counted since the last call
+-- KEYS totals      hash of what was ever counted
+-- KEYS minutes     hash of the minutes of the last hour
+-- KEYS labels      hash of the labels by their ids
+-- ARGV token       the caller's
+-- ARGV teller_ms   for how long the caller goes on to be the one that shows the metrics; 0: the lock says who leads
 -- ARGV new_labels  ids of labels that are new to JSON
 --
 -- Returns {status, now, taken, unknown}

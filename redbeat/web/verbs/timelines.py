@@ -24,9 +24,9 @@ from redbeat.entries.query import entry_of, scan_stored
 from redbeat.entries.runs import id_of
 from redbeat.entries.timeline import Chart, empty_chart
 from redbeat.history import decode_history
-from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
 from redbeat.store.members import Members
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
