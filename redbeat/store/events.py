@@ -147,15 +147,13 @@ class Events:
         rows = [(self._store.parts.home(name).keys.events, name, details) for name, details in happened]
         if not rows:
             return
-        besides = {key: "stream" for key, *_ in rows}
-        with (
-            self._store.translating(rows[0][0], "stream", besides=besides),
-            self._store.client.pipeline(transaction=False) as pipeline,
-        ):
-            for key, name, details in rows:
-                fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-                pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
-            pipeline.execute()
+
+        def add(pipeline: Any, row: tuple[str, str, Any]) -> None:
+            key, name, details = row
+            fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
+            pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
+
+        self._store.in_one_trip(rows, add, {key: "stream" for key, *_ in rows})
 
 
 def _news_of(reply: Sequence[Any]) -> News | None:

@@ -22,7 +22,7 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.rights import METRICS
 from redbeat.store.scripts.script import Script
-from redbeat.store.store import Store, ask_each
+from redbeat.store.store import Store
 
 _TAKE_FIGURES, _COUNT_STATES = Script("take_figures"), Script("count_states")
 
@@ -176,10 +176,9 @@ class Figures:
         """Return what these hashes hold; one round trip for each node."""
         if not keys:
             return []
-        with self._store.translating(keys[0], "hash", besides=dict.fromkeys(keys, "hash")):
-            if len(keys) == 1:
-                return [self._store.client.hgetall(keys[0])]
-            return ask_each(self._store.client, keys, lambda client, key: client.hgetall(key))
+        if len(keys) == 1:
+            return [self._store.ask(lambda client: client.hgetall(keys[0]), keys[0], "hash")]
+        return self._store.in_one_trip(keys, _read_hash, dict.fromkeys(keys, "hash"))
 
     def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
         """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
@@ -213,10 +212,8 @@ class Figures:
 
     def are_there(self, names: Sequence[tuple[Keys, str]]) -> list[bool]:
         """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for keys, name in names:
-                pipeline.exists(as_stored(keys.entry(name)))
-            return [bool(found) for found in pipeline.execute()] if names else []
+        found = self._store.in_one_trip([as_stored(keys.entry(name)) for keys, name in names], _exists)
+        return [*map(bool, found)]
 
     def read_expected(
         self, now: float, limit: int, firsts: Mapping[Keys, int]
@@ -227,15 +224,12 @@ class Figures:
         Arguments:
             firsts: the parts, and how many of those are left out in each.
         """
-        zsets = [keys.expected for keys in firsts]
-        with (
-            self._store.translating(zsets[0], besides=dict.fromkeys(zsets, "sorted set")),
-            self._store.client.pipeline(transaction=False) as pipeline,
-        ):
-            for key, first in zip(zsets, firsts.values(), strict=True):
-                pipeline.zcount(key, "-inf", now)
-                pipeline.zrangebyscore(key, "-inf", now, start=first, num=limit)
-            found = pipeline.execute()
+
+        def ask(pipeline: Any, keys: Keys) -> None:
+            pipeline.zcount(keys.expected, "-inf", now)
+            pipeline.zrangebyscore(keys.expected, "-inf", now, start=firsts[keys], num=limit)
+
+        found = self._store.in_one_trip(firsts, ask, {keys.expected: "sorted set" for keys in firsts})
         return {
             keys: (int(count), [keys.entry_of_running(text_of(member)) for member in members])
             for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True)
@@ -245,19 +239,16 @@ class Figures:
         """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
         if not expected:
             return
-        parts = [self._store.parts.of(key).keys for key in expected]
-        besides = {keys.expected: "sorted set" for keys in parts}
-        with (
-            self._store.translating(parts[0].expected, besides=besides),
-            self._store.client.pipeline(transaction=False) as pipeline,
-        ):
-            for keys, (key, at) in zip(parts, expected.items(), strict=True):
-                member = as_stored(keys.running(key))
-                if at is None:
-                    pipeline.zrem(keys.expected, member)
-                else:
-                    pipeline.zadd(keys.expected, {member: at}, xx=True)
-            pipeline.execute()
+        parts = {key: self._store.parts.of(key).keys for key in expected}
+
+        def note(pipeline: Any, key: str) -> None:
+            member, zset, at = as_stored(parts[key].running(key)), parts[key].expected, expected[key]
+            if at is None:
+                pipeline.zrem(zset, member)
+            else:
+                pipeline.zadd(zset, {member: at}, xx=True)
+
+        self._store.in_one_trip(expected, note, {keys.expected: "sorted set" for keys in parts.values()})
 
     def read_late(
         self, latest: float, limit: int, parts: Sequence[Keys]
@@ -265,11 +256,12 @@ class Figures:
         """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
         seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
         """
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for keys in parts:
-                pipeline.zcount(keys.schedule, "(0", latest)
-                pipeline.zrangebyscore(keys.schedule, "(0", latest, start=0, num=limit)
-            found = pipeline.execute()
+
+        def ask(pipeline: Any, keys: Keys) -> None:
+            pipeline.zcount(keys.schedule, "(0", latest)
+            pipeline.zrangebyscore(keys.schedule, "(0", latest, start=0, num=limit)
+
+        found = self._store.in_one_trip(parts, ask)
         return {
             keys: (int(count), [keys.entry_of(text_of(member)) for member in members])
             for keys, count, members in zip(parts, found[::2], found[1::2], strict=True)
@@ -287,11 +279,10 @@ class Figures:
         def read(client: Any, key: str) -> Any:
             return client.zrevrange(key, 0, limit - 1, withscores=len(zsets) > 1)
 
-        with self._store.translating(zsets[0], besides=dict.fromkeys(zsets, "sorted set")):
-            if len(zsets) == 1:
-                members = read(self._store.client, zsets[0])
-                return [places[0].entry_of_running(text_of(member)) for member in members]
-            found = ask_each(self._store.client, zsets, read)
+        if len(zsets) == 1:
+            members = self._store.ask(lambda client: read(client, zsets[0]), zsets[0])
+            return [places[0].entry_of_running(text_of(member)) for member in members]
+        found = self._store.in_one_trip(zsets, read, dict.fromkeys(zsets, "sorted set"))
         rows = [
             (score, keys.entry_of_running(text_of(member)))
             for keys, members in zip(places, found, strict=True)
@@ -341,7 +332,7 @@ def _remove(key: str, members: Sequence[Any], client: Any) -> Any:
     return client.zrem(key, *members)
 
 
-def _exists(client: Any, key: str) -> Any:
+def _exists(client: Any, key: str | bytes) -> Any:
     return client.exists(key)
 
 

@@ -105,15 +105,12 @@ class Layouts:
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""
 
-        def ask(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for keys in parts:
-                    pipeline.get(keys.generation)
-                    pipeline.zcount(keys.schedule, "-inf", "+inf")
-                    pipeline.zcount(keys.later, "-inf", "+inf")
-                return list(pipeline.execute())
+        def ask(pipeline: Any, keys: Keys) -> None:
+            pipeline.get(keys.generation)
+            pipeline.zcount(keys.schedule, "-inf", "+inf")
+            pipeline.zcount(keys.later, "-inf", "+inf")
 
-        found = self._store.ask(ask) if parts else []
+        found = self._store.in_one_trip(parts, ask) if parts else []
         return [
             Contents(text_of(guard) or "", int(entries) + int(messages))
             for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -221,15 +218,12 @@ class Layouts:
         """Return the generation keys of those parts that know of a layout, each to what it holds: the number
         of the layout, and the rest; one round trip a node.
         """
-
-        def ask(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for part in parts:
-                    pipeline.get(part.generation)
-                return list(pipeline.execute())
-
+        keys = [part.generation for part in parts]
+        texts = self._store.in_one_trip(
+            keys, lambda pipeline, key: pipeline.get(key), dict.fromkeys(keys, "string")
+        )
         found: dict[str, tuple[str, str]] = {}
-        for part, text in zip(parts, self._store.ask(ask, parts[0].generation, "string"), strict=True):
+        for part, text in zip(parts, texts, strict=True):
             number, _, shards = (text_of(text) or "").partition(" ")
             if _NUMBER.fullmatch(number):
                 found[part.generation] = number, shards
@@ -398,17 +392,14 @@ class Layouts:
         if not asked:
             return []
 
-        def ask(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for name in asked:
-                    key = as_stored(former.about(name).running if of_runs else former.entry(name))
-                    pipeline.exists(key)
-                    pipeline.hmget(former.home(name).moving, [as_stored(name)])
-                    pipeline.exists(key)
-                return list(pipeline.execute())
+        def ask(pipeline: Any, name: str) -> None:
+            key = as_stored(former.about(name).running if of_runs else former.entry(name))
+            pipeline.exists(key)
+            pipeline.hmget(former.home(name).moving, [as_stored(name)])
+            pipeline.exists(key)
 
         try:
-            answers = iter(self._store.ask(ask))
+            answers = iter(self._store.in_one_trip(asked, ask))
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise

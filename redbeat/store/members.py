@@ -58,11 +58,10 @@ class Members:
 
     def scores_of(self, members: Sequence[str]) -> list[float | None]:
         """Return the score of each; None: it isn't a member."""
-        client, part_of = self._store.client, self._store.parts.of
-        with self._store.translating(), client.pipeline(transaction=False) as pipeline:
-            for one in members:
-                pipeline.zscore(part_of(one).keys.schedule, as_stored(one))
-            return list(pipeline.execute())
+        part_of = self._store.parts.of
+        return self._store.in_one_trip(
+            members, lambda pipeline, one: pipeline.zscore(part_of(one).keys.schedule, as_stored(one))
+        )
 
     def rank_of(self, member: str) -> int | None:
         """Return how many have a lower score, or the same and are before it; None: it isn't there."""

@@ -353,11 +353,10 @@ class Runs:
         """
         if not keys:
             return []
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                pipeline.hgetall(self._store.keys.running(key))
-            found = pipeline.execute(raise_on_error=False)
-            _refuse_errors(found)
+        running = self._store.keys.running
+        found = self._store.in_one_trip(
+            keys, lambda pipeline, key: pipeline.hgetall(running(key)), is_tolerant=True
+        )
         return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
 
     def read_allowed(self, key: str) -> list[RunRecord] | None:
@@ -390,12 +389,7 @@ class Runs:
         return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
 
     def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for deadlines, member in wanted:
-                pipeline.zscore(deadlines, member)
-            scores: list[Any] = pipeline.execute(raise_on_error=False)
-            _refuse_errors(scores)
-        return scores
+        return self._store.in_one_trip(wanted, lambda pipeline, one: pipeline.zscore(*one), is_tolerant=True)
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
@@ -420,11 +414,10 @@ class Runs:
         """Return of each entry, by its key, how its runs have failed."""
         if not keys:
             return []
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                pipeline.get(as_stored(self._store.keys.failing(key)))
-            found = pipeline.execute(raise_on_error=False)
-            _refuse_errors(found)
+        failing = self._store.keys.failing
+        found = self._store.in_one_trip(
+            keys, lambda pipeline, key: pipeline.get(as_stored(failing(key))), is_tolerant=True
+        )
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
         counts = (int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts)
         return [Failing(count % _BEING_PAUSED, count >= _BEING_PAUSED) for count in counts]
@@ -532,13 +525,6 @@ def _scan(client: Any, key: str, cursor: Any) -> Any:
 
 def _nothing_of(names: Sequence[Any]) -> list[Any]:
     return [None] * len(names)
-
-
-def _refuse_errors(answers: Iterable[Any]) -> None:
-    """Raise the first error among answers, except that a key has another type."""
-    for answer in answers:
-        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-            raise answer
 
 
 def _records_of(fields: Iterable[tuple[Any, Any]]) -> list[RunRecord]:

@@ -122,10 +122,7 @@ class Server:
         return [bool(found) for found in self._of_each("exists", keys)]
 
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                getattr(pipeline, command)(as_stored(key))
-            return pipeline.execute()
+        return self._store.in_one_trip(keys, lambda pipeline, key: getattr(pipeline, command)(as_stored(key)))
 
     def scan(self, beginning: str, kind: str | None = None) -> Iterator[list[str]]:
         """Yield the keys with this beginning, and perhaps only of one type, page by page.

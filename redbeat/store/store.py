@@ -672,15 +672,31 @@ class Store:
             return [
                 self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
             ]
-        if not asks:
-            return []
-        with (
-            self.translating(besides=dict.fromkeys(keys, expected)),
-            self.client.pipeline(transaction=False) as pipeline,
-        ):
-            for ask in asks:
-                ask(pipeline)
-            return list(pipeline.execute())
+        besides = dict.fromkeys(keys, expected)
+        return self.in_one_trip(asks, lambda pipeline, ask: ask(pipeline), besides) if asks else []
+
+    def in_one_trip(
+        self,
+        items: Iterable[Item],
+        ask: Callable[[Any, Item], object],
+        besides: Mapping[str, str] = _NO_OTHERS,
+        *,
+        is_tolerant: bool = False,
+    ) -> list[Any]:
+        """Return the replies to what ``ask(pipeline, item)`` asks for; one round trip for each node.
+
+        Arguments:
+            besides: keys that are used, and what each holds, as :meth:`translating` takes them.
+            is_tolerant: where a key has another type, the error is the reply.
+        """
+        with self.translating(besides=besides), self.client.pipeline(transaction=False) as pipeline:
+            for item in items:
+                ask(pipeline, item)
+            replies: list[Any] = pipeline.execute(raise_on_error=not is_tolerant)
+            for reply in replies:
+                if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+                    raise reply
+        return replies
 
     def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
@@ -785,8 +801,9 @@ class Store:
             return
         while cursors:
             keys = list(cursors)
-            with self.translating(keys[0], besides=dict.fromkeys(keys, "sorted set")):
-                found = ask_each(self.client, keys, lambda client, key: step(client, key, cursors[key]))
+            found = self.in_one_trip(
+                keys, lambda client, key: step(client, key, cursors[key]), dict.fromkeys(keys, "sorted set")
+            )
             for key, (cursor, page) in zip(keys, found, strict=True):
                 if int(cursor):
                     cursors[key] = cursor
@@ -817,8 +834,7 @@ class Store:
         keys = [key_of(part.keys) for part in self.all_parts]
         if len(keys) == 1:
             return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
-        with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
-            return ask_each(self.client, keys, call)
+        return self.in_one_trip(keys, call, dict.fromkeys(keys, expected))
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """Return what an error of the redis client means, if it is that a node is away; else raise it."""
@@ -929,14 +945,6 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(lock_status_of)
-
-
-def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:
-    """Return what ``call(pipeline, key)`` asks for, of each key; one round trip for each node."""
-    with client.pipeline(transaction=False) as pipeline:
-        for key in keys:
-            call(pipeline, key)
-        return list(pipeline.execute())
 
 
 def read_claimed(claimed: DueEntry) -> Stored:
