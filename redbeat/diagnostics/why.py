@@ -32,6 +32,8 @@ def explain(facts: Facts, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
     try:
         return _explain(facts, at)
+    except EntryCorrupt:
+        raise
     except ValueError as exc:
         return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 

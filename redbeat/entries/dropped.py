@@ -172,6 +172,15 @@ def _count_until(
     schedule_: Any, bounds: Policy, first: datetime, end: datetime
 ) -> tuple[datetime, int | None]:
     """Return the last of the runs from ``first`` to ``end``, and how many there are; None: too many."""
+    try:
+        return _count_all_until(schedule_, bounds, first, end)
+    except ValueError:  # a rule that is too sparse, say
+        return first, None
+
+
+def _count_all_until(
+    schedule_: Any, bounds: Policy, first: datetime, end: datetime
+) -> tuple[datetime, int | None]:
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
     back = runs_back(schedule_, bounds, first, end)
     if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:

@@ -87,7 +87,10 @@ def _excluded_spans(
     anchor = phase_before(entry.schedule, policy, end, begin) or begin
     at = begin
     while calendar is not None:
-        due = next_run(entry.schedule, bare, at, anchor)
+        try:
+            due = next_run(entry.schedule, bare, at, anchor)
+        except ValueError:  # its times can't be computed, which is told elsewhere
+            return
         if due is None or due >= end:
             return
         free = calendar.end_of_exclusion(due, zone_for(entry))

@@ -125,7 +125,7 @@ def plan_write(
         with refusing_schedule(entry):
             score = _score_over(entry, stored, before, now, is_moved)
     except EntryError:
-        if entry.enabled or not stored.exists:
+        if entry.enabled or before is None or _is_other(entry.schedule, before.schedule):
             raise
         score = None  # a pause is saved all the same: it is the remedy
     try:

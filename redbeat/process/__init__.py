@@ -1,4 +1,4 @@
-"""The process: threads, signals held back, garbage collection paused, processor time limited, exit codes.
+"""The process: background threads, signals held back, memory, exit codes.
 
 Never: the schedule.
 """

@@ -180,6 +180,10 @@ class _Search:
     """The bound of one search for an occurrence."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: an occurrence was found."""
         self._left = MAX_EXAMINED
 
     def examine(self, count: int = 1) -> None:
@@ -235,7 +239,7 @@ class WallTimes(ABC):
                     if found < first:
                         return
                     yield _wall_of(found)
-                    search = _Search()
+                    search.begin()
 
     @abstractmethod
     def _spans_from(self, least: int, search: _Search) -> Iterator[_Span]:

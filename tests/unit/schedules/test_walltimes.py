@@ -226,3 +226,15 @@ def test_with_every_list_full_a_rule_of_any_age_costs_no_more_than_a_plan_may(
     assert upcoming == (None if is_over else moment + timedelta(seconds=1))
     last = next(times.backwards(moment, started))
     assert last == (moment if count is None or elapsed < count else started + timedelta(seconds=count - 1))
+
+
+def test_a_walk_back_over_decades_of_rare_occurrences_finds_all_of_them() -> None:
+    started, until = datetime(2000, 1, 1), datetime(2026, 1, 1)
+    times = wall_times(rrule("MINUTELY", dtstart=started, interval=7, byhour=3, bymonthday=1), started)
+    back = list(times.backwards(until, started))
+    assert len({one.date() for one in back}) == 26 * 12
+    found, upcoming = [], times.next(started, inclusive=True)
+    while upcoming is not None and upcoming <= until:
+        found.append(upcoming)
+        upcoming = times.next(upcoming)
+    assert back == found[::-1]
