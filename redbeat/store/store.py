@@ -341,17 +341,17 @@ class Store:
         """Read the entries that are due, oldest first, and the next due time, in one round trip.
 
         Arguments:
-            lease_ms: how long they are hidden from other beats; 0: they aren't.
+            lease_ms: how long they are hidden from other beats; 0: they aren't. Those of an answer that was
+                lost stay hidden for that time.
 
         Raises:
             LockLost: another beat holds the lock.
+            StoreRefused: the connection ends each time, as a proxy cuts large answers, say.
         """
 
         def fetch() -> Fetched:
             with self.translating():
-                # with a lease a second try would hide other entries
-                client = self._watched(max_breaks=1 if lease_ms else BREAKS_OF_THE_REQUEST)
-                return self.fetch_call(fence, limit, lease_ms).run(client)
+                return self.fetch_call(fence, limit, lease_ms).run(self.watched)
 
         return self.checked(self.following(fetch), fence)
 

@@ -24,6 +24,7 @@ from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS, HOSTILE_RULES
+from tests.support.deadlines import patience
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.progress import NAMES
@@ -43,6 +44,7 @@ from tests.support.schedule import (
     write_burst,
     write_raw,
 )
+from tests.support.scripts import SCRIPTS
 from tests.support.servers import Server
 
 #: name to the command that puts something else where the hash should be
@@ -381,3 +383,23 @@ def test_message_that_breaks_the_connection_costs_its_own_entry(
         eventually(lambda: (scheduler.tick(), "large" in sent_names(broker))[1])
     assert sorted(sent_names(broker)) == sorted([*names, "large"]), "none was lost or doubled"
     assert not client.hexists("redbeat:large", "error")
+
+
+@EVERY_KIND_OF_LOCK
+def test_fetch_whose_answer_is_lost_twice_is_made_again(
+    make_scheduler: MakeScheduler,
+    settings: dict[str, Any],
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+) -> None:
+    with Proxy((server.host, server.port)) as proxy:
+        options = {"retry_period": -1}
+        url = proxy.url(server.url(1))
+        scheduler = make_scheduler(redbeat_redis_url=url, redbeat_redis_options=options, **settings)
+        scheduler.tick()
+        cut = proxy.cut_on(SCRIPTS["fetch_due"].sha1.encode(), "reply", 4)  # the client tries each twice
+        scheduler.tick()
+        assert cut.wait(patience())
+        write_raw(client, "good", score=1)
+        eventually(lambda: (scheduler.tick(), sent_names(broker) == ["good"])[1])
