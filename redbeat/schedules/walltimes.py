@@ -232,7 +232,8 @@ class WallTimes(ABC):
         if before <= first:
             return
         search = _Search()
-        for year in range(min(_year_of(before), _LAST_YEAR), _year_of(first) - 1, -1):
+        earliest = max(_year_of(first) - 1, self._first_year)  # its last week may extend into the next year
+        for year in range(min(_year_of(before), _LAST_YEAR), earliest - 1, -1):
             for span in self._spans_back(year, before, first, search):
                 for place in range(span.count_before(before) - 1, -1, -1):
                     found = span.at(place)
@@ -437,7 +438,7 @@ class _Stepping(WallTimes):
     @cached_property
     def _cost_of_year(self) -> int:
         years = map(self._days.of_year, range(self._first_year - 3, self._first_year + 1))
-        series = max((bits & ~(bits << 1)).bit_count() for bits in years)
+        series = max(1, *((bits & ~(bits << 1)).bit_count() for bits in years))
         return series * (3 + self._cycle // _STEPS_PER_LOOK // 10 if self._is_filtered else 1)
 
     @cached_property

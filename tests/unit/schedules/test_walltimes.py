@@ -238,3 +238,10 @@ def test_a_walk_back_over_decades_of_rare_occurrences_finds_all_of_them() -> Non
         found.append(upcoming)
         upcoming = times.next(upcoming)
     assert back == found[::-1]
+
+
+def test_a_walk_back_to_new_year_has_the_last_days_of_a_week_that_began_before() -> None:
+    started = datetime(2020, 1, 1)
+    times = wall_times(rrule("WEEKLY", dtstart=started, byweekday=list(range(7)), bysetpos=-1), started)
+    back = times.backwards(datetime(2027, 1, 12), datetime(2027, 1, 1))
+    assert [one.day for one in back] == [10, 3], "the week of the 3rd began in December"
