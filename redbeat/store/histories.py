@@ -20,13 +20,13 @@ from redbeat.store.locks import LockKey
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
 #: the longest record that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
 
-_READ_HISTORY, _READ_HISTORIES = Script("read_history"), Script("read_histories")
+_READ_HISTORIES = Script("read_histories")
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
@@ -63,9 +63,8 @@ class Histories:
     def read(self, key: str, limit: int) -> list[str]:
         """Return the records of one entry, the newest first."""
         history, *_ = self._beside(key)
-        with self._store.translating(history, "list"):
-            call = _READ_HISTORY.call(history=history, limit=limit, record_bytes=RECORD_BYTES)
-            return [*map(text_of, call.run(self._store.client))]
+        [records] = self._store.ask(_newest_call([history], limit, is_strict=True).run, history, "list")
+        return list(records)
 
     def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
         """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
@@ -87,10 +86,7 @@ class Histories:
 
         def read(groups: list[tuple[Part, list[str]]]) -> list[list[list[str]]]:
             pasts = [[part.keys.beside(key)[0] for key in those] for part, those in groups]
-            calls = [
-                _READ_HISTORIES.call(past=past, limit=limit, record_bytes=RECORD_BYTES) for past in pasts
-            ]
-            return [[[*map(text_of, one)] for one in found] for found in self._store.ask_all(calls)]
+            return self._store.ask_all([_newest_call(past, limit) for past in pasts])
 
         return self._store.parts.in_order(self._store.located(keys), read)
 
@@ -194,6 +190,11 @@ class Histories:
         finally:
             with suppress(RedBeatError):  # it ends by itself
                 lock.release(token)
+
+
+def _newest_call(past: Sequence[str], limit: int, *, is_strict: bool = False) -> Call[list[list[str]]]:
+    call = _READ_HISTORIES.call(past=past, limit=limit, record_bytes=RECORD_BYTES, is_strict=is_strict)
+    return call.reading(lambda found: [[*map(text_of, records)] for records in found])
 
 
 def _remove(history: str, text: str, client: Any) -> Any:
