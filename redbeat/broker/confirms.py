@@ -107,11 +107,11 @@ class Confirms:
     Attributes:
         declared: what was declared for the next message.
         forget_declared: as it was given.
-        rehearsed: called with a message, and the other arguments of its publish, instead of publishing it;
+        on_sample: called with a message, and the other arguments of its publish, instead of publishing it;
             None: messages are published.
     """
 
-    rehearsed: Callable[[Any, str, str, bool, bool], None] | None = None
+    on_sample: Callable[[Any, str, str, bool, bool], None] | None = None
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
         self._channel = channel
@@ -182,8 +182,8 @@ class Confirms:
             LookupError: no queue takes it.
             Exception: whatever py-amqp raises. Messages before it may then be lost.
         """
-        if self.rehearsed is not None:
-            self.rehearsed(message, exchange, routing_key, mandatory, immediate)
+        if self.on_sample is not None:
+            self.on_sample(message, exchange, routing_key, mandatory, immediate)
             return
         if not self._is_selected:
             self._channel.confirm_select()

@@ -45,7 +45,7 @@ class Outbox:
 
     has_given_up = False
     bindings = 0
-    _is_rehearsed = False
+    _is_sampling = False
 
     def __init__(self, channel: Any, event_exchange: str) -> None:
         self._channel = channel
@@ -98,7 +98,7 @@ class Outbox:
             self._pushes = None
 
     @contextmanager
-    def rehearsing(self) -> Iterator[list[Push]]:
+    def sampling(self) -> Iterator[list[Push]]:
         """Yield a list of the list writes of the block, in which nothing at all is sent.
 
         In the block kombu gets no connection to the broker, but to read which queues are bound to an
@@ -107,12 +107,12 @@ class Outbox:
         Raises:
             UnknownWriteError: in the block, where a message isn't written to a list.
         """
-        self._is_rehearsed = True
+        self._is_sampling = True
         try:
             with self._disconnected(), self.collecting() as pushes:
                 yield pushes
         finally:
-            self._is_rehearsed = False
+            self._is_sampling = False
 
     def find_queues(self, exchange: str, routing_key: str) -> list[str]:
         """Return which queues a message goes to; the bindings are looked up once a batch.
@@ -205,7 +205,7 @@ class Outbox:
         try:
             result = self._record(self._recorder, self._put_now, queue, message, **kwargs)
         except UnknownWriteError as exc:
-            if self._is_rehearsed:
+            if self._is_sampling:
                 raise
             self._give_up(f"by {exc}")
             return self._put_now(queue, message, **kwargs)
@@ -254,8 +254,8 @@ class Outbox:
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
-        """In a rehearsal let kombu's clients have connections in the block."""
-        refusals = [(pool, vars(pool).pop("get_connection")) for pool in self._pools() if self._is_rehearsed]
+        """In a sample let kombu's clients have connections in the block."""
+        refusals = [(pool, vars(pool).pop("get_connection")) for pool in self._pools() if self._is_sampling]
         try:
             yield
         finally:

@@ -48,8 +48,8 @@ class Published(NamedTuple):
 
 
 @dataclass
-class Rehearsal:
-    """What a producer was asked to do in a rehearsal."""
+class SampleRequests:
+    """What a producer was asked to do in a sample."""
 
     runs: list[Published] = field(default_factory=list)
     declarations: list[Declaration] = field(default_factory=list)
@@ -71,7 +71,7 @@ class BoundedProducer:
     destination = ""
     _declared: dict[int, Any]
     _is_retry_asked = False
-    _rehearsal: Rehearsal | None = None
+    _sample: SampleRequests | None = None
 
     _app: Any
     _types: Mapping[str, str]
@@ -94,20 +94,20 @@ class BoundedProducer:
         self.__dict__.pop("_fleeting", None)
 
     @contextmanager
-    def rehearsing(self, expiration_seconds: float | None) -> Iterator[Rehearsal]:
+    def sampling(self, expiration_seconds: float | None) -> Iterator[SampleRequests]:
         """Yield what is asked for in the block: nothing is declared, and events aren't published.
 
         A run is published, so its message must be collected, and dropped, by an outbox.
         """
         before = self.expiration_seconds
-        self._rehearsal, self.expiration_seconds = Rehearsal(), expiration_seconds
+        self._sample, self.expiration_seconds = SampleRequests(), expiration_seconds
         try:
-            yield self._rehearsal
+            yield self._sample
         finally:
-            self._rehearsal, self.expiration_seconds = None, before
+            self._sample, self.expiration_seconds = None, before
 
     def repeat(self, declaration: Declaration) -> None:
-        """Declare what was to be declared in a rehearsal, unless that is done already."""
+        """Declare what was to be declared in a sample, unless that is done already."""
         self._is_retry_asked = declaration.is_retry_asked
         self.maybe_declare(declaration.entity, declaration.retry, **declaration.retry_policy)
 
@@ -115,11 +115,11 @@ class BoundedProducer:
         reserved = find_reserved_way(self._app, options)
         if reserved:
             raise LookupError(reserved)
-        if self._rehearsal is not None:
+        if self._sample is not None:
             if not _is_run(options):
                 return None
             how = options.get("serializer"), options.get("compression")
-            self._rehearsal.runs.append(Published(body, *how))
+            self._sample.runs.append(Published(body, *how))
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:
@@ -136,7 +136,7 @@ class BoundedProducer:
         try:
             return super().publish(body, **options)  # type: ignore[misc]
         except BaseException:
-            if self._rehearsal is None:
+            if self._sample is None:
                 self._forget_declared(declared)
             raise
 
@@ -155,9 +155,9 @@ class BoundedProducer:
         return kind in _ROUTING_TYPES and _is_run(options)
 
     def maybe_declare(self, entity: Any, retry: bool | None = None, **retry_policy: Any) -> Any:
-        if self._rehearsal is not None:
+        if self._sample is not None:
             declaration = Declaration(entity, retry, retry_policy, self._is_retry_asked)
-            self._rehearsal.declarations.append(declaration)
+            self._sample.declarations.append(declaration)
             return False
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
         declared = self.__dict__.setdefault("_declared", {})

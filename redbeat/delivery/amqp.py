@@ -40,7 +40,7 @@ class Drafts:
         self._confirms = confirms
 
     @contextmanager
-    def rehearsing(self) -> Iterator[list[Push]]:
+    def sampling(self) -> Iterator[list[Push]]:
         """Yield a list of the drafts of what the block publishes, which isn't sent."""
         drafts: list[Push] = []
 
@@ -49,11 +49,11 @@ class Drafts:
             text = text_of(message, {**info, "mandatory": bool(mandatory), "immediate": bool(immediate)})
             drafts.append(Push("lpush", routing_key, text))
 
-        self._confirms.rehearsed = note
+        self._confirms.on_sample = note
         try:
             yield drafts
         finally:
-            self._confirms.rehearsed = None
+            self._confirms.on_sample = None
 
     def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
         """Return no queues: it doesn't matter to a message which they are."""

@@ -69,14 +69,8 @@ def find_obstacle(app: Any, scheduler: Any = None) -> str:
     """
     if isinstance(app, Proxy):
         app = app._get_current_object()  # noqa: SLF001
-    found = _replaced()
-    try:
-        found += _of_app(app)
-        found.append(find_scheduler_obstacle(scheduler) if scheduler is not None else "")
-    except Exception:  # whoever replaces functions may break what is asked here
-        if not found:
-            raise
-    return joined(*found)
+    of_scheduler = "" if scheduler is None else find_scheduler_obstacle(scheduler)
+    return joined(*_replaced(), *_of_app(app), of_scheduler)
 
 
 def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
@@ -127,18 +121,12 @@ def find_task_obstacle(task: Any) -> str:
 
 def find_serializer_obstacle(name: str) -> str:
     """Return a reason if the serializer ``name`` is not kombu's own; '': it is."""
-    codec = codec_of(name)
-    if codec is not None and codec is _SERIALIZERS.get(name):
-        return ""
-    if codec is None or name not in _SERIALIZERS:
-        return f"the serializer {name!r} isn't kombu's own"
-    return f"{source_of(codec.encoder)} replaces the serializer {name!r}"
+    is_kombus = name in _SERIALIZERS and codec_of(name) is _SERIALIZERS[name]
+    return "" if is_kombus else f"the serializer {name!r} isn't kombu's own"
 
 
 def find_scheduler_obstacle(scheduler: Any) -> str:
     """Return a reason in a scheduler, or in its class; '': none."""
-    if not _SCHEDULER:
-        return "the scheduler isn't RedBeat's own"
     base, entry_class = _SCHEDULER
     found = _find_override(scheduler, base, _OF_SCHEDULER)
     if not found and scheduler.Entry is not entry_class:
@@ -191,12 +179,9 @@ def _find_override(subject: Any, base: type, names: tuple[str, ...]) -> str:
 
 def _of_app(app: Any) -> Iterator[str]:
     is_durable = "send_task" in vars(app) and _has_durable_tasks(app)
-    found = _find_override(app, celery.Celery, () if is_durable else ("send_task",))
     amqp, setting = app.amqp, app.conf.get
-    found = found or _find_override(amqp, AMQP, ("as_task_v2", "_create_task_sender"))
-    if found:
-        yield found
-        return
+    yield _find_override(app, celery.Celery, () if is_durable else ("send_task",))
+    yield _find_override(amqp, AMQP, ("as_task_v2", "_create_task_sender"))
     if setting("task_always_eager"):
         yield "task_always_eager is set"
     if app.current_worker_task is not None:

@@ -10,8 +10,9 @@ import base64
 import json
 import numbers
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from json.encoder import encode_basestring_ascii
 from operator import itemgetter
 from sys import getsizeof
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery.app import amqp as celery_amqp
+from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
@@ -90,38 +92,34 @@ class RunValues(NamedTuple):
     trace: Mapping[str, str] = NO_HEADERS
 
 
-class RunPlaceholder(NamedTuple):
-    """A value that depends on the run; ``text`` returns its JSON from the run's values and delivery tag."""
-
-    paths: tuple[Path, ...]
-    text: Callable[[RunValues, str], str]
-
-
 class TextTemplate:
     """A JSON text in which the values at some paths are replaced.
 
     Arguments:
         text: a JSON object.
-        placeholders: path to the position of its value in the argument of :meth:`fill`.
+        paths: where its placeholders are.
 
     Raises:
         UnfitError: ``text`` is not written as ``json.dumps`` writes it.
     """
 
-    def __init__(self, text: str, placeholders: Mapping[Path, int]) -> None:
+    def __init__(self, text: str, paths: Iterable[Path]) -> None:
         document = json.loads(text)
         if json.dumps(document) != text:
             raise UnfitError("kombu writes JSON in an unexpected way")
-        mark = uuid.uuid4().hex
-        for (*parents, last), position in placeholders.items():
-            find_value(document, parents)[last] = f"{mark}{position}{mark}"
-        # constant, position, constant, position, ..., constant
+        mark, order = uuid.uuid4().hex, []
+        for number, (*parents, last) in enumerate(paths):
+            place = document
+            for step in parents:
+                place = place[step]
+            place[last] = f"{mark}{number}{mark}"
+        # constant, number, constant, number, ..., constant
         parts = json.dumps(document).replace(f'"{mark}', mark).replace(f'{mark}"', mark).split(mark)
         self._constants = tuple(parts[::2])
-        count = 1 + max(placeholders.values())
-        order = [count]
-        for number, digits in enumerate(parts[1::2], start=1):
-            order += [int(digits), count + number]
+        numbers = list(map(int, parts[1::2]))
+        order = [len(numbers)]
+        for position, number in enumerate(numbers, start=1 + len(numbers)):
+            order += [number, position]
         self._arrange = itemgetter(*order)
 
     @property
@@ -132,13 +130,6 @@ class TextTemplate:
     def fill(self, values: tuple[str, ...]) -> str:
         """Return the text with ``values``, which are JSON texts, in place of the placeholders."""
         return "".join(self._arrange(values + self._constants))
-
-
-def find_value(document: Any, path: Sequence[str | int]) -> Any:
-    """Return the value at ``path``; raise LookupError or TypeError if it is missing."""
-    for step in path:
-        document = document[step]
-    return document
 
 
 def find_difference(one: Any, other: Any, path: str = "") -> str:
@@ -173,68 +164,54 @@ def json_text(value: Any) -> str:
 
 # -- values of a run
 
-_EXPIRES: Path = ("headers", "expires")
-DELIVERY_TAG: Path = ("properties", "delivery_tag")
 
+class RunPlaceholders(NamedTuple):
+    """The placeholders for values of a run.
 
-_OF_EACH_RUN = (
-    RunPlaceholder(
-        (("headers", "id"), ("headers", "root_id"), ("properties", "correlation_id")),
-        lambda values, _tag: encode_basestring_ascii(values.task_id),
-    ),
-    RunPlaceholder((("headers", "redbeat_due"),), lambda values, _tag: encode_basestring_ascii(values.due)),
-    RunPlaceholder((DELIVERY_TAG,), lambda _values, tag: encode_basestring_ascii(tag)),
-)
-_OF_POLICY_EXPIRY = (
-    RunPlaceholder(
-        (_EXPIRES,), lambda values, _tag: json_text(values.expires and values.expires.isoformat())
-    ),
-    RunPlaceholder(
-        (("properties", "expiration"),),
-        lambda values, _tag: f'"{int((values.expiration_seconds or 0) * 1000)}"',
-    ),
-)
-
-
-def placeholders_of_run(
-    app: Any, call: Call, expires_seconds: float | None, trace_names: Sequence[str]
-) -> tuple[RunPlaceholder, ...]:
-    """Return the placeholders for values of a run.
-
-    Arguments:
-        expires_seconds: the option ``expires``.
-        trace_names: the headers that carry the context of a run's span.
+    Attributes:
+        is_expiring: messages expire by the policy.
+        expires_seconds: the option ``expires``, if they do not.
+        trace_names: headers that carry the context of a run's span.
     """
-    found = list(_OF_EACH_RUN)
-    if call.is_expiring:
-        found += _OF_POLICY_EXPIRY
-    elif expires_seconds is not None:
-        found.append(_option_expires(app, expires_seconds))
-    for name in trace_names:
-        found.append(RunPlaceholder((("headers", name),), _trace_header(name, trace_names)))
-    return tuple(found)
 
+    app: Any
+    is_expiring: bool
+    expires_seconds: float | None
+    trace_names: Sequence[str]
 
-def _option_expires(app: Any, seconds: float) -> RunPlaceholder:
-    def text(values: RunValues, _tag: str) -> str:
+    @property
+    def paths(self) -> list[Path]:
+        """Where the values are."""
+        paths: list[Path] = [("headers", name) for name in ("id", "root_id", "redbeat_due")]
+        paths += [("properties", "correlation_id"), ("properties", "delivery_tag")]
+        if self.is_expiring:
+            paths += [("headers", "expires"), ("properties", "expiration")]
+        elif self.expires_seconds is not None:
+            paths.append(("headers", "expires"))
+        return [*paths, *(("headers", name) for name in self.trace_names)]
+
+    def texts(self, values: RunValues, delivery_tag: str) -> tuple[str, ...]:
+        """Return the JSON of the values, in the order of ``paths``."""
+        task_id = encode_basestring_ascii(values.task_id)
+        due, tag = encode_basestring_ascii(values.due), encode_basestring_ascii(delivery_tag)
+        texts = [task_id, task_id, due, task_id, tag]
+        if self.is_expiring:
+            milliseconds = int((values.expiration_seconds or 0) * 1000)
+            texts += [json_text(values.expires and values.expires.isoformat()), f'"{milliseconds}"']
+        elif self.expires_seconds is not None:
+            texts.append(f'"{self._expires_at(values, self.expires_seconds).isoformat()}"')
+        if self.trace_names:
+            texts += [encode_basestring_ascii(values.trace[name]) for name in self.trace_names]
+            for name, value in list(values.trace.items())[len(self.trace_names) :]:
+                texts[-1] += f", {json_text(name)}: {json_text(value)}"
+        return tuple(texts)
+
+    def _expires_at(self, values: RunValues, seconds: float) -> datetime:
         # a message that is made early is sent at its due time
-        sent_at = max(app.now(), datetime.fromisoformat(values.due).astimezone(app.timezone))
+        sent_at = max(self.app.now(), datetime.fromisoformat(values.due).astimezone(self.app.timezone))
         add = getattr(celery_amqp, "add_seconds_to_datetime", None)  # since Celery 5.6
-        expires = sent_at + timedelta(seconds=seconds) if add is None else add(sent_at, seconds)
-        return f'"{expires.isoformat()}"'
-
-    return RunPlaceholder((_EXPIRES,), text)
-
-
-def _trace_header(name: str, names: Sequence[str]) -> Callable[[RunValues, str], str]:
-    def text(values: RunValues, _tag: str) -> str:
-        return encode_basestring_ascii(values.trace[name])
-
-    def last_text(values: RunValues, tag: str) -> str:
-        more = list(values.trace.items())[len(names) :]
-        return text(values, tag) + "".join(f", {json_text(key)}: {json_text(value)}" for key, value in more)
-
-    return last_text if name == names[-1] else text
+        expires: datetime = sent_at + timedelta(seconds=seconds) if add is None else add(sent_at, seconds)
+        return expires
 
 
 # -- values of a call
@@ -248,29 +225,62 @@ _OPTION_PATHS: Mapping[str, Path] = {
 }
 
 
-def texts_of_call(app: Any, call: Call, serializer: str, encoding: str | None) -> dict[Path, str]:
-    """Return the JSON of all values that depend on the entry; the paths are those of the call's kind.
+#: returns args or kwargs as Celery describes them in a header
+Describe = Callable[[Any], str]
 
-    ``encoding``: the transport's encoding of bodies, 'base64' or None.
+
+def find_description(app: Any) -> Describe:
+    """Return how this version of Celery describes args and kwargs.
+
+    Raises:
+        UnfitError: in an unknown way.
     """
-    texts: dict[Path, str] = {("headers", "redbeat_entry"): json_text(call.name)}
-    if call.args or call.kwargs:
-        message = app.amqp.create_task_message("", call.task, call.args, call.kwargs)
-        _, _, body = serialization.dumps(message.body, serializer)  # type: ignore[no-untyped-call]
-        if encoding == "base64":
-            body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode("ascii")
-        texts["body",] = json_text(body)
+    amqp, max_levels = app.amqp, app.conf.get("task_repr_maxlevels")
+    probe = {"a": [[[[[[[["deep"]]]]]]]], "b": ["long " * 500, {}]}
+    headers = amqp.create_task_message("", "", [probe], probe).headers
+    for more in ({"maxlevels": max_levels}, {}):
+        describe = partial(saferepr, maxlen=amqp.argsrepr_maxsize, **more)
+        if (headers["argsrepr"], headers["kwargsrepr"]) == (describe([probe]), describe(probe)):
+            return describe
+    raise UnfitError("this version of Celery describes arguments in a way that RedBeat doesn't know")
+
+
+class CallPlaceholders(NamedTuple):
+    """The placeholders for values of a call.
+
+    Attributes:
+        serializer: kombu's name of it.
+        encoding: the transport's encoding of bodies, 'base64' or None.
+        no_args: Celery's value for empty args.
+        embed: Celery's third part of a body.
+    """
+
+    serializer: str
+    encoding: str | None
+    no_args: Any
+    embed: Any
+    describe: Describe
+
+    def texts(self, call: Call) -> dict[Path, str]:
+        """Return the JSON of all values that depend on the entry; the paths are those of the call's kind."""
+        texts: dict[Path, str] = {("headers", "redbeat_entry"): json_text(call.name)}
+        if call.args or call.kwargs:
+            parts = (call.args or self.no_args, call.kwargs, self.embed)
+            _, _, body = serialization.dumps(parts, self.serializer)  # type: ignore[no-untyped-call]
+            if self.encoding == "base64":
+                body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode("ascii")
+            texts["body",] = json_text(body)
         if call.args:
-            texts["headers", "argsrepr"] = json_text(message.headers["argsrepr"])
+            texts["headers", "argsrepr"] = json_text(self.describe(call.args))
         if call.kwargs:
-            texts["headers", "kwargsrepr"] = json_text(message.headers["kwargsrepr"])
-    options = call.options
-    for name, value in {**(options.get("headers") or {}), **call.policy_headers}.items():
-        texts["headers", name] = json_text(value)
-    for name, path in _OPTION_PATHS.items():
-        if options.get(name):
-            texts[path] = json_text(options[name])
-    return texts
+            texts["headers", "kwargsrepr"] = json_text(self.describe(call.kwargs))
+        options = call.options
+        for name, value in {**(options.get("headers") or {}), **call.policy_headers}.items():
+            texts["headers", name] = json_text(value)
+        for name, path in _OPTION_PATHS.items():
+            if options.get(name):
+                texts[path] = json_text(options[name])
+        return texts
 
 
 # -- kinds

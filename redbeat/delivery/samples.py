@@ -28,6 +28,7 @@ class Sample:
 
     Attributes:
         values: of the run.
+        text: the message, as JSON.
         published: the body, and how to encode it.
         pushes: list writes, the message first.
         declarations: of queues and exchanges.
@@ -35,15 +36,11 @@ class Sample:
     """
 
     values: RunValues
+    text: str
     published: Published
     pushes: tuple[Push, ...]
     declarations: tuple[Declaration, ...]
     calls_backend: bool
-
-    @property
-    def text(self) -> str:
-        """The message."""
-        return str(self.pushes[0].value)
 
 
 def take_sample(
@@ -57,8 +54,8 @@ def take_sample(
     """
     try:
         with (
-            producer.rehearsing(values.expiration_seconds) as asked,
-            outbox.rehearsing() as pushes,
+            producer.sampling(values.expiration_seconds) as asked,
+            outbox.sampling() as pushes,
             _muted_backend(app) as calls,
             bypassing_sentry(),
         ):
@@ -70,7 +67,9 @@ def take_sample(
     commands = [push.command for push in pushes]
     if len(asked.runs) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
         raise UnfitError("a run isn't one message to one queue")
-    return Sample(values, asked.runs[0], tuple(pushes), tuple(asked.declarations), bool(calls))
+    return Sample(
+        values, str(pushes[0].value), asked.runs[0], tuple(pushes), tuple(asked.declarations), bool(calls)
+    )
 
 
 def _is_caused_by(kind: type[BaseException], exc: BaseException | None) -> bool:

@@ -29,9 +29,25 @@ from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import Declaration
 from redbeat.config.config import RedBeatConfig
-from redbeat.delivery import guard, placeholders
+from redbeat.delivery import guard
 from redbeat.delivery.amqp import Drafts
-from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, TraceHeaders, UnfitError
+from redbeat.delivery.placeholders import (
+    NO_HEADERS,
+    Call,
+    CallPlaceholders,
+    Describe,
+    RunPlaceholders,
+    RunValues,
+    TextTemplate,
+    TraceHeaders,
+    UnfitError,
+    find_description,
+    find_difference,
+    has_own_context,
+    is_number,
+    kind_of,
+    options_of_task,
+)
 from redbeat.delivery.samples import Sample, Send, replacing, take_sample
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger
@@ -75,38 +91,30 @@ class _Kind:
     batch = bindings = 0
     check_arguments: Callable[..., Any] | None = None
     on_call: Callable[[str], Any] | None = None
-    expires_seconds: float | None = None
     is_traced = False
     fingerprint: Any = None
     checked_at = 0.0
 
-    def __init__(self, app: Any, key: Any, call: Call, send: Send, sample: Sample) -> None:
-        self._app = app
+    def __init__(
+        self, key: Any, call: Call, send: Send, sample: Sample, of_run: RunPlaceholders, describe: Describe
+    ) -> None:
         self.key, self.task, self.options = key, call.task, call.options
-        self.serializer = str(sample.published.serializer)
-        document = json.loads(sample.text)
-        properties = document["properties"]
-        self._encoding = properties.get("body_encoding")
-        self._queue, self._pexpires = sample.pushes[0].queue, sample.pushes[1:]
+        properties = json.loads(sample.text)["properties"]
         info = properties["delivery_info"]
         self.exchange, self.routing_key = info["exchange"], info["routing_key"]
         self.declarations, self.calls_backend = sample.declarations, sample.calls_backend
         queues = [one.entity for one in sample.declarations if hasattr(one.entity, "routing_key")]
         self.destination = str(queues[0].name) if queues else self.routing_key
-        self._text: placeholders.TextTemplate | None = None
-        self._run_texts: tuple[Callable[[RunValues, str], str], ...] = ()
-        self.example = (MessageTemplate(self, tuple(self._texts_of(call).values())), call, send)
-        self.proved_for: tuple[str, ...] | None = self.example[0].own
-
-    def _texts_of(self, call: Call) -> dict[placeholders.Path, str]:
-        return placeholders.texts_of_call(self._app, call, self.serializer, self._encoding)
-
-    def compile(self, text: str, of_run: tuple[placeholders.RunPlaceholder, ...]) -> None:
-        """Make its template from the message of a sample and the placeholders for values of a run."""
-        paths = [*(one.paths for one in of_run), *((path,) for path in self._texts_of(self.example[1]))]
-        positions = {path: position for position, each in enumerate(paths) for path in each}
-        self._text = placeholders.TextTemplate(text, positions)
-        self._run_texts = tuple([one.text for one in of_run])
+        self.expires_seconds = of_run.expires_seconds
+        body, self.serializer = sample.published.body, str(sample.published.serializer)
+        encoding, no_args = properties.get("body_encoding"), () if body[0] else body[0]
+        self._of_call = CallPlaceholders(self.serializer, encoding, no_args, body[2], describe)
+        own = self._of_call.texts(call)
+        self._queue, self._pexpires = sample.pushes[0].queue, sample.pushes[1:]
+        self._text: TextTemplate | None = TextTemplate(sample.text, [*of_run.paths, *own])
+        self._run_texts = of_run.texts
+        self.proved_for: tuple[str, ...] | None = tuple(own.values())
+        self.example = (MessageTemplate(self, self.proved_for), call, send)
 
     @property
     def size_bytes(self) -> int:
@@ -122,13 +130,13 @@ class _Kind:
         """
         if self.check_arguments is not None:
             self.check_arguments(*call.args, **call.kwargs)
-        return MessageTemplate(self, tuple(self._texts_of(call).values()))
+        return MessageTemplate(self, tuple(self._of_call.texts(call).values()))
 
     def fill(self, own: tuple[str, ...], values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of a run; ``own``: the texts of its entry's values."""
         assert self._text is not None  # noqa: S101 - it is not dropped
-        texts = tuple([text(values, delivery_tag) for text in self._run_texts])
-        return (Push("lpush", self._queue, self._text.fill(texts + own)), *self._pexpires)
+        text = self._text.fill(self._run_texts(values, delivery_tag) + own)
+        return (Push("lpush", self._queue, text), *self._pexpires)
 
     def drop(self) -> None:
         """Let it be used no more, and forget its texts, as its entries' templates may be kept for long."""
@@ -206,6 +214,7 @@ class Templates:
         self._outbox: Any = None
         self._trace: TraceHeaders | None = None
         self._fingerprint: Any = None
+        self._describe: Describe = repr
         self._obstacle = "the batch has not begun"
         self._batch = self._new_kinds = 0
         self._kinds: dict[Any, _Kind] = {}
@@ -238,6 +247,7 @@ class Templates:
             fingerprint = self._read_fingerprint()
             if fingerprint != self._fingerprint:
                 self._drop_all()
+                self._describe = find_description(self._app)
                 self._fingerprint = fingerprint
         self._obstacle = obstacle
 
@@ -295,7 +305,7 @@ class Templates:
     def _find(self, call: Call, send: Send) -> MessageTemplate | str:
         if self._obstacle:
             return self._obstacle
-        key = placeholders.kind_of(call)
+        key = kind_of(call)
         if isinstance(key, str):
             return key
         kind = self._kinds.get(key)
@@ -370,22 +380,20 @@ class Templates:
         self._new_kinds += 1
         app, trace = self._app, self._trace
         task = app.tasks.get(call.task)
-        if trace is not None and placeholders.has_own_context(call.options.get("headers"), trace.names):
+        if trace is not None and has_own_context(call.options.get("headers"), trace.names):
             trace = None
-        expires_seconds = self._expires_option(call, task)
+        names = () if trace is None else trace.names
+        of_run = RunPlaceholders(app, call.is_expiring, self._expires_option(call, task), names)
         with self._standing_clock():
             sample = self._sample(call, send, NO_HEADERS if trace is None else trace.examples[0])
             self._require_plain_body(sample)
-            kind = _Kind(app, key, call, send, sample)
-            names = () if trace is None else trace.names
-            kind.compile(sample.text, placeholders.placeholders_of_run(app, call, expires_seconds, names))
+            kind = _Kind(key, call, send, sample, of_run, self._describe)
             _require_equal(kind.example[0], sample)
+        kind.is_traced = trace is not None  # also if no header carries the context
         if getattr(task, "typing", False):
             kind.check_arguments = getattr(task, "__header__", None)
         if not self._producer.is_redis and not all(one.is_lasting for one in kind.declarations):
             raise UnfitError("its queue may delete itself, and is declared for each message")
-        kind.is_traced = trace is not None
-        kind.expires_seconds = None if call.is_expiring else expires_seconds
         kind.on_call = self._find_on_call(task) if kind.calls_backend else None
         kind.fingerprint = self._fingerprint_of(kind)
         self._compare(*kind.example)
@@ -427,12 +435,13 @@ class Templates:
             raise UnfitError(reason)
 
     def _expires_option(self, call: Call, task: Any) -> Any:
+        """Return the option ``expires`` of a call or a task; None if the policy says when messages expire."""
         if call.lifetime_seconds is not None:
             return None
-        seconds = call.options.get("expires", placeholders.options_of_task(task).get("expires"))
-        if seconds is not None and (not placeholders.is_number(seconds) or seconds < 0):
+        seconds = call.options.get("expires", options_of_task(task).get("expires"))
+        if seconds is not None and (not is_number(seconds) or seconds < 0):
             raise UnfitError("'expires' isn't a number of seconds from now")
-        return seconds
+        return None if call.is_expiring else seconds
 
     def _find_on_call(self, task: Any) -> Callable[[str], Any] | None:
         """Return what Celery does with its result backend for each run besides publishing; None: nothing."""
@@ -474,7 +483,7 @@ class Templates:
         """
         app, outbox = self._app, self._outbox
         task = app.tasks.get(kind.task)
-        asked = {**placeholders.options_of_task(task), **kind.options}
+        asked = {**options_of_task(task), **kind.options}
         route = app.amqp.router.route(asked, kind.task, (), {}, task)
         queue = route.get("queue")
         exchange = getattr(queue, "exchange", None)
@@ -496,7 +505,7 @@ def _require_equal(template: MessageTemplate, sample: Sample) -> None:
     document = json.loads(sample.text)
     filled = template.fill(sample.values, document["properties"]["delivery_tag"])
     if filled[0].value != sample.text:
-        differing = placeholders.find_difference(json.loads(str(filled[0].value)), document)
+        differing = find_difference(json.loads(str(filled[0].value)), document)
         field = differing or "the way it writes JSON"
         raise UnfitError(f"Celery makes another {field} from run to run, or from entry to entry")
     if filled != sample.pushes:

@@ -28,15 +28,15 @@ DUE = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc)
 
 
 class Compiling:
-    """The compiler of an app, and a scheduler that makes the messages to compare with.
+    """The templates of an app, and a scheduler that makes the messages to compare with.
 
     Attributes:
-        rehearsals: the values of each rehearsal, in order.
+        samples: the values of each sample, in order.
     """
 
     def __init__(self, app: Celery) -> None:
         self.app = app
-        self.rehearsals: list[RunValues] = []
+        self.samples: list[RunValues] = []
         self.allowance = Allowance(2**26)
         self.scheduler = RedBeatScheduler(app, lazy=True)
         self.broker = Broker(app, app.amqp.Producer, timeout_seconds=30)
@@ -48,17 +48,17 @@ class Compiling:
         self.templates.begin_batch(producer, self.broker.outbox or self.broker.drafts)
 
     def compile(self, call: Call) -> MessageTemplate | str:
-        """The message of a call, or why it isn't compiled, as the dispatcher finds out."""
+        """The template of a call, or why there is none, as beat finds out."""
         return find_obstacle(self.app, self.scheduler) or self.compile_only(call)
 
     def compile_only(self, call: Call) -> MessageTemplate | str:
-        """What the compiler finds out, whoever else takes part in making messages."""
+        """The same, whatever the guard says of the scheduler."""
 
-        def rehearse(values: RunValues) -> Any:
-            self.rehearsals.append(values)
+        def send_sample(values: RunValues) -> Any:
+            self.samples.append(values)
             return self.send(call, values)
 
-        return self.templates.find(call, rehearse)
+        return self.templates.find(call, send_sample)
 
     def send(self, call: Call, values: RunValues) -> Any:
         """Send a run by the scheduler's `apply_async`, as the planner prepares it."""
@@ -77,7 +77,7 @@ class Compiling:
         return tuple(pushes)
 
     def make_both(self, call: Call, values: RunValues | None = None) -> tuple[Any, Any]:
-        """The list writes of a run, by `apply_async` and compiled; or the reason why it isn't compiled."""
+        """The list writes of a run, by `apply_async` and by a template; or the reason why there is none."""
         values = values or values_of(call)
         message = self.compile(call)
         if isinstance(message, str) or not self.templates.is_current(message):

@@ -417,12 +417,12 @@ def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -
     """Return the frames that `apply_async` writes to RabbitMQ."""
     confirms, producer = compiling.broker.confirms, compiling.broker.producer
     written: list[bytes] = []
-    confirms.rehearsed = lambda *args: written.append(publish_frames(producer.channel, *args))
+    confirms.on_sample = lambda *args: written.append(publish_frames(producer.channel, *args))
     try:
-        with producer.rehearsing(values.expiration_seconds):
+        with producer.sampling(values.expiration_seconds):
             compiling.send(call, values)
     finally:
-        confirms.rehearsed = None
+        confirms.on_sample = None
     return written
 
 

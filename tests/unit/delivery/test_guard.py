@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -83,6 +85,16 @@ def test_patched_function_is_named_until_it_is_restored(
     assert find(app) == ""
 
 
+def test_function_that_was_replaced_before_the_import_is_named() -> None:
+    program = (
+        "from celery import Celery; from kombu import Producer; original = Producer.publish; "
+        "Producer.publish = lambda *args, **kwargs: original(*args, **kwargs); "
+        "from redbeat.delivery.guard import find_obstacle; print(find_obstacle(Celery('shop')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "__main__ replaces Producer.publish\n"
+
+
 class FunctionWrapper:
     """A proxy like those of wrapt, which pretends to be the function."""
 
@@ -122,7 +134,7 @@ HIDDEN: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "serializer": (
         lambda patch: patch.setitem(ENCODERS, "json", ENCODERS["json"]._replace(encoder=_shortest)),
-        f"{HERE} replaces the serializer 'json'",
+        "the serializer 'json' isn't kombu's own",
     ),
 }
 
