@@ -80,10 +80,7 @@ class Beats:
     def read_allowed(self) -> dict[str, float] | None:
         """Return what ``read`` does; None where this user may not read it."""
 
-        def read() -> dict[str, float] | None:
-            return self.read()
-
-        return self._store.rights.ask(BEATS, read, lambda: None)
+        return self._store.rights.ask(BEATS, self.read, lambda: None)
 
     def remove(self, beat: str, wake: Iterable[str] = ()) -> None:
         """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away.

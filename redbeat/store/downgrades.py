@@ -123,12 +123,7 @@ def bring_back(store: Store, fence: Fence) -> BroughtBack:
     Raises:
         LockLost: another beat holds the lock; nothing was written.
     """
-
-    def bring() -> BroughtBack:
-        with store.translating():
-            return bring_back_call(store.keys, fence).run(store.client)
-
-    found = store.following(bring)
+    found = store.run(lambda: bring_back_call(store.keys, fence))
     store.check_lock(found.status, fence)
     return found
 

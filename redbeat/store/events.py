@@ -111,13 +111,11 @@ class Events:
         """
         told: Any = {"teller": teller, "before": before, "last": last}
         times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
-
-        def note() -> bool:
-            part = self._store.present(keys)
-            with self._store.translating(keys.events_read, "string"):
-                return bool(_NOTE_TOLD.call(part, **told, **times).run(self._store.client))
-
-        return self._store.following(note)
+        return self._store.run(
+            lambda: _NOTE_TOLD.call(self._store.present(keys), **told, **times).reading(bool),
+            keys.events_read,
+            "string",
+        )
 
     def add_paused(
         self, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None

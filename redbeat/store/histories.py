@@ -93,10 +93,7 @@ class Histories:
     def newest_allowed(self, keys: Sequence[str], limit: int) -> list[list[str]] | None:
         """Return what ``newest`` does; None where this user may not read histories."""
 
-        def read() -> list[list[str]] | None:
-            return self.newest(keys, limit)
-
-        return self._store.rights.ask(OUTCOMES, read, lambda: None)
+        return self._store.rights.ask(OUTCOMES, lambda: self.newest(keys, limit), lambda: None)
 
     def add(self, key: str, record: str, at: datetime) -> None:
         """Add a record to one history, if histories are kept.

@@ -17,7 +17,7 @@ from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.parts import CHUNK_SIZE, Part
 from redbeat.store.records import text_of
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -153,21 +153,20 @@ class Orphans:
 
         def forget(groups: list[tuple[Part, list[LostRun]]]) -> Iterator[list[bool]]:
             for part, chunk in groups:
-                yield self._store.following(partial(self._forget, part, chunk))
+                yield self._store.run(partial(self._forget_call, part, chunk))
 
         return self._store.parts.in_order(lost, forget, lambda one: one.key)
 
-    def _forget(self, part: Part, chunk: list[LostRun]) -> list[bool]:
-        with self._store.translating():
-            keys = self._store.present(part.keys)
-            call = _FORGET_RUNS.call(
-                keys,
-                entries=[one.key for one in chunk],
-                running=[keys.running(one.key) for one in chunk],
-                latest=self._latest(),
-                members=[one.member for one in chunk],
-            )
-            return [digit == "1" for digit in text_of(call.run(self._store.client))]
+    def _forget_call(self, part: Part, chunk: list[LostRun]) -> Call[list[bool]]:
+        keys = self._store.present(part.keys)
+        call = _FORGET_RUNS.call(
+            keys,
+            entries=[one.key for one in chunk],
+            running=[keys.running(one.key) for one in chunk],
+            latest=self._latest(),
+            members=[one.member for one in chunk],
+        )
+        return call.reading(lambda digits: [digit == "1" for digit in text_of(digits)])
 
     def _latest(self) -> float:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""
@@ -186,18 +185,17 @@ class Orphans:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
         removed = 0
         for part, chunk in self._store.parts.chunks(remains, lambda one: one.key):
-            removed += self._store.following(partial(self._remove, part, chunk))
+            removed += self._store.run(partial(self._remove_call, part, chunk))
         return removed
 
-    def _remove(self, part: Part, chunk: list[Remains]) -> int:
+    def _remove_call(self, part: Part, chunk: list[Remains]) -> Call[int]:
         keys = self._store.present(part.keys)
         beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
             key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
         ]
         rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
         call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
-        with self._store.translating():
-            return int(call.run(self._store.client))
+        return call.reading(int)
 
 
 def _fields_of(running: str, client: Any) -> Any:

@@ -17,6 +17,7 @@ from redbeat.log.events import RIGHT_MISSING
 from redbeat.log.logger import logger
 
 Item = TypeVar("Item")
+Other = TypeVar("Other")
 
 
 class Feature(NamedTuple):
@@ -95,7 +96,7 @@ class Rights:
     def __init__(self, config: RedBeatConfig) -> None:
         self._said = config.said
 
-    def ask(self, feature: Feature, call: Callable[[], Item], instead: Callable[[], Item]) -> Item:
+    def ask(self, feature: Feature, call: Callable[[], Item], instead: Callable[[], Other]) -> Item | Other:
         """Return ``call()``, or ``instead()`` if this user lacks the right to the feature."""
         try:
             return call()

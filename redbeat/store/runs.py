@@ -310,16 +310,17 @@ class Runs:
         """
         results: list[str] = []
         for chunk in in_chunks(settlements):
-            status, unrecorded, done = self._store.following(partial(self._settle, fence, chunk))
+            status, unrecorded, done = self._store.run(partial(self._settle_call, fence, chunk))
             self._store.check_lock(status, fence)
             if is_no_permission(unrecorded):
                 self._store.rights.note(RUNS, unrecorded)
             results += done
         return results
 
-    def _settle(self, fence: Fence, chunk: Sequence[Settlement]) -> tuple[LockStatus, str, list[str]]:
-        with self._store.translating():
-            return settle_call(self._store.keys, fence, chunk).run(self._store.client)
+    def _settle_call(
+        self, fence: Fence, chunk: Sequence[Settlement]
+    ) -> Call[tuple[LockStatus, str, list[str]]]:
+        return settle_call(self._store.keys, fence, chunk)
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
         """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
@@ -367,10 +368,7 @@ class Runs:
     def read_each_allowed(self, keys: Sequence[str]) -> list[list[RunRecord]] | None:
         """Return what ``read`` does; None where this user may not read them."""
 
-        def read() -> list[list[RunRecord]] | None:
-            return self.read(keys)
-
-        return self._store.rights.ask(RUNNING, read, lambda: None)
+        return self._store.rights.ask(RUNNING, lambda: self.read(keys), lambda: None)
 
     def deadlines(self, found: Sequence[tuple[str, RunRecord]]) -> list[float | None]:
         """Return when beat must look at each run, with its entry's key, UNIX seconds; one round trip.
@@ -425,10 +423,7 @@ class Runs:
     def failing_allowed(self, keys: Sequence[str]) -> Sequence[int | None]:
         """Return what ``failing`` does; None for each where this user may not read them."""
 
-        def read() -> Sequence[int | None]:
-            return self.failing(keys)
-
-        return self._store.rights.ask(FAILING, read, lambda: [None] * len(keys))
+        return self._store.rights.ask(FAILING, lambda: self.failing(keys), lambda: [None] * len(keys))
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
@@ -455,10 +450,7 @@ class Runs:
     def failures_allowed(self, since: datetime, limit: int) -> list[FailedRun] | None:
         """Return what ``failures`` does; None where this user may not read them."""
 
-        def read() -> list[FailedRun] | None:
-            return self.failures(since, limit)
-
-        return self._store.rights.ask(FAILURES, read, lambda: None)
+        return self._store.rights.ask(FAILURES, lambda: self.failures(since, limit), lambda: None)
 
     def has_workers(self) -> bool:
         """Tell whether a live worker tracks runs; yes if that can't be found out."""

@@ -313,6 +313,19 @@ class Store:
                 Layouts(self).follow(refusal)
                 self._follow_part()
 
+    def run(self, make: Callable[[], Call[Item]], key: str = "", expected: str = "sorted set") -> Item:
+        """Return what the call ``make()`` returns; it is made and sent again if the layout has changed.
+
+        Arguments:
+            key, expected: as :meth:`translating` takes them.
+        """
+
+        def run() -> Item:
+            with self.translating(key, expected):
+                return make().run(self.client)
+
+        return self.following(run)
+
     def is_own(self, key: str) -> bool:
         """Return True if ``key``, a member of the schedule, is one of RedBeat's own, and no entry's."""
         return is_reserved_name(self.keys.name(key), self.config.reserved_names)
@@ -434,12 +447,10 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-
-        def renew() -> LockStatus:
-            with self.translating(fence.lock_key or "", "string"):
-                return renew_call(self.keys, fence, idle_seconds, obstacle).run(self.client)
-
-        self.check_lock(self.following(renew), fence)
+        status = self.run(
+            lambda: renew_call(self.keys, fence, idle_seconds, obstacle), fence.lock_key or "", "string"
+        )
+        self.check_lock(status, fence)
 
     def commit_runs(
         self,
