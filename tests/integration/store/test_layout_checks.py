@@ -1,7 +1,6 @@
 """Every script that writes checks the layout first: a process that knows a former layout writes nothing.
 
-A function that calls such a script without the part of the schedule raises TypeError (``Script``), so the
-scripts themselves are called here.
+``Script.call`` refuses a call that does not name the part of the schedule; the calls are made here directly.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from redbeat.keys import Keys
+from redbeat.store.scripts.script import Call
 from tests.support.scripts import SCRIPTS
 
 WRITING_COMMAND = re.compile(
@@ -39,10 +39,10 @@ def test_script_called_with_a_former_layout_is_refused_and_writes_nothing(
     part = Keys("the-", "the-schedule", "the-statics", known)
     client.set(part.generation, "6 4")
     with pytest.raises(ResponseError, match=rf'^RESHARDED the-:generation holds "6 4", not "{known}"'):
-        SCRIPTS[name](client, [part.schedule], [], part)
+        Call(SCRIPTS[name], [part.schedule], within=part).send(client)
     assert client.keys() == [part.generation]
 
 
 def test_script_called_without_the_part_that_it_writes_to_is_an_error(client: redis.Redis) -> None:
     with pytest.raises(TypeError, match="save_entries: the part that it is within is missing"):
-        SCRIPTS["save_entries"](client, ["the-schedule"], [])
+        Call(SCRIPTS["save_entries"], ["the-schedule"]).send(client)
