@@ -332,6 +332,20 @@ def test_result_backend_that_is_not_celerys_rules_out_templates(compiling: Compi
     assert isinstance(compiling.compile(call_of(ignore_result=True)), MessageTemplate)
 
 
+@pytest.mark.parametrize(("url", "told"), [("rpc://", ["an-id"]), ("cache+memory://", [])])
+def test_result_backend_of_celery_is_told_of_each_run_if_it_wants_to_know(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch, url: str, told: list[str]
+) -> None:
+    compiling.app.conf.result_backend = url
+    compiling.begin_batch()
+    message = compiled(compiling)
+    heard: list[str] = []
+    monkeypatch.setattr(compiling.app.backend, "on_task_call", lambda _, task_id: heard.append(task_id))
+    if message.on_call is not None:
+        message.on_call("an-id")
+    assert heard == told
+
+
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_failed_attempt_at_a_template_leaves_no_trace(
     compiling: Compiling, broker: Any, error: type[BaseException]
