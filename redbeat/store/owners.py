@@ -25,7 +25,7 @@ from redbeat.store.entries import Entries
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence, Stored, Write, lock_status_of, score_text, text_of, texts_of
 from redbeat.store.rights import REMAINS
-from redbeat.store.scripts.script import Call, Script
+from redbeat.store.scripts.script import Call, Script, as_row
 from redbeat.store.store import Store
 
 _READ_OWNERS, _APPLY_ENTRIES = Script("read_owners"), Script("apply_entries")
@@ -113,34 +113,27 @@ class Change:
 
     def row(self, owned: int) -> dict[str, Any]:
         """Return its row in apply_entries; ``owned``: the place of its owner's names, 0 for none."""
-        stored, write = self.stored, self.write
-        row: dict[str, Any] = {"change": self.kind, "name": self.name, "owned": owned, "read": ""}
+        stored, write = self.stored, self.write or Write()
+        read = ""
         if stored.unread_bytes:
-            row["read"] = f"={stored.unread_bytes}"
+            read = f"={stored.unread_bytes}"
         elif stored.exists:
-            row["read"] = sha1_of_text(f"{texts_of(stored)}\0{self.read_owner}")
+            read = sha1_of_text(f"{texts_of(stored)}\0{self.read_owner}")
+        row = {"change": self.kind, "name": self.name, "owned": owned, "read": read}
         if self.kind in ("keep", "delete"):
             return row
-        if self.owner is not None:
-            row["owner"] = self.owner
-        if self.is_unscheduled:
-            row["score"] = "remove"
-        is_new_text = False
-        if write is not None:
-            is_new_text = bool(write.definition or write.policy is not None)
-            if (write.meta or write.score is not None) and stored.exists and not stored.unread_bytes:
-                row["read_meta"] = sha1_of_text(stored.meta or "")
-            if write.score is not None and not self.is_unscheduled:
-                row["score"] = _exact(write.score)
-            if write.definition:
-                row["definition"] = write.definition
-            if write.policy is not None:
-                row["policy"] = write.policy
-            if write.meta:
-                row |= {"meta": write.meta, "is_meta_foreign": write.is_meta_foreign}
-        if self.error is not None or is_new_text:
-            row["error"] = self.error or ""
-        return row
+        is_compared = stored.exists and not stored.unread_bytes and (write.meta or write.score is not None)
+        has_error = self.error is not None or write.definition or write.policy is not None
+        return row | as_row(
+            read_meta=sha1_of_text(stored.meta or "") if is_compared else None,
+            owner=self.owner,
+            definition=write.definition or None,
+            policy=write.policy,
+            error=(self.error or "") if has_error else None,
+            meta=write.meta or None,
+            is_meta_foreign=write.is_meta_foreign,
+            score="remove" if self.is_unscheduled else _exact(write.score) or None,
+        )
 
 
 @dataclass

@@ -15,7 +15,7 @@
     SAVE_ENTRIES.call(part, fence=fence, entries=[...], dumps=[...])
 
 The body finds each of them in a local variable of that name: a number is a number, a list a table, a row a
-table with named fields, and None is nil. Scores travel as texts, since Lua's numbers lose microseconds.
+table with named fields (``as_row``), and None is nil. Scores are texts, as Lua's numbers lose microseconds.
 What a caller doesn't name is the part's own: ``schedule`` and ``wake`` are attributes of its ``Keys``.
 ``fence`` is for scripts that use ``hold_lock``, and gives them ``lock``, ``mark``, ``token`` and ``lock_ms``.
 Those that use ``check_layout`` do nothing where entries aren't where their caller takes them to be.
@@ -239,6 +239,11 @@ class Request(NamedTuple):
     within: Keys | None = None
 
 
+def as_row(**fields: Any) -> dict[str, Any]:
+    """Return a row of an argument without the fields that are None, which are nil in Lua then."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def _missing() -> None:
     """Stand for an attribute that isn't there."""
 
@@ -345,7 +350,7 @@ def _encoded(values: Sequence[Any]) -> list[Any]:
 
 
 def _json_of(args: Mapping[str, Any]) -> bytes:
-    text = _to_json({name: value for name, value in args.items() if value is not None})
+    text = _to_json(as_row(**args))
     try:
         return as_stored(text)
     except UnicodeEncodeError as exc:
