@@ -170,8 +170,6 @@ class QuickWay:
                 return joined(guard.find_obstacle(self._scheduler.app), obstacle)
             producer = self._producer = self._scheduler.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
-            if outbox is None or outbox.has_given_up:
-                return guard.OTHER_BROKER
             leadership.confirm()  # as connecting may take long
             self._templates.begin_batch(producer, outbox, self._tracing.headers)
             obstacle = self._templates.obstacle

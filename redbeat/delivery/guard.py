@@ -39,7 +39,6 @@ from redbeat.delivery.tracers import find_monitoring, is_idle, is_wrapped_by_sen
 from redbeat.log.text import joined
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
-OTHER_BROKER = "the broker is neither Redis nor RabbitMQ"
 
 _OWN = ("celery", "kombu", "redbeat")
 #: methods of RedBeat's scheduler that a run passes through
@@ -91,7 +90,7 @@ def find_broker_obstacle(app: Any) -> str:
     if transport.driver_name == "py-amqp":
         is_confirmed = (app.conf.broker_transport_options or {}).get("confirm_publish", True)
         return "" if is_confirmed else "confirm_publish is False"
-    return "" if transport.driver_type == "redis" else OTHER_BROKER
+    return "" if transport.driver_type == "redis" else "the broker is neither Redis nor RabbitMQ"
 
 
 def find_channel_obstacle(channel: Any) -> str:

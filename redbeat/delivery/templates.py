@@ -240,9 +240,10 @@ class Templates:
         self._failed.clear()
         self._producer, self._outbox, self._trace = producer, outbox, trace
         self._obstacle = "the batch has not begun"
-        obstacle = guard.find_obstacle(self._app) or guard.find_channel_obstacle(producer.channel)
-        if outbox is None or outbox.has_given_up:
+        obstacle = guard.find_obstacle(self._app)
+        if not obstacle and (outbox is None or outbox.has_given_up):
             obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
+        obstacle = obstacle or guard.find_channel_obstacle(producer.channel)
         if not obstacle:
             fingerprint = self._read_fingerprint()
             if fingerprint != self._fingerprint:
