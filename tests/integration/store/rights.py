@@ -239,7 +239,8 @@ def it_gives_up_runs(ground: Ground) -> None:
 
 
 def it_follows_the_recipes(ground: Ground) -> None:
-    with get_redis(ground.app()).pipeline(transaction=True) as transaction:
+    client = get_redis(ground.app())  # kept, as a client that is collected closes its connections
+    with client.pipeline(transaction=True) as transaction:
         transaction.hset("redbeat:report", "definition", "{}")
         transaction.hset("redbeat:report", "policy", "{}")
         transaction.zadd(SCHEDULE, {"redbeat:report": 0})
