@@ -19,34 +19,6 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.schedules import schedstate
 from celery.signals import beat_init
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.equipment import Equipment, ServerClock
-from redbeat.beat.feed import Feed
-from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
-from redbeat.beat.log_format import choose_format, set_up_early
-from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.misplaced import sweep
-from redbeat.beat.overrides import (
-    ASKED,
-    UNUSED,
-    UNUSED_OF_ENTRY,
-    PlannedSend,
-    RunDeclined,
-    find_unused,
-    is_overridden,
-)
-from redbeat.beat.round import Round, rounds_of
-from redbeat.beat.service import BeatService
-from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
-from redbeat.beat.shards import Shards
-from redbeat.beat.startup import (
-    banner,
-    check_eviction,
-    pin_settings,
-    read_statics,
-    store_entries,
-    store_statics,
-)
 from redbeat.broker.confirms import deferrable
 from redbeat.broker.connection import Broker
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
@@ -82,6 +54,33 @@ from redbeat.process.containment import let_through
 from redbeat.process.memory import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
+from redbeat.scheduler.context import ServerClock, make_context
+from redbeat.scheduler.deliver import Deliverer
+from redbeat.scheduler.feed import Feed
+from redbeat.scheduler.log_format import choose_format, set_up_early
+from redbeat.scheduler.misplaced import sweep
+from redbeat.scheduler.overrides import (
+    ASKED,
+    UNUSED,
+    UNUSED_OF_ENTRY,
+    PlannedSend,
+    RunDeclined,
+    find_unused,
+    is_overridden,
+)
+from redbeat.scheduler.prepared import LookAhead
+from redbeat.scheduler.reports import Reports, brief, ending_briefly, told_of_loss
+from redbeat.scheduler.service import BeatService
+from redbeat.scheduler.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
+from redbeat.scheduler.shards import Shards
+from redbeat.scheduler.startup import (
+    banner,
+    check_eviction,
+    pin_settings,
+    read_statics,
+    store_entries,
+    store_statics,
+)
 from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import Entries
 from redbeat.store.layouts import Layouts
@@ -167,7 +166,7 @@ class RedBeatScheduler(Scheduler):
         self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
-        self._equipment = Equipment.of(
+        self._context = make_context(
             self,
             self.store,
             self._broker,
@@ -178,6 +177,7 @@ class RedBeatScheduler(Scheduler):
             clock,
             quarantine_seconds=self.max_interval,
         )
+        self._deliverer = Deliverer(self._context, self._is_ending_tick)
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
         self._sweeper = Sweeper(self.store)
@@ -236,7 +236,9 @@ class RedBeatScheduler(Scheduler):
 
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
-        return self._shards.form(self.store, self._equipment, int(LEASE_SECONDS * 1000))
+        return self._shards.form(
+            self.store, self._context, self._deliverer.deliver, int(LEASE_SECONDS * 1000)
+        )
 
     def _name_of(self, key: str) -> str:
         return self.config.keys.name(key)
@@ -388,8 +390,7 @@ class RedBeatScheduler(Scheduler):
             sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():  # else a burst takes 5 % more processor time
-            with self._equipment.quick_way.found_once() if self._shards.is_divided else nullcontext():
-                seconds = self._send_due()
+            seconds = self._send_due()
             seconds = min(seconds, self._send_messages())
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
@@ -412,46 +413,27 @@ class RedBeatScheduler(Scheduler):
 
     def _send_prepared(self) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
-        few: list[tuple[Shard, Batch]] = []
-        for shard in self._shards.reached:
-            is_going_on = True
-            taken = self._shards.take_few_prepared(shard)
-            if shard.has_prepared:  # there are more
-                with self._shards.apart(shard):
-                    is_going_on = shard.send_prepared(taken)
-            elif taken:
-                few.append((shard, shard.prepared_batch(taken)))
-            if not is_going_on:
-                return False
-        return self._round().send_prepared(few) if few else True
+        is_going_on = True
+        while is_going_on and (due := [shard for shard in self._shards.reached if shard.has_prepared]):
+            batches = [shard.begin_prepared() for shard in due]
+            self._deliverer.deliver(batches)
+            noted = [shard.note_prepared(batch) for shard, batch in zip(due, batches, strict=True)]
+            is_going_on = all(noted)
+        return is_going_on
 
-    def _send_batches(self, claims: list[tuple[Shard, Fetched]]) -> float | None:
-        """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
-        batches, is_begun = len(claims), False
-        seconds: float | None = None
-        are_pushed = self._shards.is_divided and self._equipment.quick_way.is_exactly_once()
-        for claimed in rounds_of(claims, are_pushed=are_pushed):
-            # of a node that is away since then all stays due
-            together = [(shard, claim) for shard, claim in claimed if not shard.away]
-            if is_begun and self._is_ending_tick():
-                for shard, claim in together:
-                    with self._shards.apart(shard):
-                        shard.give_back(claim)
-            elif len(together) == 1:
-                [(shard, claim)] = together
-                with self._shards.apart(shard):
-                    seconds = shard.send(claim, batches=batches)
-                    is_begun = is_begun or seconds is not None
-            elif together:
-                begun = [(shard, shard.begin(claim)) for shard, claim in together]
-                self._round().send(begun, partial(Shard.note_sent, batches=batches))
-                is_begun = True
+    def _send_batches(self, fetched: list[tuple[Shard, Fetched]]) -> float | None:
+        """Send what was fetched of each shard; return how long to wait then; None: fetch again at once."""
+        count = len(fetched)
+        # of a node that is away since then everything stays due
+        begun = [(shard, shard.begin(one)) for shard, one in fetched if not shard.away]
+        self._deliverer.deliver([batch for _, batch in begun])
+        seconds: float | None = 0.0
+        for shard, batch in begun:
+            if not batch.is_out:
+                seconds = shard.note_sent(batch, batches=count)
         if not self._shards.is_divided:
             return seconds
         return min((shard.seconds_left for shard in self._shards.led), default=0.0)
-
-    def _round(self) -> Round:
-        return Round(self._equipment, self._shards.apart, self._is_ending_tick)
 
     def _send_messages(self) -> float:
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""

@@ -72,13 +72,11 @@ def find_obstacle(app: Any, scheduler: Any = None) -> str:
     return joined(*_replaced(), *_of_app(app), of_scheduler)
 
 
-def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
+def find_setting_obstacle(config: RedBeatConfig) -> str:
     """Return all RedBeat settings that turn templates off; '': none."""
     return joined(
         "" if config.templates else "redbeat_templates is False",
         "" if config.message_cache_bytes else "redbeat_message_cache_bytes is 0",
-        "" if has_lock else "redbeat_lock_key is None",
-        "redbeat_delivery is 'at_most_once'" if config.delivery == "at_most_once" else "",
         "task_send_sent_event is set" if config.app.conf.task_send_sent_event else "",
         "" if config.sentry else find_monitoring(),
     )

@@ -518,7 +518,7 @@ def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> 
     try:
         is_given_up = broker.outbox is not None and broker.outbox.has_given_up
         obstacle = joined(
-            guard.find_setting_obstacle(config, has_lock=scheduler.lock_key is not None),
+            guard.find_setting_obstacle(config),
             guard.find_broker_obstacle(config.app),
             guard.find_obstacle(config.app, scheduler),
             guard.NOT_COLLECTED if is_given_up else "",

@@ -7,13 +7,13 @@ from typing import Any
 from celery.utils.imports import load_extension_class_names
 from kombu.utils.imports import symbol_by_name
 
-from redbeat.beat.plain import why_not_plain
 from redbeat.config.config import ensure_conf
 from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.text import joined
+from redbeat.scheduler.encoder import why_no_template
 from redbeat.schedulers import RedBeatScheduler
 
 
@@ -36,7 +36,7 @@ def find_app_obstacle(app: Any) -> str:
     """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
     config = ensure_conf(app)
     return joined(
-        guard.find_setting_obstacle(config, has_lock=config.lock_key is not None),
+        guard.find_setting_obstacle(config),
         guard.find_broker_obstacle(app),
         guard.find_obstacle(app, _scheduler_of(app)),
     )
@@ -54,7 +54,7 @@ def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
     )
     kind = kind_of(call)
     return joined(
-        why_not_plain(entry),
+        why_no_template(entry),
         guard.find_task_obstacle(app.tasks.get(entry.task)),
         kind if isinstance(kind, str) else "",
     )

@@ -116,7 +116,12 @@ def retry_of(stored: Stored) -> datetime | None:
 
 
 def is_moved(
-    entry: RedBeatSchedulerEntry, nominal: float, is_meta_foreign: bool, due_at: datetime, now: datetime
+    entry: RedBeatSchedulerEntry,
+    nominal: float,
+    is_meta_foreign: bool,
+    due_at: datetime,
+    now: datetime,
+    find_own_time: Callable[[], datetime | None] | None = None,
 ) -> bool:
     """Tell whether the schedule makes it due later than its score says, which is ``due_at``.
 
@@ -127,6 +132,7 @@ def is_moved(
     Arguments:
         nominal: the score, UNIX seconds.
         is_meta_foreign: somebody else wrote the meta. RedBeat writes a score that goes with it, too.
+        find_own_time: returns the entry's first time after last_run_at; None: ``entry.due_by_schedule``.
     """
     if entry.last_run_at is None or entry.computes_due_at:
         return False
@@ -134,7 +140,7 @@ def is_moved(
         return False
     if due_at <= in_utc(entry.last_run_at) <= now:
         return False  # somebody has asked for a run now by this score
-    own_time: datetime | None = entry.due_by_schedule()
+    own_time = (find_own_time or entry.due_by_schedule)()
     if own_time is None:
         return not entry.policy.is_finished(entry.total_run_count)
     return own_time - due_at > ROUNDING

@@ -1,7 +1,7 @@
 """Which run of an entry is sent: the one that is due now, or missed ones that are made up for. Pure.
 
 A run is missed if it wasn't sent at its time, as no beat led or the broker was away. Those of a pause are
-dropped before, or left to be made up for here, by ``beat/planner.py``.
+dropped before, or left to be made up for here, by ``scheduler/planner.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from redbeat.schedules.occurrences import counts_from_last_run, last_runs, next_
 
 #: the default of ``misfire_grace_time`` with misfire 'skip': long enough for a failover
 SKIP_SECONDS = 60.0
-
-#: a run that is less late than this isn't missed
-_IN_TIME = timedelta(seconds=1)
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -60,14 +57,13 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
     """
     way = policy.misfire or defaults.misfire or "latest"
     following = next_run(schedule_, policy, nominal, nominal)
-    limits = (policy.expires_after, policy.misfire_grace_time, defaults.misfire_grace_time)
-    has_time = limits == (None, None, None)
-    if has_time and now - nominal < _IN_TIME and (following is None or following > now):
+    patience, why_late = patience_of(policy, defaults, way)
+    is_late = patience is not None and nominal < now - timedelta(seconds=patience)
+    if not is_late and (following is None or following > now):  # as usual: it stands for no other run
         ran_at = nominal if way == "all" else recorded(schedule_, nominal, now)
         return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
-    patience, why_late = patience_of(policy, defaults, way)
     first = nominal
-    if patience is not None and nominal < now - timedelta(seconds=patience):
+    if patience is not None and is_late:
         kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
         if kept is None or kept > now:
             return Choice(None, now, kept, is_skipped=True, why_late=why_late)

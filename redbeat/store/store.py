@@ -41,7 +41,6 @@ from redbeat.log.text import printable
 from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
-from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.fetching import FetchAhead
 from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
@@ -483,6 +482,10 @@ class Store:
             return None
         return lua.commit_call(self.keys, fence, commits, target, self._histories)
 
+    def commit_command(self, fence: Fence, commits: Sequence[Commit], target: Target) -> list[Any]:
+        """Return the words of the command that records at most ``lua.CALL_COMMITS`` rows."""
+        return lua.commit_command(self.client, self.keys, fence, commits, target, self._histories)
+
     def committed(self, reply: Sequence[Any], fence: Fence) -> Committed:
         """Return what ``commit_runs`` returns, by the reply to that call.
 
@@ -532,21 +535,6 @@ class Store:
         status, found = self.following(reserve)
         self.check_lock(status, fence)
         return found
-
-    def commits(
-        self,
-        fence: Fence,
-        target: Target,
-        commit: Callable[[Sequence[Commit]], Committed],
-        stream: CommitStream,
-    ) -> Commits:
-        """Return what commits a batch piece by piece, while the rest of it is still made.
-
-        Arguments:
-            commit: commits in the ordinary way what can't be sent so.
-            stream: on which they are written, perhaps beside those of other parts.
-        """
-        return Commits(self, fence, target, self._histories, commit, stream)
 
     @property
     def _histories(self) -> Histories:

@@ -64,6 +64,7 @@ class TestBeat:
             kind = symbol_by_name(self._app.conf.beat_scheduler)
             is_ours = isinstance(kind, type) and issubclass(kind, RedBeatScheduler)
             self._scheduler = (kind if is_ours else RedBeatScheduler)(self._app)
+            self._scheduler.config.templates = False  # Celery's signal tells what is sent
         return self._scheduler
 
     def tick(self) -> list[SentRun]:

@@ -1,7 +1,7 @@
 """The course of one entry through a span of time, run by run, as a beat would have it. No Redis, no clock.
 
 While beat is there, each run is sent at its time, and what remains to be decided is whether another one holds
-it back (``overlap.py``). Where beat comes late, after an outage or at the end of a pause, ``beat/planner.py``
+it back (``overlap.py``). Where beat comes late, after an outage or at the end of a pause, the planner
 decides: it is given the entry as it would be in Redis then, and what it wants to be written is read back.
 
 Invariant: each time that the entry's schedule names is yielded once, in order. Where several missed runs
@@ -18,7 +18,6 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from redbeat.beat.planner import OrdinaryRun, plan_run, why_over
 from redbeat.decoder import encode_meta
 from redbeat.entries.due import anchor_of, defaults_of, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry
@@ -28,6 +27,8 @@ from redbeat.history import PastRun, decode_history
 from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.misfires import recorded
 from redbeat.policy.policy import encode_policy
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.planner import Planner, why_over
 from redbeat.schedules.occurrences import (
     Excluded,
     next_run,
@@ -258,11 +259,11 @@ class Course:
         nominal = score_text(score)
         claimed = DueEntry(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
         calendars = {str(self._bounds.exclude): self._bounds.calendar} if self._bounds.calendar else {}
-        plan = plan_run(type(entry), entry.app, claimed, at, calendars)
-        commit: Commit = plan.sent if isinstance(plan, OrdinaryRun) else plan
+        decision = Planner(entry.app, lambda: type(entry)).plan(claimed, at, calendars)
+        commit: Commit = decision.commit
         texts = commit.records
-        if isinstance(plan, OrdinaryRun):
-            due = moment_of(float(plan.nominal))
+        if isinstance(decision, Send):
+            due = moment_of(float(decision.nominal))
             held = self._overlap.hold(entry, due, now)
             if held is not None and commit.run is not None:
                 sent[due] = held

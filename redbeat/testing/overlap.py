@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redbeat.beat.planner import why_dropped
 from redbeat.policy.policy import Policy
+from redbeat.scheduler.planner import why_dropped
 from redbeat.schedules.timezones import shown
 from redbeat.testing.outages import Outages
 from redbeat.testing.trace import SimulatedRun, left_out

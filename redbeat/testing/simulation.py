@@ -13,10 +13,10 @@ from typing import Any
 
 from celery import Celery
 
-from redbeat.beat.startup import read_statics
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
+from redbeat.scheduler.startup import read_statics
 from redbeat.schedules.occurrences import Excluded
 from redbeat.schedules.timezones import instant_of, time_of
 from redbeat.testing.course import Course

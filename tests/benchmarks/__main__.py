@@ -30,7 +30,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "traced": bursts.traced,
     "rabbitmq": bursts.rabbitmq, "spike": beats.spike,
     "pings": bursts.pings, "metrics": metrics,
-    "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
+    "sharing": cases.sharing, "trips": cases.trips, "passage": cases.passage, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "work": cases.work, "web": cases.web, "lateness": beats.lateness,
 }  # fmt: skip

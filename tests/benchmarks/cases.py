@@ -25,6 +25,9 @@ ALONE, SHARED = "burst of one sender, messages/s", "burst shared by two, message
 WORK = "worker, a run's task done, tasks/s"
 WORK_UNTRACKED, WORK_OTHERS = "worker without tracking, tasks/s", "worker, a task of no entry, tasks/s"
 WORK_COMMANDS = "commands of a worker for a run"
+PASSAGES = ("plain", "jitter", "shards")
+#: of a tick, each with the most that is wanted
+PASSAGE_MEASURES = {"files": 22, "functions": 110, "depth": 14, "returns": 40}
 LOCKLESS = "burst of one beat without a lock, messages/s"
 
 
@@ -74,6 +77,15 @@ def idle(bench: Bench) -> None:
             for count, seconds, trips in zip(sizes, report["seconds"], report["round_trips"], strict=True):
                 bench.results.add(IDLE, subject, count, "ms", seconds * 1000)
                 bench.results.add(IDLE_TRIPS, subject, count, "round trips", trips)
+
+
+def passage(bench: Bench) -> None:
+    """How much code a warm tick with one due entry passes through."""
+    for way in PASSAGES:
+        bench.clear()
+        report = bench.run(OURS, "passage", way=way, db=1)
+        for measure in PASSAGE_MEASURES:
+            bench.results.add(f"{measure} of a tick, {way}", OURS, 1, measure, report[measure])
 
 
 def statics(bench: Bench) -> None:

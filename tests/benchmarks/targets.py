@@ -106,6 +106,10 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         yield case.replace(", µs of", ","), "<= 3", "{:.1f} µs", take(case)
     words = f"burst of {shared:,} by two beats without a lock, against one"
     yield words, ">= 1.4", times, times_of(cases.SHARED, cases.LOCKLESS, shared)
+    for way in cases.PASSAGES:
+        for measure, most in cases.PASSAGE_MEASURES.items():
+            case = f"{measure} of a tick, {way}"
+            yield f"{measure} that a tick passes through, {way}", f"<= {most}", trips, take(case, 1)
     yield "round trips of an idle tick", "<= 1", trips, take(cases.IDLE_TRIPS, large)
     yield f"round trips for {sizes.batch} due", "<= 4", trips, take(cases.BATCH_TRIPS, sizes.batch)
     growth = times_of(cases.IDLE, cases.IDLE, large, small)

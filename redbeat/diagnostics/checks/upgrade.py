@@ -17,7 +17,6 @@ from celery.utils.imports import load_extension_class_names
 from kombu.transport.redis import Channel
 from kombu.utils.imports import symbol_by_name
 
-from redbeat.beat.overrides import UNUSED, UNUSED_OF_ENTRY, find_unused
 from redbeat.config.settings import OPTIONS
 from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row
@@ -33,6 +32,7 @@ from redbeat.entries.wording import label_of
 from redbeat.errors import StoreRefused
 from redbeat.log.text import counted, printable
 from redbeat.policy.misfires import choose_run
+from redbeat.scheduler.overrides import UNUSED, UNUSED_OF_ENTRY, find_unused
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of

@@ -23,8 +23,8 @@ from subject import QUEUE, connect, lead, make_app, measure, read_options, repor
 import redbeat
 import redbeat.store.runs as run_scripts
 import redbeat.store.scripts as commit_scripts
-from redbeat.beat import plain
 from redbeat.log.text import sha1_of_text
+from redbeat.scheduler import planner
 from redbeat.store.runs import Delivery, End, Runs
 
 ENDS = 100
@@ -71,13 +71,9 @@ def replaced(source: str, lines: Sequence[tuple[str, str]]) -> str:
 
 def make_switch() -> Switch:
     switch = Switch()
-    switch.leave_out(plain, "_plan", ("sent.counted = claimed.nominal", "pass"))
-    switch.leave_out(
-        plain.PlainEntries,
-        "plan",
-        ("if plain.labels_version != book.version:", "if False:"),
-        ("run.sent.labels = plain.labels", "pass"),
-    )
+    counted = "commit.records, commit.counted = turn.records, turn.counted"
+    switch.leave_out(planner.Planner, "_finish", (counted, "commit.records = turn.records"))
+    switch.leave_out(planner.Planner, "plan", ("if decision.commit.counted:", "if False:"))
     switch.leave_out_of_script(
         commit_scripts._COMMIT_RUNS,  # noqa: SLF001
         ("\n        count_it(entry, entry.labels)\n", "\n"),

@@ -18,6 +18,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
 from redbeat.store.entries import Entries
+from redbeat.store.executor import Executor
 from redbeat.store.records import Commit, Fence
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
@@ -270,17 +271,17 @@ def test_run_planned_before_its_day_was_excluded_is_not_sent(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_due(client, scheduler.app)
-    commit_runs = scheduler.store.commit_runs
+    submit = Executor.submit
 
-    def commit_late(*args: Any) -> Any:
+    def submit_late(executor: Executor, recording: Any) -> None:
         monkeypatch.undo()
         exclude_today(scheduler.app)
-        return commit_runs(*args)
+        submit(executor, recording)
 
-    monkeypatch.setattr(scheduler.store, "commit_runs", commit_late)
+    monkeypatch.setattr(Executor, "submit", submit_late)
     before = client.hgetall(REPORT)
     scheduler.tick()
-    assert scheduler.store.commit_runs == commit_runs, "the calendar was changed"
+    assert Executor.submit == submit, "the calendar was changed"
     assert sent_names(broker) == []
     assert client.hget(REPORT, "meta") is None
     assert before.items() <= client.hgetall(REPORT).items(), "its own texts are left alone"

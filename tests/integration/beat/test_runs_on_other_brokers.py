@@ -11,8 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.beat.dispatcher import Dispatcher
-from redbeat.beat.recorder import Recorder
+from redbeat.scheduler import deliver
+from redbeat.store.executor import Executor
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
@@ -72,14 +72,14 @@ def test_run_is_recorded_before_and_after_it_is_published(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    commit_runs = Store.commit_runs
+    submit = Executor.submit
 
-    def commit(store: Store, *args: Any) -> Any:
+    def look_and_submit(executor: Executor, recording: Any) -> None:
         seen.append(running_of(client, "entry"))
-        return commit_runs(store, *args)
+        submit(executor, recording)
 
     due = write_entry(client)
-    monkeypatch.setattr(Store, "commit_runs", commit)
+    monkeypatch.setattr(Executor, "submit", look_and_submit)
     scheduler.tick()
     task_id = expected_id("entry", due)
     assert ids_of(app) == [task_id]
@@ -134,9 +134,9 @@ POLICIES = ["skip", "buffer_one", "replace"]
 
 
 def kill(
-    scheduler: RedBeatScheduler, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, is_done: bool
+    scheduler: RedBeatScheduler, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, is_done: bool
 ) -> None:
-    """Kill a beat at its first call of a method, when that has been done, or before it is."""
+    """Kill a beat at its first call of a function, when that has been done, or before it is."""
     original = getattr(owner, name)
 
     def die(*args: Any, **options: Any) -> Any:
@@ -146,6 +146,7 @@ def kill(
 
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, die)
+        patched.setattr(deliver, "record_last", lambda _: None)  # a killed beat has no last words
         with pytest.raises(Killed):
             scheduler.tick()
 
@@ -177,7 +178,7 @@ def test_a_reserved_run_that_was_not_published_does_not_hold_back_the_next_one(
     overlap: str,
 ) -> None:
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Recorder, "reserve", is_done=True)
+    kill(scheduler, monkeypatch, Store, "reserve_runs", is_done=True)
     assert list(running_of(client, "entry")) == [expected_id("entry", first)]
     second = make_due(client)
     scheduler.tick()
@@ -197,7 +198,7 @@ def test_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the_ent
 ) -> None:
     """The beat was killed when it had published the first one, and before it had recorded that."""
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
     second = make_due(client)
     scheduler.tick()
     assert ids_of(app) == [expected_id("entry", due) for due in (first, second)]
@@ -214,7 +215,7 @@ def test_run_begun_before_it_was_recorded_holds_back_the_next_one(
     overlap: str,
 ) -> None:
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
     task_id = expected_id("entry", first)
     progress = Progress(app, client)
     assert progress.begin(progress.delivery("entry", task_id, first, overlap=overlap)) == "go"
@@ -234,7 +235,7 @@ def test_run_begun_after_a_kill_is_not_published_again(
     is_ended: bool,
 ) -> None:
     due = write_entry(client)
-    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
     task_id, progress = expected_id("entry", due), Progress(app, client)
     assert ids_of(app) == [task_id]
     delivery = progress.delivery("entry", task_id, due)
@@ -256,7 +257,7 @@ def test_reservation_without_its_beat_is_removed(
     scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_entry(client)
-    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
     [(member, deadline)] = client.zrange(DEADLINES, 0, -1, withscores=True)
     assert 0 < deadline - server_now(client) <= 60
     client.zrem(SCHEDULE, "redbeat:entry")
@@ -278,7 +279,7 @@ def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
     scheduler = make_scheduler(app)
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Dispatcher, "_publish", is_done=is_published)
+    kill(scheduler, monkeypatch, deliver, "make", is_done=is_published)
     second = make_due(client)
     scheduler.tick()
     ids = [expected_id("entry", due) for due in (first, second)]
@@ -289,6 +290,24 @@ def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     progress.settle()
     assert [one["outcome"] for one in history_of(client, "entry")] == ["succeeded", "never_started"]
     assert client.exists(RUNNING, DEADLINES) == 0
+
+
+def test_at_most_once_runs_that_are_held_are_not_sent_after_many_that_are(
+    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis
+) -> None:
+    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
+    scheduler = make_scheduler(app)
+    held = [f"held-{number}" for number in range(60)]
+    for name in held:
+        write_entry(client, name)
+    scheduler.tick()
+    assert sorted(names_of(take_messages(app))) == sorted(held)
+    for name in held:
+        write_entry(client, name)
+    sent = write_burst(client, 60)  # due before them
+    scheduler.tick()
+    assert names_of(take_messages(app)) == sent
+    assert {history_of(client, name)[0].get("outcome") for name in held} == {"skipped"}
 
 
 SETTINGS = {"redbeat_delivery": "at_most_once", "redbeat_publish_timeout": 1}

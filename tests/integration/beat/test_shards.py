@@ -17,10 +17,10 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.shards import Shards
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
+from redbeat.scheduler.shards import Shards
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store

@@ -14,6 +14,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.connection.stream import Stream
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import get_redis
@@ -86,16 +87,26 @@ def test_commit_whose_reply_was_lost_counts_once(guarded: Server, monkeypatch: p
             raise redis.ConnectionError("the reply was lost")
         return reply
 
+    read = Stream.read
+
+    def lose_first_reply(stream: Stream) -> Any:
+        reply = read(stream)
+        if "stream" not in lost:
+            lost.append("stream")
+            raise redis.ConnectionError("the reply was lost")
+        return reply
+
     with leader(app) as scheduler:
         make_due(app, "report")
         scheduler.tick()  # the server knows the scripts now
         take_messages(app)
         make_due(app, "report")
         monkeypatch.setattr(redis.Redis, "evalsha", lose_each_first_reply)
+        monkeypatch.setattr(Stream, "read", lose_first_reply)
         scheduler.tick()
         scheduler.tick()
         monkeypatch.undo()
-    assert len(lost) == 2, "that of the claim and that of the commit"
+    assert len(lost) == 3, "that of the fetch and those of the commit, which is recorded again alone"
     assert [message.entry for message in take_messages(app)] == ["report"]
     assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).total_run_count == 2
 

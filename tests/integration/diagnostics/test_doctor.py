@@ -207,7 +207,9 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
         ["ping-hosts warning redbeat_ping_hosts"],
     ),
     "one by one": (
-        lambda s: [write(s.client, f"e{number}", score=AFAR, jitter=5) for number in range(100)],
+        lambda s: [
+            write(s.client, f"e{number}", score=AFAR, options={"countdown": 5}) for number in range(100)
+        ],
         ["one-by-one note messages"],
     ),
     "few one by one": (lambda s: [write(s.client, f"e{n}", score=AFAR, jitter=5) for n in range(99)], []),

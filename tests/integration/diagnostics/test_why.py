@@ -95,10 +95,10 @@ def test_all_reasons_against_compiled_messages_are_named(
     make_app: MakeApp, client: redis.Redis, answer: Answer
 ) -> None:
     app = make_app(redbeat_templates=False, task_send_sent_event=True, task_compression="zlib")
-    write_raw(client, "entry", schedule=HOURLY, options={"task_id": "one"}, jitter=5)
+    write_raw(client, "entry", schedule=HOURLY, options={"task_id": "one", "countdown": 5})
     assert answer("entry", app=app)["messages"]["reason"] == (
         "redbeat_templates is False; task_send_sent_event is set; task_compression is 'zlib'; "
-        "the option 'task_id'; its policy has jitter"
+        "the option 'task_id'; the option 'countdown'"
     )
 
 

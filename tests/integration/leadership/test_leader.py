@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -166,13 +167,14 @@ def test_leader_checks_its_lock_before_each_message(
     make_replaced: Any, last_act: str, acts: list[str], sent: int
 ) -> None:
     scheduler = make_replaced(last_act, "memory://")
-    assert scheduler.acts == acts
+    assert [act for act, _ in groupby(scheduler.acts)] == acts
     assert len(take_messages(scheduler.app)) == sent
 
 
 def test_leader_checks_its_lock_before_a_pipeline_of_messages(make_replaced: Any, other: Server) -> None:
     scheduler = make_replaced("send second", other.url(0))
-    assert scheduler.acts == ["connect", "send first", "connect", "send second"]
+    acts = [act for act, _ in groupby(scheduler.acts)]
+    assert acts == ["connect", "send first", "connect", "send second"]
     with other.client() as broker:
         assert messages(broker, "a queue") == []
 

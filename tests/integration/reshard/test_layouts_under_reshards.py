@@ -12,11 +12,11 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.misplaced import sweep
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper
+from redbeat.scheduler.misplaced import sweep
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp

@@ -11,8 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.failing import pause_failing
 from redbeat.errors import LockLost
+from redbeat.scheduler.failing import pause_failing
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.logs import errors_in, warnings_in
@@ -155,7 +155,7 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
 ) -> None:
     save_failing(app, progress)
     with monkeypatch.context() as patched:
-        patched.setattr("redbeat.beat.failing.Events", lambda _store: 1 / 0)  # it is killed there
+        patched.setattr("redbeat.scheduler.failing.Events", lambda _store: 1 / 0)  # it is killed there
         with pytest.raises(ZeroDivisionError):
             look(app)
     assert not Entry.get("job", app).enabled

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import redis
 
-from redbeat.store.commits import Commits, CommitStream
-from redbeat.store.records import NOWHERE, Commit, DueEntry, Fence, Push, Target
+from redbeat.errors import RedBeatError
+from redbeat.store.executor import CALL_ROWS, Executor, Recording
+from redbeat.store.records import (
+    NOWHERE,
+    Commit,
+    Committed,
+    DueEntry,
+    Fence,
+    Push,
+    Target,
+    committed_as_one,
+)
 from redbeat.store.store import Store
 from tests.support.schedule import SCHEDULE
 
@@ -61,8 +71,37 @@ def push(queue: str, message: object) -> Push:
     return Push("lpush", queue, str(message))
 
 
+class Committing:
+    """Rows that an executor records piece by piece."""
+
+    def __init__(self, store: Store, fence: Fence, target: Target) -> None:
+        self._store, self._fence, self._target = store, fence, target
+        self._executor = Executor(store)
+        self._recordings: list[Recording] = []
+
+    def write(self, commits: Sequence[Commit]) -> None:
+        for first in range(0, len(commits), CALL_ROWS):
+            chunk = commits[first : first + CALL_ROWS]
+            self._recordings.append(Recording(self._store, self._fence, chunk, self._target))
+            self._executor.submit(self._recordings[-1])
+
+    def finish(self) -> Committed:
+        self._executor.drain()
+        found = []
+        for one in self._recordings:
+            if isinstance(one.outcome, RedBeatError):
+                raise one.outcome
+            assert one.outcome is not None
+            self._store.note_committed(one.outcome, self._fence)
+            found.append(one.outcome)
+        return committed_as_one(found)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
 @contextmanager
-def committing(store: Store, fence: Fence, target: Target = NOWHERE) -> Iterator[Commits]:
-    """Yield commits that are streamed. Those that cannot be streamed are sent at the end."""
-    with CommitStream(store) as stream:
-        yield store.commits(fence, target, lambda commits: store.commit_runs(fence, commits, target), stream)
+def committing(store: Store, fence: Fence, target: Target = NOWHERE) -> Iterator[Committing]:
+    """Yield what records rows piece by piece."""
+    with closing(Committing(store, fence, target)) as made:
+        yield made

@@ -30,7 +30,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from redbeat import RedBeatScheduler
-from redbeat.beat.dispatcher import PIECE
+from redbeat.store.executor import CALL_ROWS
 from redbeat.telemetry.tracing.spans import MAX_LINKS
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, write_app
@@ -164,7 +164,7 @@ def test_run_has_a_span_from_its_due_time_until_it_is_queued(
 def test_large_batch_has_several_send_spans_and_drops_no_link(
     scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis
 ) -> None:
-    count = 2 * PIECE + 3
+    count = 2 * CALL_ROWS + 3
     for number, name in enumerate(write_burst(client, count)):
         if number % 2:
             write_raw(client, name, schedule=SELDOM, score=1 + number, options={"queue": "other"})

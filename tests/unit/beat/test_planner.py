@@ -7,30 +7,20 @@ import random
 import uuid
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from redbeat.beat.plain import PlainEntries
-from redbeat.beat.planner import (
-    DISABLED_SECONDS,
-    OrdinaryRun,
-    Run,
-    commit_failed,
-    commit_quarantined,
-    plan_run,
-)
 from redbeat.decoder import encode_meta
-from redbeat.delivery.placeholders import Call
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
 from redbeat.policy.headers import NAMES
 from redbeat.process.memory import Allowance
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, Push
+from redbeat.scheduler.decisions import Decision, Send, quarantine
+from redbeat.scheduler.planner import DISABLED_SECONDS, Planner, entry_to_send
+from redbeat.store.records import Clear, Commit, DueEntry, Ending
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
-from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 
 UTC = timezone.utc
 
@@ -59,24 +49,31 @@ def claimed(
     return DueEntry("redbeat:x", nominal, definition, meta, error=error, score=nominal)
 
 
-def plan(app: Celery, entry: DueEntry, now: float = NOW) -> Run:
-    run = plan_run(RedBeatSchedulerEntry, app, entry, now)
-    assert isinstance(run, Run)
-    return run
+def plan(app: Celery, entry: DueEntry, now: float = NOW) -> Send:
+    decision = Planner(app).plan(entry, now)
+    assert isinstance(decision, Send)
+    return decision
+
+
+def options_of(run: Send) -> dict[str, Any]:
+    """What ``apply_async`` is given."""
+    app = run.known.entry.app
+    options: dict[str, Any] = entry_to_send(run, RedBeatSchedulerEntry, app).options
+    return options
 
 
 def skipped(app: Celery, entry: DueEntry, now: float = NOW) -> Commit:
-    commit = plan_run(RedBeatSchedulerEntry, app, entry, now)
-    assert isinstance(commit, Commit)
-    return commit
+    decision = Planner(app).plan(entry, now)
+    assert not isinstance(decision, Send)
+    return decision.commit
 
 
 def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
     entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
     run = plan(app, entry)
     record = f'"due":{seconds()}'
-    task_id = run.entry.options["task_id"]
-    assert run.sent == Commit(
+    task_id = options_of(run)["task_id"]
+    assert run.commit == Commit(
         entry,
         new_score=seconds(60),
         new_meta=encode_meta(NOON, 8),
@@ -89,7 +86,7 @@ def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
 
 def test_run_carries_its_entry_and_due_time_beside_own_headers(app: Celery) -> None:
     entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
-    assert plan(app, entry).entry.options == {
+    assert options_of(plan(app, entry)) == {
         "queue": "q",
         "headers": {"mine": 1, "redbeat_entry": "x", "redbeat_due": "2026-06-01T12:00:00.250000+00:00"},
         "task_id": task_id_of("redbeat:x", "2026-06-01T12:00:00.250000+00:00"),
@@ -113,24 +110,23 @@ def test_paused_entry_is_fetched_again_for_its_first_run_after_the_pause(app: Ce
 @pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
 def test_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
     app.conf.beat_cron_starting_deadline = 60
-    planned = plan_run(RedBeatSchedulerEntry, app, claimed(schedule=HOURLY), NOON.timestamp() + late)
-    assert isinstance(planned, Run) is is_sent
-    commit = planned.sent if isinstance(planned, Run) else planned
-    assert commit.new_score == seconds(3600 if late < 3600 else 7200)
+    planned = Planner(app).plan(claimed(schedule=HOURLY), NOON.timestamp() + late)
+    assert isinstance(planned, Send) is is_sent
+    assert planned.commit.new_score == seconds(3600 if late < 3600 else 7200)
 
 
 def test_retry_that_is_too_late_gives_way_to_a_later_run(app: Celery) -> None:
     policy = json.dumps({"expires_after": 30})
     failed = plan(app, claimed(schedule={"__type__": "crontab"}))
     entry = claimed(schedule={"__type__": "crontab"})
-    entry.error = commit_failed(failed, "the broker is away", NOW)[0].new_error
+    entry.error = failed.retry("the broker is away", NOW)[0].commit.new_error
     entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
     for late, due in ((10, NOON), (65, NOON + timedelta(minutes=1))):
         entry.policy = policy
         run = plan(app, entry, NOON.timestamp() + late)
-        assert run.entry.options["expires"] == due + timedelta(seconds=30)
+        assert options_of(run)["expires"] == due + timedelta(seconds=30)
         assert run.expiration_seconds == pytest.approx(30 - late % 60, abs=1e-3)
-        assert run.entry.options["task_id"] == task_id_of("redbeat:x", due.isoformat(timespec="microseconds"))
+        assert options_of(run)["task_id"] == task_id_of("redbeat:x", due.isoformat(timespec="microseconds"))
 
 
 @pytest.mark.parametrize("after_finish", ["keep", "disable", "delete"])
@@ -158,8 +154,9 @@ def test_finished_entry_ends_as_its_policy_says(
 
 def test_quarantined_entry_is_postponed_with_its_reason() -> None:
     entry = claimed()
-    commit, is_news = commit_quarantined(entry, "bad", NOW, 300)
-    assert is_news
+    decision = quarantine(entry, "bad", NOW, 300)
+    commit = decision.commit
+    assert decision.is_news
     assert (commit.new_score, commit.new_meta) == (seconds(305), None)
     assert commit.is_for_this_definition
     assert json.loads(commit.new_error) == {
@@ -174,54 +171,54 @@ def test_quarantined_entry_is_postponed_with_its_reason() -> None:
 
 
 def test_repeated_quarantine_is_not_logged_and_keeps_its_beginning() -> None:
-    first, _ = commit_quarantined(claimed(), "bad", NOW, 300)
-    again, is_news = commit_quarantined(claimed(error=first.new_error), "bad", NOW + 300, 300)
-    assert not is_news
-    assert json.loads(again.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
+    first = quarantine(claimed(), "bad", NOW, 300).commit
+    again = quarantine(claimed(error=first.new_error), "bad", NOW + 300, 300)
+    assert not again.is_news
+    assert json.loads(again.commit.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
 
 
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
     entry = claimed(schedule={"__type__": "crontab", "minute": "*/5"})
     for late in (5, 305):
-        entry.error = commit_quarantined(entry, "bad", NOW + late, 300)[0].new_error
+        entry.error = quarantine(entry, "bad", NOW + late, 300).commit.new_error
         entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
     for misfire, due in (("earliest", NOON), ("latest", NOON + timedelta(minutes=10))):
         entry.policy = json.dumps({"misfire": misfire})
-        run = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610)
-        assert isinstance(run, Run)
-        assert run.entry.options["headers"]["redbeat_due"] == due.isoformat(timespec="microseconds")
+        run = Planner(app).plan(entry, NOW + 610)
+        assert isinstance(run, Send)
+        assert options_of(run)["headers"]["redbeat_due"] == due.isoformat(timespec="microseconds")
     entry.policy = json.dumps({"misfire": "skip", "misfire_grace_time": 2})
-    assert isinstance(plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610), Commit)
+    assert not isinstance(Planner(app).plan(entry, NOW + 610), Send)
 
 
 def test_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
     first = plan(app, claimed())
-    commit, _ = commit_failed(first, "broken", NOW)
+    commit = first.retry("broken", NOW)[0].commit
     again = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
     elsewhere = plan(Celery("another", set_as_current=False, broker="redis://"), claimed(), NOW + 30)
-    assert {run.entry.options["task_id"] for run in (first, again, elsewhere)} == {
+    assert {options_of(run)["task_id"] for run in (first, again, elsewhere)} == {
         str(uuid.uuid5(TASK_ID_NAMESPACE, "redbeat:x\n2026-06-01T12:00:00.000000+00:00"))
     }
 
 
 def test_run_that_fails_for_another_reason_is_logged_and_goes_on_backing_off(app: Celery) -> None:
-    first, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    first = plan(app, claimed()).retry("broken", NOW)[0].commit
     run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
-    commit, is_news = commit_failed(run, "broken otherwise", NOW + 1)
-    assert (is_news, json.loads(commit.new_error)["attempts"]) == (True, 2)
+    again, is_news = run.retry("broken otherwise", NOW + 1)
+    assert (is_news, json.loads(again.commit.new_error)["attempts"]) == (True, 2)
 
 
 def test_failing_entry_moved_to_another_time_is_due_then(app: Celery) -> None:
-    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    failed = plan(app, claimed()).retry("broken", NOW)[0].commit
     moved = claimed(seconds(30), error=failed.new_error)
     run = plan(app, moved, NOW + 30)
-    assert (run.nominal, run.sent.new_error) == (seconds(30), Clear.FIELD)
+    assert (run.nominal, run.commit.new_error) == (seconds(30), Clear.FIELD)
 
 
 def test_retry_after_the_next_due_time_covers_that_run(app: Celery) -> None:
-    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    failed = plan(app, claimed()).retry("broken", NOW)[0].commit
     run = plan(app, claimed(failed.new_score, error=failed.new_error), NOW + 130)
-    assert (run.nominal, run.sent.new_score) == (seconds(), seconds(180))
+    assert (run.nominal, run.commit.new_score) == (seconds(), seconds(180))
 
 
 # -- when a message expires
@@ -231,20 +228,20 @@ def test_retry_after_the_next_due_time_covers_that_run(app: Celery) -> None:
 SENT = NOON + timedelta(seconds=7)
 
 
-def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> OrdinaryRun:
+def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> Send:
     nominal = f"{NOON.timestamp():.6f}"
     definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, "options": options}
     claimed = DueEntry(
         "redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy), score=nominal
     )
-    run = plan_run(RedBeatSchedulerEntry, app, claimed, SENT.timestamp())
-    assert isinstance(run, OrdinaryRun)
+    run = Planner(app).plan(claimed, SENT.timestamp())
+    assert isinstance(run, Send)
     return run
 
 
-def headers_of(run: OrdinaryRun) -> dict[str, Any]:
+def headers_of(run: Send) -> dict[str, Any]:
     """What the message tells its worker of the policy."""
-    headers = run.entry.options["headers"]
+    headers = options_of(run)["headers"]
     return {name: headers[name] for name in NAMES if name in headers}
 
 
@@ -270,7 +267,7 @@ def test_message_expires_by_the_earliest_limit_of_its_policy(
     app: Celery, policy: dict[str, Any], options: dict[str, Any], seconds: float
 ) -> None:
     run = planned(app, policy, options)
-    assert run.entry.options["expires"] == SENT + timedelta(seconds=seconds)
+    assert options_of(run)["expires"] == SENT + timedelta(seconds=seconds)
     assert run.expiration_seconds == seconds
     told = {"redbeat_queue_timeout": 3600, **{f"redbeat_{name}": value for name, value in policy.items()}}
     assert headers_of(run) == told
@@ -289,8 +286,8 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("policy", "options"), OWN.values(), ids=OWN)
 def test_option_that_is_earlier_is_kept(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> None:
     run = planned(app, policy, options)
-    assert {name: run.entry.options[name] for name in options} == options
-    assert ("expires" in run.entry.options) == ("expires" in options)
+    assert {name: options_of(run)[name] for name in options} == options
+    assert ("expires" in options_of(run)) == ("expires" in options)
     told = {"redbeat_tracks": "workflow"} if "tracks" in policy else {}
     assert (run.expiration_seconds, headers_of(run)) == (None, told)
 
@@ -307,7 +304,7 @@ def test_task_whose_messages_expire_earlier_keeps_that(
     assert planned(app, MINUTE, {"expires": None}).expiration_seconds == 60, "an option replaces the task's"
 
 
-# -- entries planned from a compiled message: as any other
+# -- kept entries: planned as those that are read for the first time
 
 
 POLICIES: list[dict[str, Any]] = [
@@ -321,22 +318,6 @@ POLICIES: list[dict[str, Any]] = [
     {"overlap": "skip", "expires_after": 60},
     {"queue_timeout": 3, "max_runtime": 5},
 ]
-
-
-class Echo:
-    """Stands for the templates: a message is the values that are filled into it."""
-
-    def find(self, call: Call, _send: Any) -> Any:
-        def fill(values: Any, tag: str) -> tuple[Push, ...]:
-            expiry = [str(values[2]), values[3]] if call.is_expiring else [str(None), None]
-            return (Push("lpush", "celery", json.dumps([*values[:2], *expiry, call.policy_headers])),)
-
-        return SimpleNamespace(
-            size_bytes=100, expires_seconds=None, fill=fill, is_dropped=False, is_traced=False
-        )
-
-    def is_current(self, _message: Any) -> bool:
-        return True
 
 
 def random_claim(chance: random.Random, now: float) -> DueEntry:
@@ -367,29 +348,35 @@ def random_claim(chance: random.Random, now: float) -> DueEntry:
     )
 
 
-def test_compiled_run_is_planned_as_an_ordinary_one(app: Celery, chance: random.Random) -> None:
-    labels = LabelBook(queue_finder(app), 200)
-    entries: Any = PlainEntries(app, Echo(), Allowance(10**6), labels)  # type: ignore[arg-type]
-    compiled = 0
+def decided(planner: Planner, row: DueEntry, now: float) -> Any:
+    """Everything that a decision says, or the error."""
+    try:
+        found: Decision = planner.plan(replace(row), now)
+    except Exception as exc:  # noqa: BLE001 - compared
+        return type(exc), str(exc)
+    names = (
+        "nominal",
+        "due",
+        "task_id",
+        "expires",
+        "expiration_seconds",
+        "headers",
+        "left_out",
+        "skip_score",
+    )
+    run = [getattr(found, name) for name in (*names, "valid_until")] if isinstance(found, Send) else []
+    return type(found), found.commit, found.dropped, run
+
+
+def test_kept_entries_and_due_times_change_no_decision(app: Celery, chance: random.Random) -> None:
+    keeping = Planner(app, allowance=Allowance(10**6))
+    now, rows, sent = NOON.timestamp(), [], 0
     for _ in range(1_000):
-        now = NOON.timestamp() + chance.choice([0, 0.5, 61.25, 3600.001])
-        row = random_claim(chance, now)
-        runs, others = entries.plan([row], now, send=lambda _entry: None, is_left_out=lambda _key: False)
-        assert len(runs) + len(others) == 1
-        if not runs:
-            continue
-        compiled += 1
-        [run], expected = runs, plan_run(RedBeatSchedulerEntry, app, row, now)
-        assert isinstance(expected, Run), f"{row}: {expected}"
-        assert run.sent == replace(expected.sent, labels=run.sent.labels)
-        options = expected.entry.options
-        expires = options["expires"] if expected.expiration_seconds is not None else None
-        headers = {name: options["headers"][name] for name in NAMES if name in options["headers"]}
-        wanted = [
-            options["task_id"],
-            options["headers"]["redbeat_due"],
-            str(expires),
-            expected.expiration_seconds,
-        ]
-        assert json.loads(run.pushes[0].value) == [*wanted, headers]
-    assert compiled > 30, f"only {compiled} were planned so"
+        if chance.random() < 0.2:
+            now = NOON.timestamp() + chance.choice([0, 0.5, 61.25, 3600.001])
+        row = chance.choice(rows) if rows and chance.random() < 0.5 else random_claim(chance, now)
+        rows = [*rows[-20:], row]
+        found = decided(keeping, row, now)
+        assert found == decided(Planner(app), row, now), row
+        sent += found[0] is Send
+    assert sent > 100, f"only {sent} were sent"

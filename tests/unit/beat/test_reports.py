@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from redbeat.beat import log as reports_module
-from redbeat.beat.log import MAX_SETTLED, STANDBY_SECONDS, UNTRACKED_SECONDS, WORKERS_SECONDS, Reports
+from redbeat.scheduler import reports as reports_module
+from redbeat.scheduler.reports import (
+    MAX_SETTLED,
+    STANDBY_SECONDS,
+    UNTRACKED_SECONDS,
+    WORKERS_SECONDS,
+    Reports,
+)
 from redbeat.store.records import DueEntry, KeyType
 from redbeat.store.run_record import RunRecord
 

@@ -15,10 +15,10 @@ import pytest
 from celery import Celery
 
 from redbeat import signals
-from redbeat.beat.feed import Feed
-from redbeat.beat.service import Ended
-from redbeat.beat.supervision import Watch
 from redbeat.keys import Keys
+from redbeat.scheduler.feed import Feed
+from redbeat.scheduler.service import Ended
+from redbeat.scheduler.supervision import Watch
 from redbeat.store.records import Fence
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -90,7 +90,7 @@ def test_thread_of_signals_that_died_is_restarted(app: Celery, caplog: pytest.Lo
 def test_error_in_the_feed_is_logged_and_the_feed_goes_on(
     app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.beat.feed.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("redbeat.scheduler.feed.LOOK_SECONDS", 0.001)
     find_fences = Mock(side_effect=chain([KeyError("a bug")], repeat({})))
     SIGNAL.connect(find_fences)
     feed = Feed(app, find_fences)

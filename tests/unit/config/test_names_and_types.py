@@ -11,13 +11,14 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.log import Reports
-from redbeat.beat.planner import Run, plan_run
 from redbeat.config.ping_urls import MAX_URL, mask_ping_url, parse_ping_host, parse_ping_url
 from redbeat.config.suggestions import did_you_mean, find_typos
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.planner import Planner
+from redbeat.scheduler.reports import Reports
 from redbeat.store.records import DueEntry
 
 INTERVAL = {"__type__": "interval", "every": 60}
@@ -43,14 +44,19 @@ def test_unknown_field_of_an_entry_or_a_policy_is_refused_with_the_nearest(
 
 
 def run_of(
-    app: Celery, name: str = "x", policy: dict[str, Any] | None = None, extra: dict[str, Any] | None = None
-) -> Run:
+    app: Celery,
+    name: str = "x",
+    policy: dict[str, Any] | None = None,
+    extra: dict[str, Any] | None = None,
+    reports: Reports | None = None,
+) -> Send:
     """Plan a run of an entry with these fields in Redis."""
+    reports = reports or Reports()
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
     claimed = DueEntry(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
-    run = plan_run(RedBeatSchedulerEntry, app, claimed, 1_800_000_000)
-    assert isinstance(run, Run)
+    run = Planner(app, report_typos=reports.report_typos).plan(claimed, 1_800_000_000)
+    assert isinstance(run, Send)
     return run
 
 
@@ -70,11 +76,12 @@ def test_typos_of_a_stored_entry_are_one_warning_for_each_entry_and_news(
 ) -> None:
     reports, rule = Reports(), {**INTERVAL, "relativ": True}
     for name in ("x", "x", "y", "x", "y"):
-        reports.report_typos(run_of(app, name, policy={"jiter": 5}, extra={"max_run": 1, "schedule": rule}))
+        extra = {"max_run": 1, "schedule": rule}
+        run_of(app, name, policy={"jiter": 5}, extra=extra, reports=reports)
     assert [f"redbeat:{name}" in one for name, one in zip("xy", caplog.messages, strict=True)] == [True] * 2
     for typo in ("jiter (did you mean jitter?)", "max_run (did you mean max_runs?)", "relativ (did you"):
         assert typo in caplog.messages[0]
-    reports.report_typos(run_of(app, "x", policy={"jittr": 1}))
+    run_of(app, "x", policy={"jittr": 1}, reports=reports)
     assert len(caplog.messages) == 3
 
 
@@ -85,7 +92,7 @@ def test_typos_of_a_stored_entry_are_one_warning_for_each_entry_and_news(
 def test_known_and_foreign_keys_of_a_stored_entry_are_not_reported(
     app: Celery, caplog: pytest.LogCaptureFixture, rule: dict[str, Any], keys: dict[str, Any]
 ) -> None:
-    Reports().report_typos(run_of(app, policy=keys, extra={**keys, "schedule": {**keys, **rule}}))
+    run_of(app, policy=keys, extra={**keys, "schedule": {**keys, **rule}})
     assert not caplog.records
 
 

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.planner import Run, plan_run
 from redbeat.decoder import encode_meta
 from redbeat.entries.failures import Failure
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.preview import next_runs
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.schedules import clocked, cron, rrule
 from redbeat.store.records import Commit, DueEntry, KeyType, Stored, score_text
 from tests.support.ticks import memory_app
@@ -66,7 +67,7 @@ def claimed_of(stored: Stored, score: str = "") -> DueEntry:
 
 def decide(app: Celery, stored: Stored | DueEntry, now: datetime) -> Any:
     claimed = stored if isinstance(stored, DueEntry) else claimed_of(stored)
-    return plan_run(Entry, app, claimed, now.timestamp())
+    return Planner(app).plan(claimed, now.timestamp())
 
 
 def read(app: Celery, stored: Stored, now: datetime) -> Entry:
@@ -82,9 +83,9 @@ def sent_by_beat(stored: Stored, now: datetime) -> datetime | None:
             return None
         at = max(now, datetime.fromtimestamp(stored.score, UTC))
         planned = decide(APP, stored, at)
-        if isinstance(planned, Run):
+        if isinstance(planned, Send):
             return at
-        stored.score = float(planned.new_score)
+        stored.score = float(planned.commit.new_score)
     raise AssertionError("beat never sends it")
 
 
@@ -159,14 +160,18 @@ def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11,
 
 
 def due_of(run: Any) -> datetime:
-    return datetime.fromisoformat(run.entry.options["headers"]["redbeat_due"])
+    return datetime.fromisoformat(
+        entry_to_send(run, Entry, run.known.entry.app).options["headers"]["redbeat_due"]
+    )
 
 
 @EVERY_KIND
 @RUN_COUNTS
 def test_early_score_of_2x_is_moved_to_the_due_time_unsent(app: Celery, schedule: Rule, count: int) -> None:
     entry = claimed_2x(QUARTER_TO, schedule, count=count)
-    assert decide(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
+    assert decide(app, entry, QUARTER_TO + MINUTE).commit == Commit(
+        entry, new_score=f"{NOON.timestamp():.6f}"
+    )
 
 
 @EVERY_KIND
@@ -176,7 +181,7 @@ def test_early_score_of_2x_runs_as_the_passed_due_time(app: Celery, schedule: Ru
     run = decide(app, claimed_2x(QUARTER_TO, schedule, count=count), now)
     assert due_of(run) == NOON
     assert run.nominal == f"{NOON.timestamp():.6f}"
-    assert float(run.sent.new_score) > now.timestamp()
+    assert float(run.commit.new_score) > now.timestamp()
 
 
 def test_interval_of_2x_keeps_its_phase(app: Celery) -> None:
@@ -184,7 +189,7 @@ def test_interval_of_2x_keeps_its_phase(app: Celery) -> None:
     own_time = NOON + timedelta(microseconds=750_000)
     entry = claimed_2x(NOON, DUE_AT_NOON[1], ran_at, count=1)
     assert due_of(decide(app, entry, NOON + timedelta(seconds=2))) == own_time
-    assert float(decide(app, entry, NOON + timedelta(seconds=0.5)).new_score) == own_time.timestamp()
+    assert float(decide(app, entry, NOON + timedelta(seconds=0.5)).commit.new_score) == own_time.timestamp()
 
 
 @EVERY_KIND
@@ -224,7 +229,7 @@ def paused(
 
 def look(app: Celery, stored: Stored, now: datetime) -> datetime:
     """Return when beat looks at the entry again, after it has looked now and sent nothing."""
-    return datetime.fromtimestamp(float(decide(app, stored, now).new_score), UTC)
+    return datetime.fromtimestamp(float(decide(app, stored, now).commit.new_score), UTC)
 
 
 @pytest.mark.parametrize("policy", [{}, {"run_missed": True}])
@@ -233,7 +238,7 @@ def test_first_run_after_a_pause_removes_the_pause(app: Celery, policy: dict[str
     stored = paused(
         HOURLY, until, ran_at=NOON, score=until, timezone="Europe/Berlin", pause_note="n", **policy
     )
-    commit = decide(app, stored, until + SECOND).sent
+    commit = decide(app, stored, until + SECOND).commit
     assert json.loads(commit.new_definition)["enabled"] is True
     assert json.loads(commit.new_policy) == {"timezone": "Europe/Berlin", **policy}
     assert not commit.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
@@ -308,7 +313,7 @@ def test_run_missed_makes_up_for_runs_within_a_pause(app: Celery) -> None:
             stored.score = at.timestamp()
             run = decide(app, stored, until + SECOND)
             assert due_of(run) == NOON + minutes * MINUTE
-            stored.meta, at = run.sent.new_meta, datetime.fromtimestamp(float(run.sent.new_score), UTC)
+            stored.meta, at = run.commit.new_meta, datetime.fromtimestamp(float(run.commit.new_score), UTC)
         assert at == NOON + 15 * MINUTE
     stored = paused(EVERY_FIVE, until, run_missed=True, misfire="skip", ran_at=NOON)
     assert look(app, stored, NOON + SECOND) == NOON + 15 * MINUTE, "at the end all is too late"
@@ -316,7 +321,7 @@ def test_run_missed_makes_up_for_runs_within_a_pause(app: Celery) -> None:
 
 def test_pause_beyond_end_time_leaves_no_run(app: Celery) -> None:
     stored = paused(EVERY_FIVE, NOON + HOUR, end_time=(NOON + 30 * MINUTE).isoformat())
-    assert decide(app, stored, NOON + SECOND).new_score == "-1.000000"
+    assert decide(app, stored, NOON + SECOND).commit.new_score == "-1.000000"
     assert read(app, stored, NOON).next_due_at is None
     assert read(app, stored, NOON).state == "paused"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,7 +12,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, MO, weekday
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -25,12 +24,10 @@ from redbeat.decoder import (
     encode_meta,
 )
 from redbeat.entries.loading import decode_entry
-from redbeat.entries.plain_reader import PlainDefinition, PlainReader
 from redbeat.entries.validation import find_problem
 from redbeat.errors import EntryCorrupt
-from redbeat.schedules import register_schedule, rrule
+from redbeat.schedules import rrule
 from redbeat.store.records import DueEntry, KeyType, Stored
-from redbeat.store.store import read_claimed
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -245,59 +242,3 @@ def claim(definition: Any, policy: Any = None) -> DueEntry:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
     return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)
-
-
-def fields_of(found: Any) -> tuple[Any, ...]:
-    """Return what a run depends on. The text distinguishes 1, 1.0, True and NaN."""
-    values = [getattr(found, name) for name in PlainDefinition._fields if name not in ("schedule", "args")]
-    of_schedule = {name: value for name, value in vars(found.schedule).items() if name != "tz"}
-    return repr([*values, *(found.args or [])]), type(found.schedule), repr(of_schedule)
-
-
-@pytest.mark.parametrize("unusual", [{"unread_bytes": 5}, {"type": KeyType("string")}, {"definition": ""}])
-def test_plain_reader_leaves_unread_entries_and_other_types_alone(
-    app: Celery, unusual: dict[str, Any]
-) -> None:
-    assert PlainReader(app).read(replace(claim(PLAIN), **unusual)) is None
-
-
-def test_plain_reader_leaves_a_replaced_schedule_type_alone(app: Celery) -> None:
-    class Own(schedule):
-        pass
-
-    reader = PlainReader(app)
-    assert reader.read(claim(PLAIN)) is not None
-    register_schedule("interval", Own, lambda _own: {}, lambda _given: Own(5))
-    assert reader.read(claim(PLAIN)) is None
-
-
-ANY = st.recursive(
-    st.sampled_from([None, True, 0, 1, -1, 1.0, 1e300, float("nan"), "", "é", "__type__", "\\u005f", "L"]),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.sampled_from(["a", "__type__", "headers", "schedule"]), inner, max_size=2)
-    ),
-    max_leaves=3,
-)
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.dictionaries(st.sampled_from([*PLAIN, "more", "__type__"]), ANY, max_size=1),
-    st.sampled_from([INTERVAL_JSON, {"__type__": "crontab", **STARS}]),
-    st.dictionaries(st.sampled_from(["every", "relative", *STARS]), ANY, max_size=1),
-    st.sampled_from([None, {}, {"jitter": 5}, {"misfire": "x"}, {"more": 1}, "{"]),
-    st.tuples(st.integers(0, 200), st.sampled_from(["", ",", '"', "}", "\\u005f"]), st.integers(0, 3)),
-)
-def test_plain_reader_reads_like_the_tolerant_reader(
-    app: Celery, changes: Any, rule: Any, rule_changes: Any, policy: Any, slip: tuple[int, str, int]
-) -> None:
-    text = json.dumps({**PLAIN, "schedule": {**rule, **rule_changes}, **changes})
-    at, inserted, cut = slip
-    for claimed in (claim(text, policy), claim(text[:at] + inserted + text[at + cut :], policy)):
-        found = PlainReader(app).read(claimed)
-        if found is not None:
-            entry = decode_entry(Entry, read_claimed(claimed), app)
-            assert fields_of(found) == fields_of(entry)
-            assert (entry.enabled, entry.typos, getattr(entry.schedule, "typos", "")) == (True, "", "")
-            assert found.schedule.app is app

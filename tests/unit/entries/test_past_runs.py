@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu.exceptions import EncodeError, OperationalError
 
-from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.planner import Run, commit_failed, commit_quarantined, plan_run
 from redbeat.entries.failures import Failure, failure_of, sha1_of
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import BrokerUnavailable, CallRefused, RunNotSent
 from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, unsent_record
+from redbeat.scheduler.decisions import Send, quarantine
+from redbeat.scheduler.planner import Planner
 from redbeat.schedules import cron
 from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
 from redbeat.schedules.timezones import find_change
@@ -118,10 +118,10 @@ NOT_OURS = {
 def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
     entry = claimed(error)
     assert failure_of(entry) is None
-    run = plan_run(Entry, app, entry, 105.0)
-    assert isinstance(run, Run)
-    assert 106 <= float(str(commit_failed(run, "broken", 105.0)[0].new_score)) <= 106.25
-    assert commit_quarantined(entry, "bad", 105.0, 300)[1]
+    run = Planner(app).plan(entry, 105.0)
+    assert isinstance(run, Send)
+    assert 106 <= float(str(run.retry("broken", 105.0)[0].commit.new_score)) <= 106.25
+    assert quarantine(entry, "bad", 105.0, 300).is_news
 
 
 @pytest.mark.parametrize(("attempts", "pause"), [(1, 1), (2, 2), (6, 32), (7, 60), (2**31 - 1, 60)])
@@ -133,7 +133,7 @@ def test_backoff_doubles_up_to_a_minute_with_jitter(attempts: int, pause: float)
 
 @pytest.mark.parametrize(("nominal", "due"), [("104", 100), ("104.0", 100), ("103", 103)])
 def test_run_is_a_retry_only_at_the_score_of_its_failure(app: Celery, nominal: str, due: float) -> None:
-    run = plan_run(Entry, app, claimed(json.dumps(RECORD), nominal), 105.0)
+    run = Planner(app).plan(claimed(json.dumps(RECORD), nominal), 105.0)
     assert float(run.nominal) == due
 
 
@@ -144,7 +144,7 @@ def test_failure_is_news_unless_definition_and_reason_are_the_same() -> None:
         ({"definition_sha1": "0"}, "broken", True),
     ):
         error = json.dumps({**RECORD, **changes})
-        assert commit_quarantined(claimed(error), reason, 105.0, 300)[1] is is_news
+        assert quarantine(claimed(error), reason, 105.0, 300).is_news is is_news
 
 
 ZONES = (

@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redbeat.beat.planner import Run
 from redbeat.process.memory import Memory
+from redbeat.scheduler.decisions import Send
 from redbeat.store.records import DueEntry
 
 #: which part of the time suspect runs may take that fail, and how much they may save up; seconds
@@ -88,22 +88,22 @@ class Suspects:
         routes = self._routes.get(kind, ())
         return len(routes) >= MAX_ROUTES or route in routes
 
-    def order(self, runs: Iterable[Run]) -> list[Run]:
+    def order(self, runs: Iterable[Send]) -> list[Send]:
         """Return ``runs`` with the suspect ones last."""
         runs = list(runs)
-        if not self._routes and not any(run.claimed.error for run in runs):
+        if not self._routes and not any(run.due_entry.error for run in runs):
             return runs
-        return sorted(runs, key=lambda run: self.is_suspect(run.claimed))
+        return sorted(runs, key=lambda run: self.is_suspect(run.due_entry))
 
-    def is_left_behind(self, run: Run) -> bool:
+    def is_left_behind(self, run: Send) -> bool:
         """Return True if ``run`` isn't tried now: it is suspect, and there is no time for such runs."""
-        return not self.has_time and self.is_suspect(run.claimed)
+        return not self.has_time and self.is_suspect(run.due_entry)
 
     def note_begun(self) -> None:
         """Note that a run is being sent now."""
         self._run_began_at = time.monotonic()
 
-    def note_failed(self, run: Run) -> bool:
+    def note_failed(self, run: Send) -> bool:
         """Note that ``run``, which was begun last, couldn't be sent; return True if its kind is new."""
         self.failures += 1
         self._seconds -= max(time.monotonic() - self._run_began_at, self._cost_seconds)
@@ -113,11 +113,11 @@ class Suspects:
         """Note how long a suspect run took to be planned and sent."""
         self._cost_seconds = (self._cost_seconds + seconds) / 2
 
-    def mark(self, run: Run) -> bool:
+    def mark(self, run: Send) -> bool:
         """Let runs like ``run`` be suspect; return True if they weren't."""
-        if run.claimed.message is not None:  # stored messages have little in common
+        if run.due_entry.message is not None:  # stored messages have little in common
             return False
-        kind, route = _kind_of(run.claimed)
+        kind, route = _kind_of(run.due_entry)
         if kind not in self._routes:
             self._routes[kind] = set()
         routes = self._routes[kind]
@@ -126,21 +126,16 @@ class Suspects:
             routes.add(route)
         return is_new
 
-    def note_sent(self, run: Run) -> None:
+    def note_sent(self, run: Send) -> None:
         """Note that ``run`` was sent: runs like it aren't suspect any more."""
-        if not self._routes or run.claimed.message is not None:
+        if not self._routes or run.due_entry.message is not None:
             return
-        kind, route = _kind_of(run.claimed)
+        kind, route = _kind_of(run.due_entry)
         routes = self._routes.get(kind)
         if routes is not None:
             routes.discard(route)
             if not routes:
                 del self._routes[kind]
-
-
-def has_failed(run: Run) -> bool:
-    """Return True if ``run`` couldn't be sent before."""
-    return run.failure is not None and run.failure.attempts > 0
 
 
 def _kind_of(row: DueEntry) -> tuple[_Kind, _Kind]:

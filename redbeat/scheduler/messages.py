@@ -6,10 +6,11 @@ Invariant: no round trip more while none is due, as each claim of the schedule s
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.dispatcher import Dispatcher
-from redbeat.beat.fetching import Fetcher
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.source import Fetcher
+from redbeat.scheduler.suspects import Suspects
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Fence, Fetched
 
@@ -22,15 +23,22 @@ class StoredMessages:
 
     Arguments:
         store: has them.
-        dispatcher: sends them, and has the same store.
+        begin: returns the batch of what was fetched.
+        deliver: delivers a batch.
 
     Attributes:
         head_score: when the first one is to be sent, UNIX seconds; None: there is none.
     """
 
-    def __init__(self, store: LaterStore, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._fetcher = Fetcher(store, dispatcher.suspects)
+    def __init__(
+        self,
+        store: LaterStore,
+        suspects: Suspects,
+        begin: Callable[[Fetched], Batch],
+        deliver: Callable[[Sequence[Batch]], None],
+    ) -> None:
+        self._begin, self._deliver = begin, deliver
+        self._fetcher = Fetcher(store, suspects)
         self.head_score: float | None = None
         self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
         self._not_before = 0.0  # monotonic
@@ -61,8 +69,8 @@ class StoredMessages:
         Raises what the dispatcher raises.
         """
         claim = self._fetcher.fetch(fence, lease_ms)
-        batch = Batch(claim, fence, is_leased=lease_ms > 0, is_in_doubt=claim.is_partial)
-        self._dispatcher.dispatch(batch)
+        batch = self._begin(claim)
+        self._deliver([batch])
         self._fetcher.note_batch(batch)
         left = [*batch.next_scores().values()]
         if claim.next_score is not None:

@@ -7,16 +7,11 @@ beat has of it when the layout changes: its lock, its claims, and what is prepar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TypeVar
 
-from redbeat.beat.dispatcher import PIECE
-from redbeat.beat.equipment import Equipment
-from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.planner import CompiledRun
-from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
@@ -24,6 +19,10 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.shares import Shares
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.context import Context
+from redbeat.scheduler.prepared import LookAhead
+from redbeat.scheduler.shard import Shard
 from redbeat.store.locks import Held, Locks
 from redbeat.store.parts import Part
 from redbeat.store.records import Fetched
@@ -87,12 +86,19 @@ class Shards:
 
     # -- which there are
 
-    def form(self, store: Store, equipment: Equipment, lease_ms: int) -> bool:
+    def form(
+        self,
+        store: Store,
+        context: Context,
+        deliver: Callable[[Sequence[Batch]], None],
+        lease_ms: int,
+    ) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed.
 
         Arguments:
             store: of any part of the schedule, or of all of it; the part that it is about works with it.
-            equipment: what this beat sends with.
+            context: what all shards of this beat share.
+            deliver: delivers batches.
             lease_ms: how long beats without a lock hide what they claimed from each other.
         """
         if not self.is_outdated:
@@ -108,7 +114,8 @@ class Shards:
             for keys in layout.parts
         )
         self._shards = {
-            one.keys.prefix: kept.get(one.keys.prefix) or Shard(one.store, one, equipment, lease_ms)
+            one.keys.prefix: kept.get(one.keys.prefix)
+            or Shard(one.store, one, context, deliver, self.apart, lease_ms)
             for one in self.shares.leaderships
         }
         self._led = [shard for shard in self if shard.leadership.is_leader]
@@ -331,13 +338,6 @@ class Shards:
                 with self.apart(shard):
                     found[shard] = shard.fetch()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
-
-    def take_few_prepared(self, shard: Shard) -> list[CompiledRun]:
-        """Take some prepared runs whose time has come, as many as may be sent together with those of others.
-
-        Of a schedule that isn't divided none are.
-        """
-        return shard.look_ahead.take_due(PIECE) if self.is_divided and shard.has_prepared else []
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""

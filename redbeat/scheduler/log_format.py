@@ -14,10 +14,10 @@ import click
 from celery.signals import after_setup_logger, after_setup_task_logger
 from celery.utils.log import ColorFormatter, get_multiprocessing_logger
 
-from redbeat.beat.standard_streams import tell_once_where_redirected, write_whole_records
 from redbeat.config.config import log_format_of
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
+from redbeat.scheduler.standard_streams import tell_once_where_redirected, write_whole_records
 
 #: the loggers to which Celery gives handlers, besides the root and that of processes
 _NAMES = ("celery", "celery.task", "celery.redirected")

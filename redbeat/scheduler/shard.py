@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.dispatcher import Dispatcher
-from redbeat.beat.equipment import Equipment
-from redbeat.beat.fetching import Fetcher
-from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.messages import StoredMessages
-from redbeat.beat.planner import CompiledRun, Run
-from redbeat.beat.supervision import Supervision
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.elector import Leadership
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.context import Context
+from redbeat.scheduler.decisions import Decision, Send
+from redbeat.scheduler.messages import StoredMessages
+from redbeat.scheduler.prepared import LookAhead
+from redbeat.scheduler.source import Fetcher
+from redbeat.scheduler.stored import plan_message
+from redbeat.scheduler.supervision import Supervision
+from redbeat.schedules.occurrences import Excluded
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Fence, Fetched, Head, LockStatus, Push
+from redbeat.store.records import DueEntry, Fence, Fetched, Head, LockStatus
 from redbeat.store.rounds import FetchAsked
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
@@ -53,34 +55,42 @@ class Shard:
     Arguments:
         store: has that part.
         leadership: this beat's part in who leads it.
-        equipment: what this beat sends with.
+        context: what all shards of this beat share.
+        deliver: delivers batches.
+        apart: returns a context that keeps what goes wrong with a shard from the others.
         lease_ms: how long beats without a lock hide what they claimed from each other.
 
     Attributes:
-        dispatcher: sends batches of it.
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
         is_lock_retaken: the lock was gone, and ``take_lost`` has not found out yet if the entries were, too.
     """
 
-    def __init__(self, store: Store, leadership: Leadership, equipment: Equipment, lease_ms: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        leadership: Leadership,
+        context: Context,
+        deliver: Callable[[Sequence[Batch]], None],
+        apart: Callable[[Shard], AbstractContextManager[None]],
+        lease_ms: int,
+    ) -> None:
         self.store = store
         self.leadership = leadership
-        self._equipment = equipment
+        self._context = context
+        self._apart = apart
         self._leased_ms = lease_ms
-        self._broker = equipment.broker
-        self._figures = equipment.figures
-        self.dispatcher = Dispatcher(store, leadership, equipment)
-        later = LaterStore.beside(store)
-        of_later = Dispatcher(later, leadership, equipment)
-        self._messages = StoredMessages(later, of_later)
+        self._broker = context.broker
+        self._figures = context.figures
+        self._later = LaterStore.beside(store)
+        self._messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
         lookahead_seconds = store.config.lookahead
         upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
-        self.look_ahead = LookAhead(upcoming, leadership, equipment)
-        self._fetcher = Fetcher(store, equipment.suspects)
+        self.look_ahead = LookAhead(upcoming, leadership, context)
+        self._fetcher = Fetcher(store, context.suspects)
         self._supervision = Supervision(
-            store, lambda: equipment.hooks.Entry, equipment.reports, store.config.run_lease
+            store, lambda: context.hooks.Entry, context.reports, store.config.run_lease
         )
         self.head_score: float | None = None
         self.has_backlog = False
@@ -173,24 +183,28 @@ class Shard:
         """Whether the time of prepared runs has come; with a backlog they wait for what was due before."""
         return not self.has_backlog and self.look_ahead.is_due
 
-    def prepared_batch(self, runs: Iterable[CompiledRun] = ()) -> Batch:
-        """Return a batch of prepared runs, whose messages are to be pushed."""
-        claim = Fetched(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
-        collected: list[tuple[Run, tuple[Push, ...]]] = [(run, run.pushes) for run in runs]
-        return Batch(claim, self.fence, is_leased=False, is_prepared=True, collected=collected)
-
-    def send_prepared(self, taken: Sequence[CompiledRun] = ()) -> bool:
-        """Send the prepared runs whose time has come, those first that were ``taken`` of them already; return
-        whether to go on.
-        """
-        batch, others = self.prepared_batch(), iter(self.look_ahead.take_due, [])
-        self.dispatcher.dispatch_prepared(batch, chain([taken], others) if taken else others)
-        return self.note_prepared(batch)
+    def begin_prepared(self) -> Batch:
+        """Return a batch of prepared runs whose time has come."""
+        fetched = Fetched(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
+        return self._batch(fetched, prepared=self.look_ahead.take_due())
 
     def note_prepared(self, batch: Batch) -> bool:
         """Note that prepared runs were sent; return whether to go on."""
         self.look_ahead.note_next(batch.next_scores())
         return not (self._broker.is_away or batch.is_in_doubt)
+
+    def _batch(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
+        return Batch(
+            self.store,
+            self.leadership,
+            self.fence,
+            fetched,
+            self._context.planner.plan,
+            partial(self._apart, self),
+            is_leased=self._lease_ms > 0 and prepared is None,
+            prepared=prepared,
+            is_in_doubt=fetched.is_partial,
+        )
 
     def fetch(self) -> Fetched:
         """Fetch what is due."""
@@ -251,32 +265,13 @@ class Shard:
         self._messages.note(claim, self._fetcher.fetched_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
-            self._equipment.clock.note(claim.now)
-            self._equipment.reports.note_clock(claim.now)
+            self._context.clock.note(claim.now)
+            self._context.reports.note_clock(claim.now)
         self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
 
-    @property
-    def may_join(self) -> bool:
-        """Whether a batch of it may be sent together with those of others."""
-        return not self._equipment.delivery.is_at_most_once
-
-    def begin(self, claim: Fetched) -> Batch:
-        """Return the batch of what was fetched; :meth:`note_sent` follows when it has been sent."""
-        return Batch(claim, self.fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-
-    def send(self, claim: Fetched, *, batches: int = 1) -> float | None:
-        """Send what was claimed, as one batch; return what :meth:`note_sent` does, which says the rest."""
-        batch = self.begin(claim)
-        began_at = time.monotonic()
-        try:
-            if claim.rows or batches == 1:
-                self.dispatcher.dispatch(batch)
-        except BaseException:
-            self._fetcher.close()
-            raise
-        if claim.rows:
-            self._figures.batches.observe(time.monotonic() - began_at)
-        return self.note_sent(batch, batches=batches)
+    def begin(self, fetched: Fetched) -> Batch:
+        """Return the batch of what was fetched; :meth:`note_sent` follows when it was delivered."""
+        return self._batch(fetched)
 
     def note_sent(self, batch: Batch, *, batches: int = 1) -> float | None:
         """Note what became of a batch.
@@ -293,14 +288,14 @@ class Shard:
         return seconds
 
     def _note_sent(self, batch: Batch, *, is_ahead_wanted: bool) -> float | None:
-        claim = batch.claim
+        claim = batch.fetched
         self._fetcher.note_batch(batch)
         self.has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._fetcher.close()
         has_settled = self._supervision.settle(claim, batch.fence)
         if claim.rows:
-            self._fetcher.may_ask_ahead = batch.is_quick and is_ahead_wanted
+            self._fetcher.may_ask_ahead = batch.is_from_templates and is_ahead_wanted
         if self._broker.is_away:
             return BROKER_RETRY_SECONDS
         next_scores = batch.next_scores()
@@ -317,13 +312,6 @@ class Shard:
         left_seconds = self._fetcher.seconds_to_left_behind()
         return delay_seconds if left_seconds is None else min(delay_seconds, left_seconds)
 
-    def give_back(self, claim: Fetched) -> None:
-        """Leave all that was claimed due: this tick ends before its turn has come."""
-        if self._lease_ms and claim.rows:
-            self.dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
-        if claim.rows:
-            self.has_backlog, self._next_at = True, 0.0
-
     def _seconds_to_next(self, claim: Fetched, next_scores: Iterable[float]) -> float:
         scores = [*next_scores] if claim.next_score is None else [*next_scores, claim.next_score]
         self.head_score = min([score for score in scores if score >= 0], default=None)
@@ -332,6 +320,15 @@ class Shard:
             return math.inf
         elapsed = time.monotonic() - self._fetcher.fetched_at
         return max(min(known) - claim.now - elapsed, 0)
+
+    def _begin_messages(self, fetched: Fetched) -> Batch:
+        batch = self._batch(fetched)
+        batch.store, batch.plan = self._later, self._plan_message
+        return batch
+
+    def _plan_message(self, row: DueEntry, now: float, _calendars: Mapping[str, Excluded]) -> Decision:
+        hooks = self._context.hooks
+        return plan_message(hooks.Entry, hooks.app, row, now)
 
     def send_messages(self) -> float:
         """Send one batch of the stored messages that are due; return how long to wait, 0 when more are."""
@@ -359,7 +356,7 @@ class Shard:
         self._seen_at, self._away = time.monotonic(), None
         has_changed = head.score != self.head_score or head.later != self._messages.head_score
         self.look_ahead.note_clock(head.now)
-        self._equipment.clock.note(head.now)
+        self._context.clock.note(head.now)
         self._supervision.watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
             self._next_at = 0.0

@@ -9,9 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from redbeat.beat.failure_log import FailureLog
-from redbeat.beat.planner import OrdinaryRun, Run
-from redbeat.beat.service import is_process_of_worker
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
@@ -49,6 +46,9 @@ from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.progress import holder_in_words
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.failure_log import FailureLog
+from redbeat.scheduler.service import is_process_of_worker
 from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Commit, DueEntry, Held
@@ -163,7 +163,7 @@ class Reports:
         """Note what time it is at the server."""
         self._ahead_seconds = now - time.time()
 
-    def tell_of(self, run: Run) -> None:
+    def tell_of(self, run: Send) -> None:
         """Log that ``run`` was sent."""
         if not JsonFormatter.is_used:  # the line of each run: without JSON it costs nothing more
             logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
@@ -177,11 +177,11 @@ class Reports:
             run.name,
             run.task,
             extra=RUN_SENT.of(
-                entry=run.name, task=run.task, task_id=run.sent.task_id, due=due, lateness_seconds=lateness
+                entry=run.name, task=run.task, task_id=run.task_id, due=due, lateness_seconds=lateness
             ),
         )
 
-    def tell_of_all(self, runs: Iterable[Run]) -> None:
+    def tell_of_all(self, runs: Iterable[Send]) -> None:
         """Log that all of ``runs`` were sent."""
         # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
         with hold_interrupts():
@@ -361,18 +361,15 @@ class Reports:
                 extra=ENTRY_QUARANTINED.of(entry=self._name_of(claimed.key), reason=reason),
             )
 
-    def report_typos(self, run: OrdinaryRun) -> None:
+    def report_typos(self, row: DueEntry, found: str) -> None:
         """Log keys of an entry, its schedule or its policy that are ignored: misspelt, or unusable."""
-        found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
-        if found == ("", ""):
-            return
-        typos = shorten(printable(", ".join(filter(None, found))))
-        if self._said.is_news(("typos", run.claimed.key), typos):
+        typos = shorten(printable(found))
+        if self._said.is_news(("typos", row.key), typos):
             logger.warning(
                 "beat: The entry %s has keys that are ignored: %s.",
-                self._short_name(run.claimed.key),
+                self._short_name(row.key),
                 typos,
-                extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),
+                extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(row.key), keys=typos),
             )
 
     def report_contested(self, claimed: DueEntry) -> str:

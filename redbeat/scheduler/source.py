@@ -1,16 +1,16 @@
 """One beat's fetches: the next batch is asked for while the one before it is still planned and sent.
 
-Runs that are likely to fail may be left behind (:mod:`redbeat.beat.suspects`): they stay due, and the next
-fetch is larger by their number, so that the others are among its entries. Invariant: what was fetched ahead
-could be fetched now; what it has missed, an ordinary fetch finds.
+Runs that are likely to fail may be left behind (``suspects.py``): they stay due, and the next fetch is larger
+by their number, so that the others are among its entries. Invariant: what was fetched ahead could be fetched
+now; what it has missed, an ordinary fetch finds.
 """
 
 from __future__ import annotations
 
 import time
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.suspects import Suspects
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.suspects import Suspects
 from redbeat.store.fetching import FetchAhead
 from redbeat.store.records import Fence, Fetched
 from redbeat.store.rounds import FetchAsked

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
-from redbeat.beat.equipment import Equipment, ServerClock
-from redbeat.beat.misplaced import Misplaced
-from redbeat.beat.planner import CompiledRun
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
+from redbeat.process.containment import let_through
+from redbeat.scheduler.context import Context, ServerClock
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.misplaced import Misplaced
 from redbeat.store.records import DueEntry
 from redbeat.store.rounds import UpcomingAsked, read_together
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
@@ -48,22 +49,22 @@ class LookAhead:
     Arguments:
         upcoming: reads what falls due soon; None: nothing is prepared.
         leadership: this beat's part in who leads that part.
-        equipment: what this beat sends with; its quick way plans and compiles.
+        context: its planner and its encoder prepare runs.
 
     Attributes:
         next_at: when to look next whether more falls due soon, monotonic.
     """
 
-    def __init__(self, upcoming: Upcoming | None, leadership: Leadership, equipment: Equipment) -> None:
-        self._figures = equipment.figures
+    def __init__(self, upcoming: Upcoming | None, leadership: Leadership, context: Context) -> None:
+        self._context = context
+        self._figures = context.figures
         self._upcoming = upcoming
         self._misplaced = Misplaced(leadership.store)
         self._leadership = leadership
-        self._quick_way = equipment.quick_way
-        self._allowances = equipment.allowance, equipment.of_prepared
+        self._allowances = context.allowance, context.of_prepared
         self._bytes = 0
-        self._due: list[tuple[float, int, int, CompiledRun]] = []  # a heap, the earliest first; with its size
-        self._runs: dict[str, CompiledRun] = {}  # by the entry's key
+        self._due: list[tuple[float, int, int, Send]] = []  # a heap, the earliest first; with its size
+        self._runs: dict[str, Send] = {}  # by the entry's key
         self._numbers = count()
         self._cursor = Cursor()
         #: keys of entries that are due again before the cursor; as a set that keeps their order
@@ -149,18 +150,49 @@ class LookAhead:
         if misplaced := self._misplaced.among(rows):
             rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
-        if rows and not (self._quick_way.is_open(self._leadership) and self._quick_way.is_exactly_once()):
+        if rows and not self._can_prepare():
             self.next_at = time.monotonic() + RETRY_SECONDS
             return
         self._cursor = found.cursor
         for nominal, together in groupby(rows, key=lambda row: row.nominal):
-            runs, _ = self._quick_way.plan(list(together), float(nominal))
-            for run in runs:
-                if run.message.on_call is None:  # else the backend is told of each run, which may fail
-                    self._add(run)
-        self._quick_way.make_room()
+            for run in self._plan(list(together), float(nominal)):
+                self._add(run)
+        self._context.planner.make_room()
         if not found.is_last:
             self.next_at = 0.0
+
+    def _can_prepare(self) -> bool:
+        """Return True if messages have templates, and are pushed by the script that records their runs."""
+        context = self._context
+        context.planner.begin()
+        context.encoder.begin()
+        if not context.encoder.uses_templates:
+            return False
+        self._leadership.confirm()  # as connecting to the broker may take long
+        try:
+            return context.delivery.target() is not None
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises: a tick finds out
+            logger.debug("beat: It is not known where messages can be pushed: %r", exc)
+            return False
+
+    def _plan(self, rows: list[DueEntry], nominal: float) -> list[Send]:
+        """Return the runs that can be prepared: those that have templates, and stand for no other run."""
+        context = self._context
+        sends = []
+        calendars = context.calendars.read_of(self._leadership.store, rows)
+        for row in rows:
+            try:
+                decision = context.planner.plan(row, nominal, calendars)
+            except BaseException as exc:  # noqa: BLE001 - a tick raises it again
+                let_through(exc)
+                continue
+            if isinstance(decision, Send) and not decision.left_out and decision.failure is None:
+                sends.append(decision)
+        context.encoder.fill(sends)
+        # else the result backend is told of each run, which may fail
+        return [one for one in sends if one.template is not None and one.template.on_call is None]
 
     @property
     def _is_full(self) -> bool:
@@ -173,11 +205,11 @@ class LookAhead:
 
     def _is_prepared(self, row: DueEntry) -> bool:
         run = self._runs.get(row.key)
-        return run is not None and run.claimed == row
+        return run is not None and run.due_entry == row
 
-    def _add(self, run: CompiledRun) -> None:
-        run.sent.valid_until = run.valid_until  # its commit may be on its way for long
-        self._runs[run.claimed.key] = run
+    def _add(self, run: Send) -> None:
+        run.commit.valid_until = run.valid_until  # its commit may be on its way for long
+        self._runs[run.due_entry.key] = run
         self._figures.prepared += 1
         size_bytes = _size_of(run)
         self._take(size_bytes)
@@ -188,22 +220,22 @@ class LookAhead:
         """Whether the time of a prepared run has come."""
         return bool(self._due) and self._due[0][0] <= self.now
 
-    def take_due(self, limit: int = TAKEN) -> list[CompiledRun]:
+    def take_due(self, limit: int = TAKEN) -> list[Send]:
         """Return some of the prepared runs whose time has come; they are forgotten here.
 
         Arguments:
             limit: how many at most.
         """
         now = self.now
-        taken: list[CompiledRun] = []
+        taken: list[Send] = []
         while self._due and self._due[0][0] <= now and len(taken) < limit:
             _, _, size_bytes, run = heapq.heappop(self._due)
             self._take(-size_bytes)
-            if self._runs.get(run.claimed.key) is run:
-                del self._runs[run.claimed.key]
+            if self._runs.get(run.due_entry.key) is run:
+                del self._runs[run.due_entry.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
                     taken.append(run)
-        return self._quick_way.still_valid(taken, self._leadership) if taken else taken
+        return taken
 
     def forget(self) -> None:
         """Forget all: the leader is another one, say."""
@@ -214,8 +246,8 @@ class LookAhead:
         self._cursor, self.next_at = Cursor(), 0.0
 
 
-def _size_of(run: CompiledRun) -> int:
-    claimed = run.claimed
+def _size_of(run: Send) -> int:
+    claimed = run.due_entry
     texts = [*(push.value for push in run.pushes), claimed.definition, claimed.meta, claimed.policy]
     span_bytes = 0 if run.span is None else SPAN_BYTES
     return RUN_BYTES + span_bytes + sum(map(getsizeof, texts))

@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from redbeat.beat.planner import Run
 from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_LOST, RUN_SKIPPED, RUNS_FAILED, LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
+from redbeat.scheduler.decisions import Send
 
 #: how many runs of a kind have a line each, and how many entries are named in the line about the others
 NAMED_ALONE, NAMED_TOGETHER = 3, 10
@@ -48,7 +48,7 @@ class FailureLog:
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
-    def report_skipped(self, run: Run, reason: str, kind: str) -> None:
+    def report_skipped(self, run: Send, reason: str, kind: str) -> None:
         """Log that ``run`` is skipped, as the application's own code has raised an error of this kind."""
         if self._has_line("Skipped", run, reason, kind):
             due = float(run.nominal)
@@ -57,10 +57,10 @@ class FailureLog:
                 run.name,
                 run.task,
                 reason,
-                extra=RUN_SKIPPED.of(entry=run.name, task_id=run.sent.task_id, due=due, reason=reason),
+                extra=RUN_SKIPPED.of(entry=run.name, task_id=run.task_id, due=due, reason=reason),
             )
 
-    def report_unsent(self, run: Run, reason: str, kind: str) -> None:
+    def report_unsent(self, run: Send, reason: str, kind: str) -> None:
         """Log that ``run`` couldn't be sent because of an error of this kind, and is tried again."""
         if self._has_line("Couldn't send", run, reason, kind):
             attempts = (0 if run.failure is None else run.failure.attempts) + 1
@@ -72,7 +72,7 @@ class FailureLog:
                 extra=_extra(RUN_FAILED_TO_SEND, run, reason, attempts=attempts),
             )
 
-    def report_lost(self, run: Run, reason: str) -> None:
+    def report_lost(self, run: Send, reason: str) -> None:
         """Log that ``run`` is recorded as sent, and its message could not be sent; each has a line."""
         logger.error(
             "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
@@ -82,7 +82,7 @@ class FailureLog:
             extra=_extra(RUN_LOST, run, reason),
         )
 
-    def _has_line(self, what: str, run: Run, reason: str, kind: str) -> bool:
+    def _has_line(self, what: str, run: Send, reason: str, kind: str) -> bool:
         """Count ``run``; return True if it has a line of its own."""
         if (what, kind) not in self._kinds and len(self._kinds) >= MAX_KINDS:
             kind = ""
@@ -122,6 +122,6 @@ class FailureLog:
             found.names.clear()
 
 
-def _extra(event: LogEvent, run: Run, reason: str, **fields: int) -> dict[str, dict[str, Any]]:
-    task_id, due = run.sent.task_id, float(run.nominal)
+def _extra(event: LogEvent, run: Send, reason: str, **fields: int) -> dict[str, dict[str, Any]]:
+    task_id, due = run.task_id, float(run.nominal)
     return event.of(entry=run.name, task=run.task, task_id=task_id, due=due, reason=reason, **fields)

@@ -11,12 +11,12 @@ from typing import Any
 
 from kombu import serialization
 
-from redbeat.beat.planner import OrdinaryRun
 from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.later.message import Message
 from redbeat.policy.policy import Policy
+from redbeat.scheduler.decisions import Send
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.later import MessageTexts
@@ -29,9 +29,7 @@ _POLICY = Policy(one_off=True, after_finish="delete")
 _content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
-def plan_message(
-    entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: DueEntry, now: float
-) -> OrdinaryRun:
+def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: DueEntry, now: float) -> Send:
     """Return how the stored message of a claimed entry is sent; with it the entry is deleted.
 
     Arguments:
@@ -59,4 +57,15 @@ def plan_message(
     nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
     left = message.seconds_left(moment_of(now))
     due = nominal or claimed.nominal
-    return OrdinaryRun(claimed, due, sent, failure, entry.name, entry.task, entry, left)
+    return Send(
+        claimed,
+        sent,
+        entry.name,
+        entry.task,
+        due,
+        "",
+        message.task_id,
+        expiration_seconds=left,
+        failure=failure,
+        entry=entry,
+    )

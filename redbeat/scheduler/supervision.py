@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from redbeat.beat.failing import pause_failing
-from redbeat.beat.log import Reports
 from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import LayoutChanged, StoreCorrupt, StoreRefused
@@ -19,6 +17,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
 from redbeat.runs.deadlines import Action, Decision, judge
+from redbeat.scheduler.failing import pause_failing
+from redbeat.scheduler.reports import Reports
 from redbeat.store.records import Fence, Fetched
 from redbeat.store.runs import Runs, Settlement
 from redbeat.store.store import Store

@@ -1,4 +1,0 @@
-"""One batch of a beat: planned, sent, recorded; and what happens when a beat starts.
-
-Never: kombu, which is the broker's.
-"""

@@ -1,0 +1,1 @@
+"""The tick: fetch what is due, plan each entry, send its runs, record them."""

@@ -1,0 +1,127 @@
+"""What one tick does with what was fetched of one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from redbeat.entries.dropped import Dropped
+from redbeat.leadership.elector import Leadership
+from redbeat.scheduler.decisions import Decision, Reschedule, Send
+from redbeat.schedules.occurrences import Excluded
+from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched, Held, Push, Result
+from redbeat.store.store import Store
+
+#: returns the decision about a due entry at a time (UNIX seconds), by these calendars
+Plan = Callable[[DueEntry, float, Mapping[str, Excluded]], Decision]
+
+
+@dataclass
+class Batch:
+    """Due entries of one shard on their way.
+
+    Attributes:
+        plan: makes the decisions about them.
+        apart: returns a context that keeps errors of its shard from the others; it raises what ends the tick.
+        is_leased: they are hidden from other beats, so those that are not sent must be given back.
+        prepared: decisions that were made before they were due; None: the fetched entries are planned.
+        ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
+        published: runs whose messages were sent before they are recorded.
+        reserved: keys of the entries whose runs are noted as in progress before they are published.
+        doubtful: keys of the entries whose messages may have been lost with a channel.
+        recorded: rows that were written, or refused because somebody else has changed the entry.
+        deleted: entries that were deleted with the run that was sent.
+        left: keys of entries that are still due; ``behind``: rows that are likely to fail, and are left due
+            without being fetched again at once.
+        is_cut: some entries are still due.
+        is_from_templates: all messages were made from templates.
+        is_in_doubt: nothing more can be sent now: schedule and broker were on one server and are not any
+            more, or a slot of a cluster is being moved.
+        is_out: its shard has failed; nothing more is done with it.
+        is_trying: runs that are likely to fail are tried now.
+        events: task-sent events about runs that were sent.
+        told, reported: runs that were sent, and dropped runs with their entries' names, to be logged.
+    """
+
+    store: Store
+    leadership: Leadership
+    fence: Fence
+    fetched: Fetched
+    plan: Plan
+    apart: Callable[[], AbstractContextManager[None]]
+    is_leased: bool = False
+    prepared: Sequence[Send] | None = None
+    ready: list[Decision] = field(default_factory=list)
+    published: list[Send] = field(default_factory=list)
+    reserved: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
+    recorded: list[Commit] = field(default_factory=list)
+    deleted: int = 0
+    left: set[str] = field(default_factory=set)
+    behind: list[DueEntry] = field(default_factory=list)
+    is_cut: bool = False
+    is_from_templates: bool = True
+    is_in_doubt: bool = False
+    is_out: bool = False
+    is_trying: bool = False
+    events: list[Push] = field(default_factory=list)
+    told: list[Send] = field(default_factory=list)
+    reported: list[tuple[str, Dropped]] = field(default_factory=list)
+
+    @property
+    def now(self) -> float:
+        """The server's clock when it was fetched, UNIX seconds."""
+        return self.fetched.now
+
+    def leave(self, rows: Iterable[DueEntry]) -> None:
+        """Leave entries due, for the next batch."""
+        rows = list(rows)
+        self.is_cut = self.is_cut or bool(rows)
+        self.left.update([row.key for row in rows])
+        self._give_back(rows)
+
+    def leave_behind(self, rows: Iterable[DueEntry]) -> None:
+        """Leave entries due that are likely to fail: there is no time for them now."""
+        rows = list(rows)
+        self.behind += rows
+        self._give_back(rows)
+
+    def _give_back(self, rows: Sequence[DueEntry]) -> None:
+        if self.is_leased:
+            # a run that has waited for another one to end goes on waiting: it is looked at again soon
+            self.ready += [Reschedule(row, Commit(row, row.next_score or row.nominal)) for row in rows]
+
+    def publish(self, send: Send) -> None:
+        """Note that the message of a run has been sent: the run may be recorded now."""
+        if send.span is not None:
+            send.span.note_sent()
+        send.commit.is_published = True
+        self.published.append(send)
+        self.ready.append(send)
+
+    def note_result(self, decision: Decision, result: Result) -> None:
+        """Note what became of a row."""
+        commit = decision.commit
+        self.recorded.append(commit)
+        records: Sequence[str] = commit.records if result is True else ()
+        if isinstance(result, Held) and commit.run is not None:
+            commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
+        elif result is not True:
+            self.is_cut = True
+            self.left.add(commit.claimed.key)
+        else:
+            decision.is_recorded = True
+            self.deleted += commit.new_score is Ending.DELETE
+        if decision.dropped and records:
+            # a run that is retried has the same runs before it at each try: they are recorded once
+            name = self.store.keys.name(commit.claimed.key)
+            self.reported += [(name, one) for one in decision.dropped if one.record in records]
+
+    def next_scores(self) -> dict[str, float]:
+        """Return when recorded entries that stay in the schedule are due next, by key, UNIX seconds."""
+        return {
+            commit.claimed.key: float(commit.new_score)
+            for commit in self.recorded
+            if isinstance(commit.new_score, str)
+        }

@@ -1,0 +1,145 @@
+"""What all shards of a beat share: the broker, the planner, the encoder, the log.
+
+Invariant: there is one of each in a beat, however many shards it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redbeat.broker.connection import Broker
+from redbeat.broker.delivery import Delivery
+from redbeat.entries.calendar_loading import KeptCalendars
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.process.memory import Allowance
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.planner import Planner
+from redbeat.store.store import Store
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.labels import LabelBook
+from redbeat.telemetry.tracing.tracing import Tracing
+
+if TYPE_CHECKING:
+    from redbeat.scheduler.encoder import Encoder
+    from redbeat.scheduler.quarantine import Failures
+    from redbeat.scheduler.reports import Reports
+    from redbeat.scheduler.suspects import Suspects
+
+
+class Hooks(Protocol):
+    """What a subclass of the scheduler may replace; looked up again for each run."""
+
+    app: Any
+    Entry: type[RedBeatSchedulerEntry]
+
+    @property
+    def producer(self) -> Any: ...
+
+    @property
+    def asks_subclass(self) -> bool: ...
+
+    def apply_async(
+        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True
+    ) -> Any: ...
+
+    def send_planned(self, entry: RedBeatSchedulerEntry, producer: Any, seconds_to_next: float) -> None: ...
+
+
+class ServerClock:
+    """The time by Redis' clock; late by what its answer took, but never early."""
+
+    def __init__(self) -> None:
+        self._read_at, self._now = 0.0, 0.0
+
+    def note(self, now: float) -> None:
+        """Note the server's time, UNIX seconds, from an answer that has just arrived."""
+        self._read_at, self._now = time.monotonic(), now
+
+    @property
+    def now(self) -> float:
+        """The server's time, UNIX seconds."""
+        return self._now + time.monotonic() - self._read_at
+
+
+@dataclass
+class Context:
+    """What all shards of a beat share.
+
+    Attributes:
+        hooks: the scheduler, which makes and sends entries.
+        clock: of the node that has answered last.
+        allowance: how much memory kept entries, templates and prepared runs may take.
+        of_prepared: how much of it prepared runs may take.
+        fail: is called with a batch whose shard has failed, and the error; raises what ends the tick.
+    """
+
+    hooks: Hooks
+    broker: Broker
+    delivery: Delivery
+    planner: Planner
+    encoder: Encoder
+    failures: Failures
+    suspects: Suspects
+    calendars: KeptCalendars
+    reports: Reports
+    tracing: Tracing
+    book: LabelBook
+    figures: BeatFigures
+    clock: ServerClock
+    allowance: Allowance
+    of_prepared: Allowance
+    fail: Callable[[Batch, BaseException], None]
+
+
+def make_context(
+    hooks: Any,
+    store: Store,
+    broker: Broker,
+    reports: Reports,
+    tracing: Tracing,
+    book: LabelBook,
+    figures: BeatFigures,
+    clock: ServerClock,
+    quarantine_seconds: float,
+) -> Context:
+    """Return what the beat of this scheduler sends with.
+
+    Arguments:
+        store: the whole schedule.
+        quarantine_seconds: after how long an invalid entry is tried again.
+    """
+    from redbeat.scheduler.encoder import Encoder
+    from redbeat.scheduler.quarantine import Failures
+    from redbeat.scheduler.suspects import Suspects
+
+    max_bytes = store.config.message_cache_bytes
+    allowance, suspects = Allowance(max_bytes), Suspects()
+    planner = Planner(
+        hooks.app, lambda: hooks.Entry, allowance, book, reports.report_typos, reports.report_slow
+    )
+
+    def fail(batch: Batch, exc: BaseException) -> None:
+        with batch.apart():
+            raise exc
+
+    return Context(
+        hooks,
+        broker,
+        Delivery(store, broker),
+        planner,
+        Encoder(hooks, broker, tracing, allowance, reports, figures),
+        Failures(reports, suspects, quarantine_seconds),
+        suspects,
+        KeptCalendars(),
+        reports,
+        tracing,
+        book,
+        figures,
+        clock,
+        allowance,
+        Allowance(max_bytes // 2),
+        fail,
+    )

@@ -1,0 +1,253 @@
+"""What happens to a due entry: one ``Decision`` for each, with the row that records it. Pure.
+
+::
+
+    Send         a run leaves
+    Reschedule   nothing leaves now; the entry has another score
+    Skip         the run is recorded as skipped
+    Remove       the entry leaves the schedule
+    Quarantine   the entry is invalid
+
+A ``Send`` that fails becomes another decision: ``Send.retry``, ``Send.skip``, ``Send.held`` and
+``Send.declined`` return it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from redbeat.entries.dropped import Dropped
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import Failure, failure_of, new_failure
+from redbeat.history import skipped_record, unsent_record
+from redbeat.runs.limits import dropped_run
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, Held, Push, score_text
+
+if TYPE_CHECKING:  # it needs OpenTelemetry
+    from redbeat.telemetry.tracing.spans import RunSpan
+
+#: seconds to wait for the hash of a member of the schedule, because some writers add it after the member
+MISSING_GRACE_SECONDS = 1.0
+
+NO_HEADERS: Mapping[str, Any] = {}
+
+
+@dataclass(slots=True)
+class Decision:
+    """What happens to a due entry.
+
+    Attributes:
+        due_entry: as it was fetched.
+        commit: the row that records the decision.
+        dropped: runs that are not sent, to be logged when the row is written.
+        is_recorded: the row was written as it is.
+    """
+
+    due_entry: DueEntry
+    commit: Commit
+    dropped: Sequence[Dropped] = field(default=(), kw_only=True)
+    is_recorded: bool = field(default=False, kw_only=True)
+
+
+@dataclass(slots=True)
+class Reschedule(Decision):
+    """Nothing is sent now: the entry has another score."""
+
+
+@dataclass(slots=True)
+class Skip(Decision):
+    """The run is recorded as skipped, because the application's code has raised an error."""
+
+
+@dataclass(slots=True)
+class Remove(Decision):
+    """The entry leaves the schedule: it is finished, or its hash is gone."""
+
+
+@dataclass(slots=True)
+class Quarantine(Decision):
+    """The entry is invalid, and is tried again when its definition changes, or after a while.
+
+    Attributes:
+        reason: a sentence.
+        is_news: its hash does not say so yet.
+    """
+
+    reason: str = ""
+    is_news: bool = False
+
+
+@dataclass(slots=True)
+class Send(Decision):
+    """A run leaves.
+
+    Attributes:
+        name, task: of the entry.
+        nominal: due time of the run, UNIX seconds as the server writes them.
+        due: the same in ISO 8601, as in the header ``redbeat_due``.
+        task_id: derived from entry key and due time, unless the entry has its own.
+        expires: when its message expires by the policy, UTC; None: never.
+        expiration_seconds: how long after now that is; None: never.
+        headers: of the message, for workers.
+        valid_until: until when it may be sent as it was planned, UNIX seconds.
+        failure: what the entry's hash says of an earlier failure; None: nothing.
+        left_out: missed runs before it that are not sent.
+        skip_score: next due time of its entry if it is skipped; '': it has none, or is to run only once.
+        known: what the planner keeps of the entry; None: nothing.
+        entry: what the scheduler's ``apply_async`` is given; None: it is made when Celery makes the message.
+        pushes: its message; (): it is not made yet, or not collected.
+        is_from_template: its message is made from a template.
+        events: task-sent events that Celery has made with the message.
+        span: OpenTelemetry's span of the run; None: it has none.
+    """
+
+    name: str
+    task: str
+    nominal: str
+    due: str
+    task_id: str
+    expires: datetime | None = None
+    expiration_seconds: float | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    valid_until: float = 0.0
+    failure: Failure | None = None
+    left_out: Sequence[Dropped] = ()
+    skip_score: str = ""
+    known: Any = None
+    entry: RedBeatSchedulerEntry | None = None
+    pushes: tuple[Push, ...] = ()
+    template: Any = None
+    events: Sequence[Push] = ()
+    span: RunSpan | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run could not be sent before."""
+        return self.failure is not None and self.failure.attempts > 0
+
+    @property
+    def may_be_held(self) -> bool:
+        """Whether another run of its entry may hold it back."""
+        return self.commit.run is not None and self.commit.run.overlap != "allow"
+
+    def retry(self, reason: str, now: float) -> tuple[Reschedule, bool]:
+        """Return the decision to try the run again later, and whether its reason is news.
+
+        The run keeps its due time, and is coalesced with the entry's later runs when they come due.
+
+        Arguments:
+            now: the server's clock, UNIX seconds.
+        """
+        row, before = self.due_entry, self.failure
+        is_news = before is None or not before.is_about(row, reason)
+        if row.next_score:
+            return wait_on(row), is_news
+        failure = new_failure(row, reason, now) if before is None or is_news else before
+        attempts = before.attempts + 1 if before is not None else 1
+        failure = failure.again(attempts=attempts, due=self.nominal, is_asked=is_asked(row, before))
+        failure = failure.again(retry_at=score_text(now + failure.backoff_seconds()))
+        commit = Commit(row, failure.retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+        commit.records = (unsent_record(self.nominal, reason),) if is_news else ()
+        commit.labels = self.commit.labels
+        if attempts == 1:  # the next try begins with this run
+            commit.records = (*records_of(self.left_out), *commit.records)
+            commit.counted = f"-{counted(self.left_out)} unsent"
+        return Reschedule(row, commit, dropped=self.dropped), is_news
+
+    def skip(self, reason: str) -> Skip | None:
+        """Return the decision to skip the run; None: it has no next run, or is to run only once."""
+        if not self.skip_score:
+            return None
+        commit = commit_of(self.due_entry, self.skip_score)
+        commit.is_for_this_definition = True
+        return self._skipped(commit, reason)
+
+    def executed(self, reason: str) -> Skip:
+        """Return the decision about a run whose task was executed while it was sent, and has failed."""
+        return self._skipped(self.commit, reason)
+
+    def _skipped(self, commit: Commit, reason: str) -> Skip:
+        commit.records = (*records_of(self.left_out), skipped_record(self.nominal, reason))
+        commit.counted, commit.labels = f"-{counted(self.left_out)} skipped/error", self.commit.labels
+        commit.task_id = self.task_id
+        # a reservation, or that it has waited for another run to end, is over
+        commit.run = None if self.commit.run is None else dropped_run(self.nominal)
+        return Skip(self.due_entry, commit, dropped=self.dropped)
+
+    def declined(self, until: float) -> Reschedule:
+        """Return the decision about a run that a subclass does not send before ``until``."""
+        row = self.due_entry
+        return wait_on(row) if row.next_score else Reschedule(row, commit_of(row, score_text(until)))
+
+    def held(self, by: Held) -> Reschedule:
+        """Return the decision about a run that another run of its entry holds back."""
+        tracked = self.commit.run
+        assert tracked is not None  # noqa: S101 - else nothing holds it back
+        *before, record = tracked.held_records
+        commit = commit_of(self.due_entry, tracked.held_score)
+        commit.records = (*before, f"{record},{by.members}")
+        words = self.commit.counted.split()[1:] + ["skipped/overlap"] * (not by.is_waiting)
+        commit.counted, commit.labels = " ".join(["-", *words]), self.commit.labels
+        return Reschedule(self.due_entry, commit, dropped=self.dropped)
+
+
+def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> Quarantine:
+    """Return the decision to quarantine an entry; it is tried again after ``retry_seconds``."""
+    before = failure_of(row)
+    is_news = before is None or not before.is_about(row, reason)
+    if row.next_score:  # it is reported when the entry's own time comes
+        return Quarantine(row, wait_on(row).commit, reason=reason)
+    failure = new_failure(row, reason, now) if before is None or is_news else before
+    is_same_run = before is not None and before.due and before.is_waiting_for(row)
+    retry_at = score_text(now + retry_seconds)
+    failure = failure.again(
+        due=before.due if before and is_same_run else row.nominal,
+        retry_at=retry_at,
+        is_asked=is_asked(row, before),
+    )
+    commit = Commit(
+        row,
+        new_score=retry_at,
+        new_error=failure.to_json() if row.can_hold_error else None,
+        is_for_this_definition=row.can_hold_error and not row.unread_bytes,
+        records=(unsent_record(failure.due, reason),) if is_news else (),
+    )
+    return Quarantine(row, commit, reason=reason, is_news=is_news)
+
+
+def missing(row: DueEntry, now: float, *, is_known: bool) -> Reschedule | Remove:
+    """Return the decision about a member without a hash: look again, or remove it."""
+    if is_known:
+        return Remove(row, Commit(row, Ending.UNSCHEDULE))
+    return Reschedule(row, Commit(row, score_text(now + MISSING_GRACE_SECONDS)))
+
+
+def wait_on(row: DueEntry) -> Reschedule:
+    """Return the decision that a run which waits for another one to end waits a little longer.
+
+    The deadline of its entry makes it due again.
+    """
+    return Reschedule(row, Commit(row, row.next_score))
+
+
+def is_asked(row: DueEntry, failure: Failure | None) -> bool:
+    """Return True if this run was requested by a score of 0, now or before it failed."""
+    return row.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(row))
+
+
+def commit_of(row: DueEntry, new_score: str) -> Commit:
+    """Return the row that gives an entry a new score, and removes its error."""
+    return Commit(row, new_score, new_error=Clear.FIELD if row.error else None)
+
+
+def records_of(dropped: Sequence[Dropped]) -> tuple[str, ...]:
+    """Return the history records of runs that are not sent."""
+    return tuple([one.record for one in dropped])
+
+
+def counted(dropped: Sequence[Dropped]) -> str:
+    """Return what is counted of runs that are not sent."""
+    return "".join([one.counted for one in dropped])

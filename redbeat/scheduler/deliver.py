@@ -1,0 +1,476 @@
+"""Delivering what was fetched: plan, encode, send, record.
+
+::
+
+    for each batch, chunk by chunk:
+        planner.plan()      due entries to decisions
+        encoder.fill()      messages from templates
+        sink.send()         messages to the broker; what may be recorded becomes ready
+        executor.submit()   written now
+    sink.flush()            what was collected, or waits for confirms
+    executor.drain()        read: what became of each decision
+
+With ``at_most_once`` a chunk is recorded before it is sent. Invariant: if a tick ends early, whatever the
+cause, each run whose message has been sent is recorded as sent if Redis can be reached, and each other run
+stays due.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+
+from redbeat.broker.origin import Origin, origin_of
+from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
+from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
+from redbeat.leadership.heartbeat import note_planning
+from redbeat.log.logger import logger
+from redbeat.process.containment import let_through
+from redbeat.process.signals import hold_interrupts
+from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.context import Context
+from redbeat.scheduler.decisions import Decision, Send, missing
+from redbeat.scheduler.misplaced import Misplaced
+from redbeat.scheduler.sinks import (
+    PipelineSink,
+    ProducerSink,
+    ScriptSink,
+    Sink,
+    guard,
+    make,
+    report_held,
+)
+from redbeat.store.executor import CALL_ROWS, Executor, Recording, record_last
+from redbeat.store.records import NOWHERE, Committed, DueEntry, Held, KeyType, Result, Target
+
+#: with at_most_once, runs that are recorded before they are sent: a crash loses at most these
+AT_MOST_ONCE_CHUNK = 20
+
+#: how long runs that are likely to fail are tried where nothing else was fetched, and more is due; seconds
+FULL_SECONDS = 0.25
+
+#: what the server refuses is recorded as refused, and what it refuses of that stays due
+MAX_ROUNDS = 3
+
+#: of runs that are likely to fail, how many are planned together while there is time for them
+SUSPECTS_TOGETHER = 10
+
+
+class Deliverer:
+    """Delivers batches of several shards; made for one beat.
+
+    Arguments:
+        is_ending: returns True if the tick is to end: what is not begun then stays due.
+    """
+
+    def __init__(self, context: Context, is_ending: Callable[[], bool]) -> None:
+        self._context = context
+        self._is_ending = is_ending
+        context.fail = self._fail
+        self._target: Target | None = None
+        self._recordings: dict[Recording, tuple[Batch, Sequence[Decision]]] = {}
+        self._executor: Executor | None = None
+
+    def deliver(self, batches: Sequence[Batch]) -> None:
+        """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
+        if not any(batch.fetched.rows or batch.prepared for batch in batches):
+            return
+        context, began_at = self._context, time.monotonic()
+        context.tracing.begin_batch()
+        self._recordings, self._executor = {}, Executor(batches[0].store)
+        sink: Sink = ScriptSink(context)
+        try:
+            context.broker.begin_batch()
+            context.planner.begin()
+            context.encoder.begin()
+            sink = self._choose_sink(batches)
+            for number, batch in enumerate(batches):
+                if number and self._is_ending():
+                    batch.leave(batch.fetched.rows)
+                else:
+                    guard(context, batch, partial(self._send, batch, sink))
+            sink.flush()
+            self._record(batches)
+        except BaseException as exc:
+            self._end_early(batches, sink, exc)
+            raise
+        finally:
+            context.tracing.end_batch()
+            self._executor.close()
+            self._recordings, self._executor = {}, None
+        self._tell(batches)
+        context.figures.batches.observe(time.monotonic() - began_at)
+
+    def _choose_sink(self, batches: Sequence[Batch]) -> Sink:
+        """Return how messages leave in this tick."""
+        context = self._context
+        delivery = context.delivery
+        self._target = None
+        try:
+            if delivery.is_at_most_once:
+                return _RecordFirst(context, self._record_now)
+            self._connect()
+            if not delivery.is_in_doubt():
+                self._target = delivery.target()
+            else:
+                for batch in batches:
+                    batch.is_in_doubt = True
+        except RedBeatError:  # about the schedule's server
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+            context.broker.note_away(exc)  # even if it answers, so that it is not asked in a loop
+        if self._target is not None:
+            return ScriptSink(context)
+        outbox = context.broker.outbox
+        is_redis = outbox is not None and not outbox.has_given_up
+        return PipelineSink(context) if is_redis else ProducerSink(context)
+
+    def _connect(self) -> None:
+        """Connect to the broker, as only then is it known how messages leave."""
+        try:
+            self._context.hooks.producer  # noqa: B018 - it connects
+        except RedBeatError:  # about the schedule's server
+            raise
+        except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
+            let_through(exc)
+            logger.debug("beat: The broker is unreachable: %r", exc)
+
+    # -- one batch
+
+    def _send(self, batch: Batch, sink: Sink) -> None:
+        if batch.prepared is not None:
+            self._send_prepared(batch, batch.prepared)
+            return
+        context = self._context
+        rows = self._sort_out(batch)
+        usual, suspects = context.suspects.split(rows)
+        context.broker.begin_sending()
+        for chunk in _chunks(usual, sink.chunk_size):
+            if self._cannot_send(batch):
+                batch.leave(chunk)
+                continue
+            self._send_chunk(batch, chunk, sink)
+        self._try_suspects(batch, suspects, sink)
+        self._submit(batch)
+
+    def _cannot_send(self, batch: Batch) -> bool:
+        return batch.is_in_doubt or self._context.broker.is_away
+
+    def _send_chunk(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
+        context = self._context
+        sends: list[Send] = []
+        calendars = context.calendars.read_of(batch.store, rows)
+        with hold_interrupts() as let_interrupt:
+            for row in rows:
+                let_interrupt()
+                note_planning(row.key)
+                try:
+                    decision = batch.plan(row, batch.now, calendars)
+                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                    let_through(exc)
+                    decision = context.failures.quarantine(batch, row, exc)
+                if isinstance(decision, Send):
+                    paused = context.failures.back_off(batch, decision)
+                    if paused is None:
+                        sends.append(decision)
+                        continue
+                    decision = paused
+                batch.ready.append(decision)
+            note_planning(None)
+            context.encoder.fill(sends)
+        if sends:
+            sink.send(batch, sends)
+        self._submit(batch)
+
+    def _try_suspects(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
+        """Try what is likely to fail as long as there is time, or none fails; leave the rest behind."""
+        context = self._context
+        suspects = context.suspects
+        left, began_at = deque(rows), time.monotonic()
+        # where only such runs were fetched, so many are tried that others come nearer
+        is_full = batch.fetched.has_more and len(rows) == len(batch.fetched.rows)
+        least_seconds = FULL_SECONDS if is_full else 0.0
+        batch.is_trying = True
+        while left and not self._cannot_send(batch):
+            failures = suspects.failures
+            size = SUSPECTS_TOGETHER if suspects.has_time else 1
+            self._send_chunk(batch, [left.popleft() for _ in range(min(size, len(left)))], sink)
+            sink.flush()
+            is_over = time.monotonic() - began_at >= least_seconds
+            if is_over and suspects.failures > failures and not suspects.has_time:
+                break
+        batch.is_trying = False
+        tried = len(rows) - len(left)
+        if tried:
+            suspects.note_cost((time.monotonic() - began_at) / tried)
+        if self._cannot_send(batch):
+            batch.leave(left)
+        else:
+            batch.leave_behind(left)
+
+    def _send_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
+        """Record runs that were planned before they were due, if the recording script can push."""
+        if self._target is None:
+            batch.leave(send.due_entry for send in sends)
+            return
+        for send in sends:
+            if self._context.encoder.is_current(send):
+                batch.ready.append(send)
+            else:  # what its message depends on has changed
+                batch.leave([send.due_entry])
+        self._submit(batch)
+
+    def _sort_out(self, batch: Batch) -> list[DueEntry]:
+        """Return the entries to plan: those that exist, and belong here."""
+        context, store = self._context, batch.store
+        rows = list(batch.fetched.rows)
+        misplaced = Misplaced(store)
+        if found := misplaced.among(rows):
+            left, strays = misplaced.bring_home(found)
+            if left:
+                batch.leave(left)
+                batch.is_in_doubt = True  # they are tried again in a moment, and not at once
+            for row in strays:
+                batch.ready.append(context.failures.quarantine(batch, row, misplaced.describe(row)))
+            keys = {row.key for row in found}
+            rows = [row for row in rows if row.key not in keys]
+        present, removed = [], []
+        for row in rows:
+            if row.type is KeyType.NONE:
+                is_known = context.reports.note_missing(row)
+                batch.ready.append(missing(row, batch.now, is_known=is_known))
+                removed += [row.key] if is_known else []
+                continue
+            context.reports.note_present(row)
+            row.is_own = row.message is None and store.is_own(row.key)
+            if row.is_own:
+                problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
+                batch.ready.append(context.failures.quarantine(batch, row, problem))
+            else:
+                present.append(row)
+        context.reports.report_removed(removed)
+        return present
+
+    # -- recording
+
+    def _submit(self, batch: Batch) -> None:
+        """Write the rows that are ready."""
+        ready, batch.ready = batch.ready, []
+        if not ready or self._executor is None:
+            return
+        self._context.failures.tell()
+        for chunk in _chunks(ready, CALL_ROWS):
+            for decision in chunk:
+                if isinstance(decision, Send):
+                    decision.commit.pushes = decision.pushes
+            recording = Recording(
+                batch.store,
+                batch.fence,
+                [decision.commit for decision in chunk],
+                self._target or NOWHERE,
+                is_patient=batch.prepared is None,
+            )
+            self._recordings[recording] = batch, chunk
+            self._executor.submit(recording)
+
+    def _record(self, batches: Sequence[Batch]) -> None:
+        """Record what is ready, and what becomes ready by what the server says."""
+        for _ in range(MAX_ROUNDS):
+            for batch in batches:
+                guard(self._context, batch, partial(self._submit, batch))
+            if not self._recordings:
+                return
+            self._drain()
+
+    def _drain(self) -> None:
+        assert self._executor is not None  # noqa: S101 - a tick delivers
+        self._executor.drain()
+        recordings, self._recordings = self._recordings, {}
+        for recording, (batch, decisions) in recordings.items():
+            guard(self._context, batch, partial(self._apply, batch, recording, decisions))
+
+    def _record_now(self, batch: Batch, sends: Sequence[Send]) -> list[Send]:
+        """Record runs before they are sent, as with at_most_once; return those that were recorded."""
+        batch.ready += sends
+        self._submit(batch)
+        self._drain()
+        return [send for send in sends if send.is_recorded]
+
+    def _apply(self, batch: Batch, recording: Recording, decisions: Sequence[Decision]) -> None:
+        """Note what became of decisions."""
+        context, outcome = self._context, recording.outcome
+        if isinstance(outcome, StoreRefused) and is_no_permission(outcome):
+            sends = [one for one in decisions if isinstance(one, Send)]
+            if not any(send.pushes for send in sends):
+                raise outcome
+            batch.store.fetch_due(batch.fence, limit=1)  # raises if another right is lacking
+            context.delivery.note_refused(str(outcome))
+            published = [one for one in sends if one.commit.is_published]
+            batch.ready += published
+            batch.leave(one.due_entry for one in decisions if one not in published)
+            return
+        if not isinstance(outcome, Committed):
+            raise outcome or RedBeatError("a recording without an outcome")
+        batch.store.note_committed(outcome, batch.fence)
+        if outcome.is_moved:
+            context.delivery.note_moved()
+        for decision, result in zip(decisions, outcome.results, strict=True):
+            self._apply_one(batch, decision, result, is_moved=outcome.is_moved)
+
+    def _apply_one(self, batch: Batch, decision: Decision, result: Result, *, is_moved: bool) -> None:
+        context, row = self._context, decision.due_entry
+        is_pushed = isinstance(decision, Send) and bool(decision.pushes)
+        if isinstance(result, str):
+            if not is_pushed:
+                batch.ready.append(context.failures.quarantine(batch, row, StoreRefused(result)))
+            elif is_no_permission(result):
+                context.delivery.note_refused(result)
+                batch.leave([row])
+            else:
+                batch.ready.append(context.failures.retry(batch, decision, StoreRefused(result)))  # type: ignore[arg-type]
+            return
+        batch.note_result(decision, result)
+        if not isinstance(decision, Send):
+            return
+        if isinstance(result, Held):
+            report_held(context, batch, decision, result)
+            context.failures.note_recorded(row.key)
+        elif result and is_pushed:
+            if decision.span is not None:
+                decision.span.note_sent()
+            batch.events += decision.events
+            batch.told.append(decision)
+            context.suspects.note_sent(decision)
+            context.failures.note_recorded(row.key)
+        elif is_pushed and not result:  # the entry has changed: the next batch plans it again
+            batch.leave([row])
+            if not (is_moved or batch.prepared is not None or batch.fetched.is_ahead):
+                context.failures.note_conflict(row.key)
+
+    # -- the end
+
+    def _tell(self, batches: Sequence[Batch]) -> None:
+        """Log what was sent, and count it."""
+        context, figures = self._context, self._context.figures
+        for batch in batches:
+            context.reports.tell_of_all(batch.told)
+            if not batch.is_out:
+                context.broker.send_events(batch.events)
+                context.reports.report_dropped(batch.reported)
+            if batch.prepared is not None:
+                figures.used += len(batch.told)
+            batch.told, batch.events = [], []
+        if any(batch.recorded for batch in batches):
+            context.delivery.announce()
+
+    def _fail(self, batch: Batch, exc: BaseException) -> None:
+        """Do no more with a batch; raise its error unless other shards can go on."""
+        self._record_published([batch], exc)
+        with batch.apart():
+            raise exc
+
+    def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
+        """Record as sent what was sent, as the tick ends with an error."""
+        sink.end_early()
+        if self._executor is not None:
+            self._executor.close()
+        self._record_published([batch for batch in batches if not batch.is_out], cause)
+        for batch in batches:
+            if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:
+                self._context.reports.tell_of_all(batch.prepared)  # the server goes on with them
+            if batch.events:
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                    call_briefly(partial(self._context.broker.send_events, batch.events))
+
+    @staticmethod
+    def _record_published(batches: Sequence[Batch], cause: BaseException) -> None:
+        recordings = []
+        for batch in batches:
+            done = {id(commit) for commit in batch.recorded}
+            commits = [send.commit for send in batch.published if id(send.commit) not in done]
+            # its node was waited for, and other shards wait meanwhile
+            is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
+            if commits and not is_hopeless:
+                recordings.append(Recording(batch.store, batch.fence, commits, NOWHERE))
+        record_last(recordings)
+
+
+class _RecordFirst:
+    """With at_most_once a run is recorded before its message is sent; what cannot be sent then is lost.
+
+    Arguments:
+        record: records runs now, and returns those that were recorded.
+    """
+
+    chunk_size = AT_MOST_ONCE_CHUNK
+
+    def __init__(self, context: Context, record: Callable[[Batch, Sequence[Send]], list[Send]]) -> None:
+        self._context = context
+        self._record = record
+
+    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
+        """Record runs, then send them, none of them twice."""
+        context, broker = self._context, self._context.broker
+        if not batch.is_trying and context.suspects.is_left_behind(sends[0]):
+            batch.leave_behind(send.due_entry for send in sends)
+            return
+        if broker.is_away or not broker.has_time():
+            batch.leave(send.due_entry for send in sends)
+            return
+        broker.drop_stale()
+        messages = {id(send): send.pushes for send in sends}
+        for send in sends:
+            send.pushes = ()
+        published = []
+        for send in self._record(batch, sends):
+            send.pushes = messages[id(send)]
+            if self._send_or_lose(batch, send):
+                published.append(send)
+        held = [
+            (send.due_entry.key, send.task_id, send.commit.run)
+            for send in published
+            if send.commit.run is not None and send.may_be_held
+        ]
+        batch.store.reserve_runs(batch.fence, held, are_published=True)
+
+    def _send_or_lose(self, batch: Batch, send: Send) -> bool:
+        """Send a run that is recorded; return False if its message could not be sent, and is lost."""
+        context, broker = self._context, self._context.broker
+        context.suspects.note_begun()
+        try:
+            with hold_interrupts():
+                # not tried again, as a message that broke the connection may have arrived
+                pushes = () if broker.is_away else make(context, batch, send, context.hooks.producer)
+                if broker.is_away:
+                    raise ConnectionError("the broker is away")
+                if isinstance(pushes, tuple) and pushes and broker.outbox is not None:
+                    [failure] = broker.outbox.send([pushes])
+                    if failure is not None:
+                        raise failure
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
+            if not broker.is_away and origin_of(exc) is Origin.BROKER:
+                broker.recover(exc)  # so that the next ones do not wait for it, too
+            if not broker.is_away:  # that it is away says nothing about the run
+                context.suspects.note_failed(send)
+            context.failures.note_lost(batch, send, exc)
+            return False
+        context.reports.tell_of(send)
+        if send.span is not None:
+            send.span.note_sent()
+        batch.events += send.events
+        return True
+
+    def flush(self) -> None:
+        """Do nothing: nothing is on its way."""
+
+    def end_early(self) -> None:
+        """Do nothing: nothing is on its way."""
+
+
+def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:  # type: ignore[type-arg]
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

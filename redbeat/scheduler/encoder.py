@@ -1,0 +1,263 @@
+"""Encoders: the message of a run is filled into a template, or made by Celery.
+
+Invariant: a message from a template is the one that Celery would make, byte for byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from os import urandom
+from typing import Any
+
+from celery.beat import SchedulingError
+
+from redbeat.broker.confirms import Publication
+from redbeat.broker.connection import Broker, reason_of
+from redbeat.config.config import ensure_conf
+from redbeat.delivery import guard
+from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
+from redbeat.delivery.templates import MessageTemplate, Templates
+from redbeat.delivery.tracers import find_monitoring
+from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
+from redbeat.errors import EntryError, RedBeatError
+from redbeat.log.logger import logger
+from redbeat.log.text import joined
+from redbeat.process.containment import let_through
+from redbeat.process.memory import Allowance
+from redbeat.scheduler.decisions import Send
+from redbeat.scheduler.overrides import RunDeclined
+from redbeat.scheduler.planner import entry_to_send
+from redbeat.store.records import Push
+from redbeat.store.store import read_claimed
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.telemetry.tracing.tracing import Tracing
+
+#: an obstacle that is not reported, because something else is
+AWAY = "the broker is away"
+
+#: seconds until it is tried again whether an entry's message can have a template
+RETRY_SECONDS = 60.0
+
+
+class Encoder:
+    """Makes the messages of one beat.
+
+    Arguments:
+        hooks: the scheduler, whose ``apply_async`` makes messages.
+        allowance: how much memory templates may take.
+    """
+
+    def __init__(
+        self,
+        hooks: Any,
+        broker: Broker,
+        tracing: Tracing,
+        allowance: Allowance,
+        reports: Any,
+        figures: BeatFigures,
+    ) -> None:
+        self._hooks = hooks
+        self._broker = broker
+        self._tracing = tracing
+        self._reports = reports
+        self._figures = figures
+        self._config = ensure_conf(hooks.app)
+        self._templates = Templates(hooks.app, allowance)
+        self._producer: Any = None
+        self._obstacle = AWAY
+
+    def begin(self) -> None:
+        """Begin a batch: ask whether templates may be used, once for all of its messages."""
+        self._tracing.refresh()
+        self._obstacle = self._find_obstacle()
+        if self._obstacle != AWAY:
+            self._reports.report_way(self._obstacle)
+
+    @property
+    def uses_templates(self) -> bool:
+        """Whether messages of this batch may have templates."""
+        return not self._obstacle
+
+    def _find_obstacle(self) -> str:
+        """Return why Celery makes all messages; '': templates may be used."""
+        obstacle = joined(guard.find_setting_obstacle(self._config), find_monitoring())
+        if obstacle:
+            return obstacle
+        if self._broker.is_away:
+            return AWAY
+        try:
+            obstacle = guard.find_scheduler_obstacle(self._hooks)
+            if obstacle:
+                return joined(guard.find_obstacle(self._hooks.app), obstacle)
+            producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
+            outbox = self._broker.outbox or self._broker.drafts
+            self._templates.begin_batch(producer, outbox, self._tracing.headers)
+            obstacle = self._templates.obstacle
+        except RedBeatError:  # about the lock
+            raise
+        except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
+            let_through(exc)
+            logger.debug("beat: Templates cannot be used now: %r", exc)
+            return AWAY if self._broker.is_of_connection(exc) else reason_of(exc)
+        return obstacle
+
+    # -- from a template
+
+    def fill(self, sends: Sequence[Send]) -> None:
+        """Make the messages of those runs that have a template: their ``pushes``."""
+        if self._obstacle:
+            return
+        found = [send for send in sends if self._find_template(send)]
+        # spans are begun in a loop of their own: amid the other steps that takes longer, up to twice as long
+        if self._tracing.headers is not None:
+            for send in found:
+                self._begin_span(send)
+        for send, tag in zip(found, delivery_tags(len(found)), strict=True):
+            template: MessageTemplate = send.template
+            if template.is_dropped or (template.is_traced and send.span is None):
+                send.template = None  # the message of another entry differs
+                continue
+            trace = NO_HEADERS if send.span is None else send.span.headers
+            values = RunValues(send.task_id, send.due, send.expires, send.expiration_seconds, trace)
+            try:
+                send.pushes = template.fill(values, tag)
+            except Exception as exc:  # noqa: BLE001 - Celery raises it again
+                logger.debug("beat: %s has no template: %r", send.name, exc)
+                send.template = None
+                continue
+            if template.expires_seconds is not None:
+                expires_at = float(send.nominal) + template.expires_seconds
+                send.valid_until = min(send.valid_until, expires_at)
+            self._figures.compiled += 1
+
+    def _begin_span(self, send: Send) -> None:
+        template = send.template
+        if template.is_traced and send.span is None:
+            due = float(send.nominal)
+            send.span = self._tracing.begin(
+                send.name, send.task, send.task_id, send.due, due, template.destination
+            )
+
+    def is_current(self, send: Send) -> bool:
+        """Return True if a message that was made in an earlier batch would be the same in this one."""
+        known, template = send.known, send.template
+        is_same = known is not None and known.template is template
+        return is_same and not self._obstacle and self._templates.is_current(template)
+
+    def _find_template(self, send: Send) -> bool:
+        known, expires_in = send.known, send.expiration_seconds
+        if known is None or (expires_in is not None and expires_in <= 0):  # Celery warns of that
+            return False
+        template = known.template
+        if template is None or not self._templates.is_current(template):
+            if template is None and time.monotonic() < known.template_retry_at:
+                return False
+            known.template_retry_at = time.monotonic() + RETRY_SECONDS
+            template = known.template = self._make_template(send)
+        send.template = template
+        return template is not None
+
+    def _make_template(self, send: Send) -> MessageTemplate | None:
+        known = send.known
+        entry = known.entry
+        if why_no_template(entry):
+            return None
+        call = Call(
+            entry.name,
+            entry.task,
+            list(entry.args or ()),
+            entry.kwargs or {},
+            entry.options,
+            known.bounds.expires_after,
+            known.limit_seconds,
+            send.headers,
+        )
+
+        def send_sample(values: RunValues) -> None:
+            sample = load_entry(RedBeatSchedulerEntry, read_claimed(send.due_entry), self._hooks.app)
+            headers = {**send.headers, **values.trace}
+            own = sample.options.get("headers") or {}
+            headers = {**own, "redbeat_entry": send.name, "redbeat_due": values.due, **headers}
+            sample.options = {**sample.options, "headers": headers, "task_id": values.task_id}
+            if values.expires is not None:
+                sample.options["expires"] = values.expires
+            with self._tracing.sending():
+                self._hooks.apply_async(sample, producer=self._producer, advance=False)
+
+        try:
+            found = self._templates.find(call, send_sample)
+        except EntryError as exc:
+            logger.debug("beat: %s has no template: %r", send.name, exc)
+            return None
+        if isinstance(found, str) or not self._templates.is_current(found):
+            return None
+        known.size_bytes += found.size_bytes
+        return found
+
+    # -- by Celery
+
+    def make(
+        self, send: Send, producer: Any, *, is_deferrable: bool = False
+    ) -> tuple[Push, ...] | Publication:
+        """Let Celery make the message of a run, and send it by ``producer``.
+
+        Returns the list writes that are left to be done, none if it was sent at once; or a publication whose
+        messages are still to be confirmed.
+
+        Raises:
+            RunDeclined: a subclass does not send it now.
+            Exception: whatever Celery, kombu and the application's code raise.
+        """
+        entry = entry_to_send(send, self._hooks.Entry, self._hooks.app)
+        is_asking = entry.message is None and self._hooks.asks_subclass
+        with (
+            self._broker.sending(send.expiration_seconds, is_deferrable=is_deferrable) as sent,
+            self._tracing.sending(self._span_of(send, entry)),
+        ):
+            try:
+                if is_asking:
+                    score = send.commit.new_score
+                    seconds = max(float(score) - float(send.nominal), 0.0) if isinstance(score, str) else 0.0
+                    self._hooks.send_planned(entry, producer, seconds)
+                else:
+                    self._hooks.apply_async(entry, producer=producer, advance=False)
+            except RunDeclined:
+                raise
+            except RedBeatError as exc:  # one that the application's code has raised, or let through
+                raise SchedulingError(str(exc)) from exc
+        self._figures.one_by_one += 1
+        if send.span is not None:
+            send.span.queue = self._broker.destination or send.span.queue
+        send.events = self._broker.events
+        return tuple(sent) if isinstance(sent, list) else sent
+
+    def _span_of(self, send: Send, entry: Any) -> Any:
+        """Let the message carry its span's context; the one that it has, if it is sent again."""
+        trace, options = self._tracing.headers, entry.options
+        if entry.message is not None:  # it continues the trace in which it was stored
+            return None
+        if trace is not None and not has_own_context(options["headers"], trace.names):
+            send.span = send.span or self._tracing.begin(
+                send.name, send.task, send.task_id, send.due, float(send.nominal)
+            )
+            if send.span is not None:
+                options["headers"] = {**options["headers"], **send.span.headers}
+        return send.span
+
+
+def why_no_template(entry: RedBeatSchedulerEntry) -> str:
+    """Return why the messages of an entry have no template, whatever its task is; '': they may have one."""
+    if type(entry) is not RedBeatSchedulerEntry:
+        return f"its class is {type(entry).__qualname__}"
+    return "the option 'task_id'" if "task_id" in entry.options else ""
+
+
+def delivery_tags(count: int) -> list[str]:
+    """Return ``count`` random UUIDs of version 4, as kombu gives one to each message."""
+    digits = urandom(16 * count).hex()
+    return [
+        f"{digits[at : at + 8]}-{digits[at + 8 : at + 12]}-4{digits[at + 13 : at + 16]}-"
+        f"{'89ab'[int(digits[at + 16], 16) & 3]}{digits[at + 17 : at + 20]}-{digits[at + 20 : at + 32]}"
+        for at in range(0, 32 * count, 32)
+    ]
