@@ -1,6 +1,6 @@
 """The scheduler: read it top to bottom as the story of one tick.
 
-A tick claims what is due (one script), decides about each entry without I/O, sends, and commits what was
+A tick fetches what is due (one script), decides about each entry without I/O, sends, and commits what was
 decided (one script). Then it waits for the next due time, or for somebody who writes to the schedule.
 """
 
@@ -112,7 +112,7 @@ CLOSE_SECONDS = 3.0
 #: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
 #: redis client waits for one server
 UNANSWERED_SECONDS = 10.0
-#: how long beats without a lock hide what they claimed from each other
+#: how long beats without a lock hide what they fetched from each other
 LEASE_SECONDS = 30.0
 
 
@@ -403,10 +403,10 @@ class RedBeatScheduler(Scheduler):
         """Send one batch of what is due, of each shard; return how long to wait then, 0 when more is due."""
         if not self._send_prepared():
             return self._look_seconds
-        claims = self._shards.claim(is_waiting=self._beat is not None)
+        fetches = self._shards.fetch(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        seconds = self._send_batches(claims)
+        seconds = self._send_batches(fetches)
         if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
         return min(seconds, float(self.max_interval))

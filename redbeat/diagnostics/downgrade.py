@@ -3,7 +3,7 @@ later.
 
 Owns the list of such entries, and the step that takes them out. Their hashes stay as they are; they are only
 removed from the schedule, and ``redbeat::downgraded`` stores when each was due. The next leader of version 3
-puts them back before its first claim; each entry's misfire decides about missed runs.
+puts them back before its first fetch; each entry's misfire decides about missed runs.
 """
 
 from __future__ import annotations

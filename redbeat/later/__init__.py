@@ -1,6 +1,6 @@
 """Messages with a far-away ``eta``: stored in Redis until then, instead of being held by a worker.
 
-Owns what goes from ``apply_async`` to Redis, and what takes it away again; beat claims and sends it.
+Owns what goes from ``apply_async`` to Redis, and what takes it away again; beat fetches and sends it.
 
 Never: makes a message; it stores what Celery has made.
 """

@@ -5,7 +5,7 @@
                  acquire() -> True                    release()
     standby ------------------------> leader -----------------------> out
      ^   |                              |  ^
-     |   | looks (Timing.look):         |  | the heartbeat renews it in time, and so does every claim and
+     |   | looks (Timing.look):         |  | the heartbeat renews it in time, and so does every fetch and
      +---+ held, and renewed            |  | every commit; if it is gone, it is taken back
                                         |  +--------------------------------------------------------
           free, released or silent      v

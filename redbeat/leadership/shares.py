@@ -69,9 +69,9 @@ class Shares:
     A tick calls, in this order::
 
         shares.check()                     # is any lock lost, or taken back?
-        for leadership in shares.look():   # led from now on: store beat_schedule there, claim at once
+        for leadership in shares.look():   # led from now on: store beat_schedule there, fetch at once
         ...                                # work on shares.leading; LockLost of one: shares.lose(exc)
-        for leadership in shares.leaving:  # end what is on its way there (claims that were asked for ahead)
+        for leadership in shares.leaving:  # end what is on its way there (fetches that were asked for ahead)
         shares.hand_over()                 # releases the locks of these
         ...                                # wait; when the channel has woken it: shares.note_wake()
 

@@ -109,19 +109,19 @@ class Batch:
             commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
         elif result is not True:
             self.is_cut = True
-            self.left.add(commit.claimed.key)
+            self.left.add(commit.due_entry.key)
         else:
             decision.is_recorded = True
             self.deleted += commit.new_score is Ending.DELETE
         if decision.dropped and records:
             # a run that is retried has the same runs before it at each try: they are recorded once
-            name = self.store.keys.name(commit.claimed.key)
+            name = self.store.keys.name(commit.due_entry.key)
             self.reported += [(name, one) for one in decision.dropped if one.record in records]
 
     def next_scores(self) -> dict[str, float]:
         """Return when recorded entries that stay in the schedule are due next, by key, UNIX seconds."""
         return {
-            commit.claimed.key: float(commit.new_score)
+            commit.due_entry.key: float(commit.new_score)
             for commit in self.recorded
             if isinstance(commit.new_score, str)
         }

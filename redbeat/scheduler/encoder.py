@@ -29,7 +29,7 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.scheduler.planner import entry_to_send
 from redbeat.store.records import Push
-from redbeat.store.store import read_claimed
+from redbeat.store.store import read_due_entry
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.tracing.tracing import Tracing
 
@@ -175,7 +175,7 @@ class Encoder:
         )
 
         def send_sample(values: RunValues) -> None:
-            sample = load_entry(RedBeatSchedulerEntry, read_claimed(send.due_entry), self._hooks.app)
+            sample = load_entry(RedBeatSchedulerEntry, read_due_entry(send.due_entry), self._hooks.app)
             headers = {**send.headers, **values.trace}
             own = sample.options.get("headers") or {}
             headers = {**own, "redbeat_entry": send.name, "redbeat_due": values.due, **headers}

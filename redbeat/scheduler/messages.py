@@ -1,6 +1,6 @@
-"""The stored messages of one beat: claimed, sent and recorded as entries are, from a zset of their own.
+"""The stored messages of one beat: fetched, sent and recorded as entries are, from a zset of their own.
 
-Invariant: no round trip more while none is due, as each claim of the schedule says when the first one is.
+Invariant: no round trip more while none is due, as each fetch of the schedule says when the first one is.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class StoredMessages:
         self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
         self._not_before = 0.0  # monotonic
 
-    def note(self, claim: Fetched, claimed_at: float) -> None:
-        """Note what a claim of the schedule says of them.
+    def note(self, fetched: Fetched, fetched_at: float) -> None:
+        """Note what a fetch of the schedule says of them.
 
         Arguments:
-            claimed_at: when it was made, monotonic.
+            fetched_at: when it was made, monotonic.
         """
-        self.head_score, self._noted_at = claim.other_score, (claim.now, claimed_at)
+        self.head_score, self._noted_at = fetched.other_score, (fetched.now, fetched_at)
 
     @property
     def seconds_left(self) -> float | None:
@@ -68,19 +68,19 @@ class StoredMessages:
 
         Raises what the dispatcher raises.
         """
-        claim = self._fetcher.fetch(fence, lease_ms)
-        batch = self._begin(claim)
+        fetched = self._fetcher.fetch(fence, lease_ms)
+        batch = self._begin(fetched)
         self._deliver([batch])
         self._fetcher.note_batch(batch)
         left = [*batch.next_scores().values()]
-        if claim.next_score is not None:
-            left.append(claim.next_score)
-        if claim.has_more or batch.is_cut or batch.behind:
-            left.append(claim.now)
-        self.head_score, self._noted_at = min(left, default=None), (claim.now, self._fetcher.fetched_at)
+        if fetched.next_score is not None:
+            left.append(fetched.next_score)
+        if fetched.has_more or batch.is_cut or batch.behind:
+            left.append(fetched.now)
+        self.head_score, self._noted_at = min(left, default=None), (fetched.now, self._fetcher.fetched_at)
         self._not_before = time.monotonic()
         left_seconds = self._fetcher.seconds_to_left_behind()
-        if left_seconds is not None and not claim.has_more and not batch.is_cut:
+        if left_seconds is not None and not fetched.has_more and not batch.is_cut:
             self._not_before += left_seconds
         if batch.is_in_doubt:
             self._not_before += SOON_SECONDS

@@ -88,13 +88,13 @@ class Misplaced:
         report_moved(moved)
         return [row for name, row in names.items() if name not in moved], []
 
-    def describe(self, claimed: DueEntry) -> EntryCorrupt:
+    def describe(self, due_entry: DueEntry) -> EntryCorrupt:
         """Return what is wrong with an entry that is misplaced."""
         layout = self._store.config.layout
-        shards, name = layout.shards or 0, self._store.keys.name(claimed.key)
+        shards, name = layout.shards or 0, self._store.keys.name(due_entry.key)
         home, key = shard_of(name, shards), layout.keys.entry(name)
         return EntryCorrupt(
-            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
+            f"{due_entry.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
             f"has written it here by another number of shards: write it under {key}, and delete it here.",
-            claimed.key,
+            due_entry.key,
         )

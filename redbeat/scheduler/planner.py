@@ -61,7 +61,7 @@ from redbeat.scheduler.timetable import Timetable, Turn
 from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
-from redbeat.store.store import read_claimed
+from redbeat.store.store import read_due_entry
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import headers_of_check_in, monitors_of
 
@@ -276,7 +276,7 @@ class Planner:
             self._allowance.left_bytes += oldest.size_bytes
 
     def _decode(self, row: DueEntry, calendars: Mapping[str, Excluded]) -> Known:
-        entry = load_entry(self._entry_class(), read_claimed(row), self._app)
+        entry = load_entry(self._entry_class(), read_due_entry(row), self._app)
         give_calendars([entry], calendars)
         bounds, policy, options, app = entry.bounds(), entry.policy, entry.options, self._app
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
@@ -332,7 +332,7 @@ class Planner:
             state = _state_of(meta) if len(meta or "") <= MAX_META else None
             known.is_meta_usual = state is not None
             if state is None:
-                fresh = load_entry(self._entry_class(), read_claimed(row), self._app)
+                fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
                 state = fresh.last_run_at, fresh.total_run_count
             known.meta, known.last_run, known.count = meta, *state
         entry.last_run_at, entry.total_run_count = known.last_run, known.count
@@ -553,7 +553,7 @@ class Planner:
         if to is None and policy.after_finish == "disable" and entry.enabled:
             entry.enabled = False
             try:
-                commit.new_definition = entry.encode(read_claimed(row))
+                commit.new_definition = entry.encode(read_due_entry(row))
             finally:
                 entry.enabled = True
             commit.is_for_this_definition = True
@@ -577,7 +577,7 @@ def options_of_run(send: Send, options: Mapping[str, Any]) -> dict[str, Any]:
 def entry_to_send(send: Send, entry_class: type[RedBeatSchedulerEntry], app: Any) -> RedBeatSchedulerEntry:
     """Return a new entry for the scheduler's ``apply_async``, whose code may change it."""
     if send.entry is None:
-        entry = load_entry(entry_class, read_claimed(send.due_entry), app)
+        entry = load_entry(entry_class, read_due_entry(send.due_entry), app)
         entry.options = options_of_run(send, entry.options)
         send.entry = entry
     return send.entry
@@ -642,7 +642,7 @@ def _end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) ->
     entry.enabled = not (is_over and policy.after_finish == "disable")
     entry.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
     try:
-        commit.new_definition = entry.encode(read_claimed(row))
+        commit.new_definition = entry.encode(read_due_entry(row))
         commit.new_policy = encode_policy(entry.policy, row.policy) or Clear.FIELD
     except EntryError:  # written by hand as RedBeat would not write it: it runs, and its text stays
         pass

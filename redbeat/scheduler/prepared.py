@@ -1,7 +1,7 @@
 """What falls due soon: planned and compiled in idle time, and only recorded and pushed when its time comes.
 
 Nothing is hidden or leased meanwhile: at its time a prepared run is committed if its entry is still as it was
-read, and else it is claimed as any other. Invariant: nothing leaves before its time by the server's clock,
+read, and else it is fetched as any other. Invariant: nothing leaves before its time by the server's clock,
 which the committing script itself asks.
 """
 
@@ -27,7 +27,7 @@ from redbeat.store.upcoming import Cursor, Slice, Upcoming
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
 
-#: how many entries that are due again are remembered until they are read; others are claimed at their time
+#: how many entries that are due again are remembered until they are read; others are fetched at their time
 MAX_AGAIN = 10_000
 
 #: how often it is looked whether more falls due soon, seconds
@@ -247,7 +247,7 @@ class LookAhead:
 
 
 def _size_of(run: Send) -> int:
-    claimed = run.due_entry
-    texts = [*(push.value for push in run.pushes), claimed.definition, claimed.meta, claimed.policy]
+    due_entry = run.due_entry
+    texts = [*(push.value for push in run.pushes), due_entry.definition, due_entry.meta, due_entry.policy]
     span_bytes = 0 if run.span is None else SPAN_BYTES
     return RUN_BYTES + span_bytes + sum(map(getsizeof, texts))

@@ -123,7 +123,7 @@ NAMED_ALONE, NAMED_TOGETHER = 3, 10
 #: how much of each name is shown in that line; characters
 MAX_NAME = 100
 
-#: a missing entry that wasn't claimed again for this long has been removed by somebody else; seconds
+#: a missing entry that wasn't fetched again for this long has been removed by somebody else; seconds
 MISSING_SECONDS = 600.0
 
 #: how often it is looked whether a live worker tracks runs, when that would explain something; and how often
@@ -188,18 +188,18 @@ class Reports:
             for run in runs:
                 self.tell_of(run)
 
-    def note_present(self, claimed: DueEntry) -> None:
+    def note_present(self, due_entry: DueEntry) -> None:
         """Forget that an entry was missing: it is there."""
-        self._missing.pop(claimed.key, None)
+        self._missing.pop(due_entry.key, None)
 
-    def note_missing(self, claimed: DueEntry) -> bool:
+    def note_missing(self, due_entry: DueEntry) -> bool:
         """Note that an entry's hash is gone; return whether it was so already."""
-        if self._missing.pop(claimed.key, None) is None:
+        if self._missing.pop(due_entry.key, None) is None:
             now = time.monotonic()
             while self._missing and next(iter(self._missing.values())) < now - MISSING_SECONDS:
                 del self._missing[next(iter(self._missing))]
             if len(self._missing) < MAX_MISSING:  # else later: others must not be forgotten for it
-                self._missing[claimed.key] = now
+                self._missing[due_entry.key] = now
             return False
         return True
 
@@ -253,22 +253,22 @@ class Reports:
                 extra=RUNS_MERGED.of(count=len(merged), entries=names),
             )
 
-    def report_slow(self, claimed: DueEntry, seconds: float) -> None:
+    def report_slow(self, due_entry: DueEntry, seconds: float) -> None:
         """Log, once for each definition, that planning an entry with a registered schedule took long."""
         try:
-            type_name = json.loads(claimed.definition or "")["schedule"]["__type__"]
+            type_name = json.loads(due_entry.definition or "")["schedule"]["__type__"]
         except (ValueError, LookupError, TypeError, RecursionError):
             return
-        if str(type_name) not in KINDS or not self._said.is_news(("slow", claimed.key), sha1_of(claimed)):
+        if str(type_name) not in KINDS or not self._said.is_news(("slow", due_entry.key), sha1_of(due_entry)):
             return
         logger.warning(
             "beat: Slow schedule: planning %s took %.0f ms of processor time, and the other entries waited. "
             "Let the remaining_estimate of the schedule class registered as %r return sooner.",
-            self._short_name(claimed.key),
+            self._short_name(due_entry.key),
             seconds * 1000,
             type_name,
             extra=ENTRY_SLOW.of(
-                entry=self._name_of(claimed.key), schedule=type_name, processor_seconds=round(seconds, 3)
+                entry=self._name_of(due_entry.key), schedule=type_name, processor_seconds=round(seconds, 3)
             ),
         )
 
@@ -281,11 +281,11 @@ class Reports:
         logger.info(
             "beat: %s the run of %s that was due at %s: %s.",
             "Buffered" if held.is_waiting else "Skipped",
-            self._short_name(commit.claimed.key),
+            self._short_name(commit.due_entry.key),
             shown(moment_of(due)),
             printable(reason),
             extra=event.of(
-                entry=self._name_of(commit.claimed.key), task_id=commit.task_id, due=due, reason=reason
+                entry=self._name_of(commit.due_entry.key), task_id=commit.task_id, due=due, reason=reason
             ),
         )
 
@@ -349,16 +349,16 @@ class Reports:
                 extra=RUNS_SETTLED.of(count=others),
             )
 
-    def report_quarantined(self, claimed: DueEntry, reason: str, is_news: bool) -> None:
+    def report_quarantined(self, due_entry: DueEntry, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
-        if not claimed.can_hold_error:
-            is_news = self._said.is_news(("quarantined", claimed.key), reason)
+        if not due_entry.can_hold_error:
+            is_news = self._said.is_news(("quarantined", due_entry.key), reason)
         if is_news:
             logger.error(
                 "beat: Quarantined invalid entry %s (left unchanged): %s",
-                self._short_name(claimed.key),
-                reason.removeprefix(f"{printable(claimed.key)}: "),
-                extra=ENTRY_QUARANTINED.of(entry=self._name_of(claimed.key), reason=reason),
+                self._short_name(due_entry.key),
+                reason.removeprefix(f"{printable(due_entry.key)}: "),
+                extra=ENTRY_QUARANTINED.of(entry=self._name_of(due_entry.key), reason=reason),
             )
 
     def report_typos(self, row: DueEntry, found: str) -> None:
@@ -372,18 +372,18 @@ class Reports:
                 extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(row.key), keys=typos),
             )
 
-    def report_contested(self, claimed: DueEntry) -> str:
+    def report_contested(self, due_entry: DueEntry) -> str:
         """Log that an entry changes each time it is sent; return the sentence."""
         reason = (
             "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
             "for a signal handler, a task's apply_async or another program that writes to it at each run"
         )
-        if self._said.is_news(("contested", claimed.key), reason):
+        if self._said.is_news(("contested", due_entry.key), reason):
             logger.error(
                 "beat: Couldn't send %s, trying again with growing pauses: %s.",
-                self._short_name(claimed.key),
+                self._short_name(due_entry.key),
                 reason,
-                extra=ENTRY_CONTESTED.of(entry=self._name_of(claimed.key), reason=reason),
+                extra=ENTRY_CONTESTED.of(entry=self._name_of(due_entry.key), reason=reason),
             )
         return reason
 

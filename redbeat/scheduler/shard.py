@@ -1,6 +1,6 @@
 """What one beat has of one part of the schedule: of a shard, or of all of it where there are none.
 
-Owns its claims and what is known of it: when its first entry is due, whether more is due, whether the code's
+Owns its fetches and what is known of it: when its first entry is due, whether more is due, whether the code's
 entries are stored. What it is sent with belongs to the beat. Invariant: nothing is sent of a part that this
 beat doesn't lead.
 """
@@ -33,7 +33,7 @@ from redbeat.store.upcoming import Upcoming
 #: how often a broker that is away is tried again
 BROKER_RETRY_SECONDS = 1.0
 
-#: a part that wasn't looked at for so long is claimed from: no wait for anything was that long
+#: a part that wasn't looked at for so long is fetched from: no wait for anything was that long
 UNSEEN_SECONDS = 2.0
 #: the same while entries move from one layout to another: they may be due soon after they have come
 MOVING_SECONDS = 0.25
@@ -42,10 +42,10 @@ MOVING_SECONDS = 0.25
 #: heartbeat, for so long
 AWAY_SECONDS = 5.0
 
-#: a claim may have found no entries so long before it is noticed that the lock was gone with them
+#: a fetch may have found no entries so long before it is noticed that the lock was gone with them
 NOTICED_SECONDS = 1.0
 
-#: claims are asked for ahead while at most so many shards send in a tick: each takes a connection
+#: fetches are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
 
 
@@ -58,11 +58,11 @@ class Shard:
         context: what all shards of this beat share.
         deliver: delivers batches.
         apart: returns a context that keeps what goes wrong with a shard from the others.
-        lease_ms: how long beats without a lock hide what they claimed from each other.
+        lease_ms: how long beats without a lock hide what they fetched from each other.
 
     Attributes:
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
-        has_backlog: the last claim has left entries due.
+        has_backlog: the last fetch has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
         is_lock_retaken: the lock was gone, and ``take_lost`` has not found out yet if the entries were, too.
     """
@@ -102,8 +102,8 @@ class Shard:
         self._trouble = ""
         self._away: StoreUnavailable | None = None
         self._away_at = 0.0  # since when its node hasn't answered, monotonic
-        self._next_at = 0.0  # when to claim next, monotonic
-        self._seen_at = 0.0  # when it was claimed from, or looked at, last
+        self._next_at = 0.0  # when to fetch next, monotonic
+        self._seen_at = 0.0  # when it was fetched from, or looked at, last
 
     @property
     def fence(self) -> Fence:
@@ -122,20 +122,20 @@ class Shard:
         return (self.has_backlog or self.head_score is not None) and time.monotonic() >= self._next_at
 
     @property
-    def wants_claim(self) -> bool:
-        """Whether it is time to claim: something may be due, or nobody has looked for long."""
+    def wants_fetch(self) -> bool:
+        """Whether it is time to fetch: something may be due, or nobody has looked for long."""
         now = time.monotonic()
         unseen_seconds = MOVING_SECONDS if self.store.config.layout.is_moving else UNSEEN_SECONDS
         return now >= self._next_at or now >= self._seen_at + unseen_seconds
 
     @property
-    def claimed_at(self) -> float:
-        """When it was claimed from last, monotonic."""
+    def fetched_at(self) -> float:
+        """When it was fetched from last, monotonic."""
         return self._fetcher.fetched_at
 
     @property
     def seconds_left(self) -> float:
-        """The seconds until the next claim."""
+        """The seconds until the next fetch."""
         return max(self._next_at - time.monotonic(), 0.0)
 
     def note_woken(self) -> None:
@@ -248,7 +248,7 @@ class Shard:
         emptied_at = self._emptied_at
         if emptied_at is None:
             had_entries = True
-        elif emptied_at == -math.inf:  # nothing was claimed yet
+        elif emptied_at == -math.inf:  # nothing was fetched yet
             had_entries = bool(static_keys)
         else:  # entries that had gone before the lock were deleted
             had_entries = emptied_at >= self.leadership.retaken_at - NOTICED_SECONDS
@@ -256,18 +256,18 @@ class Shard:
         self.is_lock_retaken = False
         return is_lost
 
-    def _note_fetched(self, claim: Fetched) -> None:
-        if claim.rows or claim.has_more or claim.next_score is not None:
+    def _note_fetched(self, fetched: Fetched) -> None:
+        if fetched.rows or fetched.has_more or fetched.next_score is not None:
             self._emptied_at = None
-        elif self._emptied_at is None and not claim.is_ahead:
+        elif self._emptied_at is None and not fetched.is_ahead:
             self._emptied_at = time.monotonic()
         self._seen_at, self._away = time.monotonic(), None
-        self._messages.note(claim, self._fetcher.fetched_at)
-        if not claim.is_ahead:
-            self.look_ahead.note_clock(claim.now)
-            self._context.clock.note(claim.now)
-            self._context.reports.note_clock(claim.now)
-        self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
+        self._messages.note(fetched, self._fetcher.fetched_at)
+        if not fetched.is_ahead:
+            self.look_ahead.note_clock(fetched.now)
+            self._context.clock.note(fetched.now)
+            self._context.reports.note_clock(fetched.now)
+        self._supervision.watch.note_answer(None if fetched.is_ahead else fetched.now)
 
     def begin(self, fetched: Fetched) -> Batch:
         """Return the batch of what was fetched; :meth:`note_sent` follows when it was delivered."""
@@ -277,7 +277,7 @@ class Shard:
         """Note what became of a batch.
 
         Returns how long to wait then, 0 when more is due, and infinity as long as nothing is scheduled; None:
-        claim again at once, as this claim may have missed what is due now.
+        fetch again at once, as this fetch may have missed what is due now.
 
         Arguments:
             batches: how many shards send one in this tick.
@@ -288,13 +288,13 @@ class Shard:
         return seconds
 
     def _note_sent(self, batch: Batch, *, is_ahead_wanted: bool) -> float | None:
-        claim = batch.fetched
+        fetched = batch.fetched
         self._fetcher.note_batch(batch)
-        self.has_backlog = claim.has_more or batch.is_cut
+        self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._fetcher.close()
-        has_settled = self._supervision.settle(claim, batch.fence)
-        if claim.rows:
+        has_settled = self._supervision.settle(fetched, batch.fence)
+        if fetched.rows:
             self._fetcher.may_ask_ahead = batch.is_from_templates and is_ahead_wanted
         if self._broker.is_away:
             return BROKER_RETRY_SECONDS
@@ -304,22 +304,22 @@ class Shard:
             self.look_ahead.note_next(next_scores)
         if batch.is_in_doubt:
             return self.leadership.timing.look_seconds
-        if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
+        if fetched.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
             return 0
-        if claim.is_ahead:
+        if fetched.is_ahead:
             return None
-        delay_seconds = self._seconds_to_next(claim, next_scores.values())
+        delay_seconds = self._seconds_to_next(fetched, next_scores.values())
         left_seconds = self._fetcher.seconds_to_left_behind()
         return delay_seconds if left_seconds is None else min(delay_seconds, left_seconds)
 
-    def _seconds_to_next(self, claim: Fetched, next_scores: Iterable[float]) -> float:
-        scores = [*next_scores] if claim.next_score is None else [*next_scores, claim.next_score]
+    def _seconds_to_next(self, fetched: Fetched, next_scores: Iterable[float]) -> float:
+        scores = [*next_scores] if fetched.next_score is None else [*next_scores, fetched.next_score]
         self.head_score = min([score for score in scores if score >= 0], default=None)
-        known = [at for at in (self.head_score, claim.next_deadline) if at is not None]
+        known = [at for at in (self.head_score, fetched.next_deadline) if at is not None]
         if not known:
             return math.inf
         elapsed = time.monotonic() - self._fetcher.fetched_at
-        return max(min(known) - claim.now - elapsed, 0)
+        return max(min(known) - fetched.now - elapsed, 0)
 
     def _begin_messages(self, fetched: Fetched) -> Batch:
         batch = self._batch(fetched)

@@ -2,7 +2,7 @@
 
 A tick sends one batch of each part that has something due, the one that has waited longest first. What
 several parts are asked goes out together. Invariant: a part that is in the new layout, too, keeps what this
-beat has of it when the layout changes: its lock, its claims, and what is prepared.
+beat has of it when the layout changes: its lock, its fetches, and what is prepared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redbeat.store.store import Store
 
 Item = TypeVar("Item")
 
-#: how many entries are claimed together at most, as all of them are held in memory
+#: how many entries are fetched together at most, as all of them are held in memory
 ROUND_ENTRIES = 5_000
 
 #: in how many parts it is looked at a time what is due soon: a slice is shared among them
@@ -40,7 +40,7 @@ PREPARED_TOGETHER = 4
 #: so many entries of the code show whether Redis has lost its data
 SAMPLED_STATICS = 100
 
-#: how many entries are claimed at least of a part of which nothing is known to be due
+#: how many entries are fetched at least of a part of which nothing is known to be due
 FEW_ENTRIES = 5
 
 
@@ -99,7 +99,7 @@ class Shards:
             store: of any part of the schedule, or of all of it; the part that it is about works with it.
             context: what all shards of this beat share.
             deliver: delivers batches.
-            lease_ms: how long beats without a lock hide what they claimed from each other.
+            lease_ms: how long beats without a lock hide what they fetched from each other.
         """
         if not self.is_outdated:
             return False
@@ -304,20 +304,20 @@ class Shards:
 
     # -- whose turn it is
 
-    def claim(self, *, is_waiting: bool) -> list[tuple[Shard, Fetched]]:
+    def fetch(self, *, is_waiting: bool) -> list[tuple[Shard, Fetched]]:
         """Fetch for those whose turn it is, in one round trip a node.
 
         Arguments:
-            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from where
+            is_waiting: the ticks wait, and look at all parts meanwhile; else all are fetched from where
                 nothing is known to be due.
         """
         if not self.is_divided:
             return [(shard, shard.fetch()) for shard in self._led]
         size = self._config.batch_size
         led = self.reached
-        due = sorted((shard for shard in led if shard.is_due), key=lambda shard: shard.claimed_at)
+        due = sorted((shard for shard in led if shard.is_due), key=lambda shard: shard.fetched_at)
         is_any = due or is_waiting
-        others = [one for one in led if not one.is_due and (one.wants_claim or not is_any)]
+        others = [one for one in led if not one.is_due and (one.wants_fetch or not is_any)]
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]

@@ -1,4 +1,4 @@
-"""What to do about one claimed stored message: it is sent exactly as it is. Decided without I/O.
+"""What to do about one fetched stored message: it is sent exactly as it is. Decided without I/O.
 
 Its entry is made from the message: what else stands in Redis about the entry is for others.
 No policy applies to it: however late it is, it goes, and whether it has expired is the worker's to say.
@@ -21,7 +21,7 @@ from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.later import MessageTexts
 from redbeat.store.records import Commit, DueEntry, Ending
-from redbeat.store.store import read_claimed
+from redbeat.store.store import read_due_entry
 
 #: of each stored message's entry
 _POLICY = Policy(one_off=True, after_finish="delete")
@@ -29,8 +29,8 @@ _POLICY = Policy(one_off=True, after_finish="delete")
 _content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
-def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: DueEntry, now: float) -> Send:
-    """Return how the stored message of a claimed entry is sent; with it the entry is deleted.
+def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: DueEntry, now: float) -> Send:
+    """Return how the stored message of a fetched entry is sent; with it the entry is deleted.
 
     Arguments:
         now: the server's clock, UNIX seconds.
@@ -39,26 +39,26 @@ def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, claimed: Du
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
     accepted = _content_types(tuple(app.conf.accept_content))
-    texts = MessageTexts(claimed.message or "", claimed.body or "")
-    message = Message.from_texts(claimed.key, texts, accepted)
+    texts = MessageTexts(due_entry.message or "", due_entry.body or "")
+    message = Message.from_texts(due_entry.key, texts, accepted)
     args, kwargs = message.arguments or ((), {})  # for whoever has hooked in where entries are sent
     entry = entry_class(
-        name=ensure_conf(app).keys.name(claimed.key),
+        name=ensure_conf(app).keys.name(due_entry.key),
         task=message.task,
-        schedule=clocked(nearest_moment_of(float(claimed.nominal))),
+        schedule=clocked(nearest_moment_of(float(due_entry.nominal))),
         args=list(args),
         kwargs=dict(kwargs),
         app=app,
     )
-    entry.message, entry.policy, entry.stored = message, _POLICY, read_claimed(claimed)
+    entry.message, entry.policy, entry.stored = message, _POLICY, read_due_entry(due_entry)
     entry.last_run_at = None  # as of any entry that hasn't run
-    sent = Commit(claimed, Ending.DELETE, task_id=message.task_id)
-    failure = failure_of(claimed)
-    nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal
+    sent = Commit(due_entry, Ending.DELETE, task_id=message.task_id)
+    failure = failure_of(due_entry)
+    nominal = failure.due if failure is not None and failure.is_waiting_for(due_entry) else due_entry.nominal
     left = message.seconds_left(moment_of(now))
-    due = nominal or claimed.nominal
+    due = nominal or due_entry.nominal
     return Send(
-        claimed,
+        due_entry,
         sent,
         entry.name,
         entry.task,

@@ -89,19 +89,19 @@ class Supervision:
         self._is_in_trouble = False
         self.watch = Watch(max(lease_seconds / 3, SILENCE_SECONDS))
 
-    def settle(self, claim: Fetched, fence: Fence) -> bool:
-        """Do what is to be done about the deadlines that ``claim`` has found; tell whether to claim again
+    def settle(self, fetched: Fetched, fence: Fence) -> bool:
+        """Do what is to be done about the deadlines that ``fetch`` has found; tell whether to fetch again
         at once, as entries may be due now.
 
         Raises:
             LockLost: another beat holds the lock.
             StoreUnavailable, StoreRefused: Redis can't be used at all.
         """
-        if not claim.deadlines:
+        if not fetched.deadlines:
             return False
         self._is_in_trouble = False
         keys, watched = self._store.keys, self.watch.seconds
-        decisions = [judge(one, claim.now, self._lease_seconds, watched) for one in claim.deadlines]
+        decisions = [judge(one, fetched.now, self._lease_seconds, watched) for one in fetched.deadlines]
         looked_at = [one.deadline.running for one in decisions if one.action is Action.LOOK]
         settlements = [decision.settlement(keys) for decision in decisions]
 

@@ -3,7 +3,7 @@
 A run is suspect if it couldn't be sent before, or if it is like one that couldn't: the same task, the same
 names of options, the same route. Where there is no time for them, those of a batch are tried until one
 fails, beginning with the latest that hasn't failed itself: so what is only like one that fails isn't late.
-The others are left behind: they stay due, and the next claims begin after them. They have turns of their
+The others are left behind: they stay due, and the next fetches begin after them. They have turns of their
 own, as the time for them allows. Invariant: a run that isn't suspect never waits for those that are, however
 many they are.
 """
@@ -64,7 +64,7 @@ class Suspects:
         return 0.0 if self.has_time else -self._seconds / SHARE
 
     def split(self, rows: Sequence[DueEntry]) -> tuple[Sequence[DueEntry], list[DueEntry]]:
-        """Return the rows of a claim that aren't suspect, and those that are, in the order to try them."""
+        """Return the rows of a fetch that aren't suspect, and those that are, in the order to try them."""
         if not self._routes and not any(row.error for row in rows):
             return rows, []
         suspect = [row for row in rows if self.is_suspect(row)]

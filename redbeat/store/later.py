@@ -1,7 +1,7 @@
 """Stored messages: those that are to be sent at a time far ahead, each with an entry of its own.
 
 They are in a zset of their own, so that the schedule is as large as its own entries, and nobody who reads the
-schedule meets them. A claim and a commit of them are those of entries, on that zset. Invariant: a message,
+schedule meets them. A fetch and a commit of them are those of entries, on that zset. Invariant: a message,
 its entry and its body come and go together.
 """
 
@@ -78,17 +78,17 @@ class LaterStore(Store):
 
     _fetches_messages = True
 
-    def _completed(self, claim: Fetched) -> Fetched:
+    def _completed(self, fetched: Fetched) -> Fetched:
         """Read the bodies that aren't JSON; this takes another round trip where there are any."""
-        claim = super()._completed(claim)
-        rows = [row for row in claim.rows if row.type is KeyType.HASH and not row.unread_bytes]
+        fetched = super()._completed(fetched)
+        rows = [row for row in fetched.rows if row.type is KeyType.HASH and not row.unread_bytes]
         for row in rows:
             row.message = row.message or ""
         apart = [row for row in rows if row.message and not has_body(row.message)]
         if apart:
             for row, body in zip(apart, self._bodies([row.key for row in apart]), strict=True):
                 row.body = body
-        return claim
+        return fetched
 
     @property
     def _histories(self) -> Histories:

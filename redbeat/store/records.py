@@ -74,7 +74,7 @@ class DueEntry:
     Attributes:
         type: of the key; NONE: it is gone.
         nominal: the score at which it was due.
-        score: the score that it has now, another one only if claims are leased.
+        score: the score that it has now, another one only if fetches are leased.
         is_asked: somebody has written the score 0 to run it now.
         unread_bytes: its size if it was too large to be read; 0: it was read.
         is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always
@@ -147,7 +147,7 @@ class Fetched:
         is_partial: due entries are left out, because their slot is being moved to another node.
         deadlines: the first 100 that have passed.
         next_deadline: when the next one passes, UNIX seconds; None: there is none.
-        other_score: when the first stored message is to be sent, UNIX seconds, or in a claim of these, when
+        other_score: when the first stored message is to be sent, UNIX seconds, or in a fetch of these, when
             the first entry is due; None: there is none.
     """
 
@@ -269,7 +269,7 @@ DROPPED = "dropped"
 
 @dataclass(slots=True)
 class Commit:
-    """What to record about one claimed entry. A field of its hash whose new text is None stays as it is.
+    """What to record about one fetched entry. A field of its hash whose new text is None stays as it is.
 
     Attributes:
         new_score: the next due time as the server writes it, or how the entry leaves the schedule.
@@ -285,7 +285,7 @@ class Commit:
         labels: the id of the labels under which that is counted; '': of all others.
     """
 
-    claimed: DueEntry
+    due_entry: DueEntry
     new_score: str | Ending
     new_meta: str | None = None
     new_error: str | Clear | None = None
@@ -497,14 +497,14 @@ def due_entries_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[DueEntry
 
 
 def _due_entry_of(row: Sequence[Any]) -> DueEntry:
-    claimed = DueEntry(*map(text_of, row))
-    claimed.is_asked = bool(claimed.is_asked)
-    claimed.score = claimed.score or claimed.nominal
-    claimed.type = KeyType(claimed.type or "hash")
-    claimed.unread_bytes = claimed.unread_bytes or 0
-    claimed.is_meta_foreign = bool(claimed.is_meta_foreign)
-    claimed.revision, claimed.next_score = claimed.revision or "", claimed.next_score or ""
-    return claimed
+    due_entry = DueEntry(*map(text_of, row))
+    due_entry.is_asked = bool(due_entry.is_asked)
+    due_entry.score = due_entry.score or due_entry.nominal
+    due_entry.type = KeyType(due_entry.type or "hash")
+    due_entry.unread_bytes = due_entry.unread_bytes or 0
+    due_entry.is_meta_foreign = bool(due_entry.is_meta_foreign)
+    due_entry.revision, due_entry.next_score = due_entry.revision or "", due_entry.next_score or ""
+    return due_entry
 
 
 def held_of(members: str) -> Held:

@@ -426,15 +426,15 @@ class Store:
         """
         return None if self.config.is_cluster else FetchAhead.ask(self, fence, limit, pending)
 
-    def _without_moving(self, claim: Fetched) -> Fetched:
+    def _without_moving(self, fetched: Fetched) -> Fetched:
         """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
-        missing = [row.key for row in claim.rows if row.type is KeyType.NONE]
+        missing = [row.key for row in fetched.rows if row.type is KeyType.NONE]
         with self.translating():
             if not missing or not self.client.exists(*missing):  # there may be thousands
-                return claim
+                return fetched
             moving = {key for key in missing if self.client.exists(key)}
-        rows = [row for row in claim.rows if row.key not in moving]
-        return replace(claim, rows=rows, is_partial=True)
+        rows = [row for row in fetched.rows if row.key not in moving]
+        return replace(fetched, rows=rows, is_partial=True)
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
         """Renew the lock to its full time.
@@ -946,17 +946,17 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     return call.reading(lock_status_of)
 
 
-def read_claimed(claimed: DueEntry) -> Stored:
-    """Return a claimed row in the form that entries are decoded from."""
+def read_due_entry(due_entry: DueEntry) -> Stored:
+    """Return a fetched row in the form that entries are decoded from."""
     return Stored(
-        claimed.key,
-        claimed.definition,
-        claimed.meta,
-        float(claimed.nominal),
-        claimed.policy,
-        claimed.error,
-        claimed.type,
-        claimed.unread_bytes,
-        is_meta_foreign=claimed.is_meta_foreign,
-        revision=claimed.revision,
+        due_entry.key,
+        due_entry.definition,
+        due_entry.meta,
+        float(due_entry.nominal),
+        due_entry.policy,
+        due_entry.error,
+        due_entry.type,
+        due_entry.unread_bytes,
+        is_meta_foreign=due_entry.is_meta_foreign,
+        revision=due_entry.revision,
     )

@@ -257,9 +257,9 @@ class Course:
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
         stored.meta = encode_meta(entry.last_run_at, entry.total_run_count, None)
         nominal = score_text(score)
-        claimed = DueEntry(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
+        due_entry = DueEntry(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
         calendars = {str(self._bounds.exclude): self._bounds.calendar} if self._bounds.calendar else {}
-        decision = Planner(entry.app, lambda: type(entry)).plan(claimed, at, calendars)
+        decision = Planner(entry.app, lambda: type(entry)).plan(due_entry, at, calendars)
         commit: Commit = decision.commit
         texts = commit.records
         if isinstance(decision, Send):
@@ -267,7 +267,7 @@ class Course:
             held = self._overlap.hold(entry, due, now)
             if held is not None and commit.run is not None:
                 sent[due] = held
-                commit = Commit(claimed, commit.run.held_score)
+                commit = Commit(due_entry, commit.run.held_score)
             else:
                 sent[due] = self._overlap.send(due, now)
         records = decode_history((f'{{"at":{nominal},{text}}}' for text in texts), partial(id_of, entry.key))

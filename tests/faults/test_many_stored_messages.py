@@ -181,12 +181,12 @@ def test_many_large_bodies_are_not_read_at_once(
     sizes = []
     read = LaterStore.fetch_due
 
-    def claim(self: LaterStore, *args: Any, **options: Any) -> Any:
+    def fetch(self: LaterStore, *args: Any, **options: Any) -> Any:
         found = read(self, *args, **options)
         sizes.append(sum(len(row.body or "") for row in found.rows))
         return found
 
-    monkeypatch.setattr(LaterStore, "fetch_due", claim)
+    monkeypatch.setattr(LaterStore, "fetch_due", fetch)
     send_all_that_are_due(app, client)
     assert 0 < max(sizes) < sum(sizes) / 4, sizes
 

@@ -38,16 +38,16 @@ def pick_port() -> int:
 def _claim_port() -> int:
     while True:
         port = random.choice(_PORTS)
-        claim = socket.socket(type=socket.SOCK_DGRAM)
+        fetched = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                claim.bind((_HOST, port))
+                fetched.bind((_HOST, port))
                 probe.bind((_HOST, port))
             except OSError:
-                claim.close()
+                fetched.close()
                 continue
-        _claimed[port] = claim
+        _claimed[port] = fetched
         return port
 
 
@@ -99,8 +99,8 @@ class Daemon(ABC):
     def stop(self) -> None:
         """End it for good and remove its data. Harmless when repeated."""
         self.process.kill()  # nothing is worth an orderly end
-        if claim := _claimed.pop(self.port, None):
-            claim.close()
+        if fetched := _claimed.pop(self.port, None):
+            fetched.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self: Self) -> Self:

@@ -208,17 +208,17 @@ def _commit_request(
     entries: list[str] = []
     values: list[str | int] = []
     for commit in commits:  # a batch may have thousands: this is written for speed
-        claimed, new_score, pushes = commit.claimed, commit.new_score, commit.pushes
+        due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
         new_error, new_policy, record = commit.new_error, commit.new_policy, ""
         is_strict = commit.is_for_this_definition or bool(pushes)
         if isinstance(new_score, Ending):
             is_strict = is_strict or new_score is Ending.DELETE
-            beside = histories.keys_of(claimed.key)
+            beside = histories.keys_of(due_entry.key)
             recorded += beside
             new_score = _ENDINGS[new_score]
             record = "" if not beside else (histories.tells and "\n".join(commit.records)) or "gone"
         elif commit.records and histories.kept:
-            recorded.append(histories.keys_of(claimed.key)[0])
+            recorded.append(histories.keys_of(due_entry.key)[0])
             record = "\n".join(commit.records)
         run, overlap, limits, queue_seconds = commit.run, "", "", ""
         writes: tuple[str, ...] = ()
@@ -227,13 +227,13 @@ def _commit_request(
             if commit.is_published:
                 overlap = PUBLISHED if overlap == "allow" else RESERVED
             limits, queue_seconds = run.limits, score_text(run.queue_seconds)
-            running.append(histories.running_of(claimed.key))
+            running.append(histories.running_of(due_entry.key))
             values.append(commit.task_id)
         for push in pushes:
             writes += push.command, queues[push.queue]
             values.append(push.value)
         form = forms[
-            "hash" if claimed.type is KeyType.HASH else claimed.type.value,
+            "hash" if due_entry.type is KeyType.HASH else due_entry.type.value,
             is_strict,
             _CLEAR if new_error is Clear.FIELD else new_error,
             commit.new_definition,
@@ -247,19 +247,19 @@ def _commit_request(
         entries += (
             decisions[
                 form,
-                claimed.score,
+                due_entry.score,
                 new_score,
-                claimed.meta,
+                due_entry.meta,
                 commit.new_meta,
                 record,
                 commit.valid_until,
                 run,
                 commit.counted,
             ],
-            digest_of(texts_of(claimed)) if is_compared else "",
+            digest_of(texts_of(due_entry)) if is_compared else "",
             commit.labels,
         )
-        keys.append(claimed.key)
+        keys.append(due_entry.key)
     where = [target.server if queues else "", target.home_db, target.broker_db]
     counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
     told = [histories.tells, *entries, *_decision_texts(decisions, histories), *_form_texts(forms), *values]
@@ -268,11 +268,11 @@ def _commit_request(
 
 
 def _decision_texts(decisions: _Numbers, histories: Histories) -> list[str]:
-    """Return what the script reads of each decision: what was claimed, and what takes its place."""
+    """Return what the script reads of each decision: what was fetched, and what takes its place."""
     texts: list[str] = []
-    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run, counted in decisions:
+    for form, fetched_score, score, fetched_meta, new_meta, record, valid_until, run, counted in decisions:
         until = "" if valid_until is None else score_text(valid_until)
-        texts += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
+        texts += form, fetched_score, score, digest_of(fetched_meta or ""), new_meta or "", record, until
         texts += _NO_RUN if run is None else _run_texts(run, histories)
         texts.append(counted)
     return texts

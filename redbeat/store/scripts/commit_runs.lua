@@ -1,4 +1,4 @@
--- commit_runs: record what was decided about claimed entries, changing only what was read, and push the
+-- commit_runs: record what was decided about fetched entries, changing only what was read, and push the
 -- messages of the runs that are recorded: both or neither. A run that another one of its entry holds back isn't sent.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
@@ -28,14 +28,14 @@
 -- ARGV[13..] three for each entry:
 --   decision         which of the decisions, 1 for the first
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
---                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
+--                    definition, policy and revision, NULs between. A long text, as this and fetched_meta, is '#' and
 --                    its SHA-1
 --   labels           the id of the labels under which its runs are counted
 -- ARGV[..] eleven for each decision; entries that are due together share a few:
 --   form             which of the forms, 1 for the first
---   claimed_score    the score that new_score replaces; another one now: that one stays
+--   fetched_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
---   claimed_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
+--   fetched_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
 --   new_meta         '' to leave the meta
 --   record           '' for none, else the members of a JSON object about the run, to which the time is added;
 --                    of several objects each on a line of its own, the oldest first;
@@ -47,16 +47,16 @@
 --   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
 --                    'unsent' or 'skipped/late=3', each after a space; '' for nothing
 -- ARGV[..] nine for each form; most decisions share one:
---   type             the key's type when it was claimed; anything else now: leave the entry alone
+--   type             the key's type when it was fetched; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
---   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at claimed_score: with
---                    another score now, the entry was given another time or claimed by another beat, and its
+--   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at fetched_score: with
+--                    another score now, the entry was given another time or fetched by another beat, and its
 --                    error is left as it is
 --   new_definition   '' to leave the definition and the policy; with other texts now these two stay
 --   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
 --   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or
 --                    'pexpire' of milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If
---                    there are any, an entry is left alone if anything about it has changed since its claim, or if
+--                    there are any, an entry is left alone if anything about it has changed since its fetch, or if
 --                    with a lock it isn't due yet
 --   overlap          '' for a run that isn't tracked; 'dropped' for one that has waited and isn't sent; 'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while
 --                    another run of its entry is in progress, and in the other two cases it waits, if none does, with
@@ -115,12 +115,12 @@ end
 local next_running, next_history, next_value = 8 + count, 8 + count + tracked, place
 place = 13 + 3 * count
 for number = 1, decided do
-  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, held_record, held_score, counted = unpack(ARGV, place, place + 10)
+  local form, fetched_score, new_score, fetched_meta, new_meta, record, valid_until, due, held_record, held_score, counted = unpack(ARGV, place, place + 10)
   local is_end = new_score == 'remove' or new_score == 'delete'
   local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
   local run = due ~= '' and '"due":"' .. due .. '"' .. forms[form].limits .. ',"next":"' .. new_score .. '"'
   decisions[tostring(number)] = {
-    form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
+    form = forms[form], fetched_score = fetched_score, new_score = new_score, fetched_meta = fetched_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 3 or 1, is_late = is_late,
     expected_at = due ~= '' and expected_at(now, due, due, new_score, forms[form].max_seconds),
@@ -135,7 +135,7 @@ for i = 8, 7 + count do
   local key, at = KEYS[i], 13 + (i - 8) * 3
   local decision, texts, labels = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   decision = decisions[decision]
-  local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
+  local form, fetched_meta, new_meta = decision.form, decision.fetched_meta, decision.new_meta
 
   -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
   local is_unchanged, has_meta, found = true, false, {}
@@ -143,21 +143,21 @@ for i = 8, 7 + count do
     found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
     is_unchanged = not found.err and match_text(texts_of(found), texts)
       and (found[1] or redis.call('TYPE', key).ok == 'hash')
-    has_meta = is_unchanged and match_text(found[5] or '', claimed_meta)
+    has_meta = is_unchanged and match_text(found[5] or '', fetched_meta)
   else
     is_unchanged = redis.call('TYPE', key).ok == form.kind
     -- the texts aren't read unless they are compared, as they may be very large
     if is_unchanged and form.kind == 'hash' and new_meta then
       found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
-      has_meta = match_text(found[5] or '', claimed_meta)
+      has_meta = match_text(found[5] or '', fetched_meta)
     elseif is_unchanged and form.kind == 'hash' then
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 7] == decision.claimed_score
+  local has_score = is_unchanged and scores[i - 7] == decision.fetched_score
   if form.is_pushing then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
-    local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
+    local is_due = token == '' or tonumber(decision.fetched_score) <= tonumber(now)
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not decision.is_late
   end
   local task_id, running = false, false
@@ -197,7 +197,7 @@ end
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
 local function take_back(entry)
   if entry.is_noted then redis.pcall('HDEL', entry.running, entry.task_id) end
-  if entry.new_score then redis.pcall('ZADD', schedule, entry.decision.claimed_score, entry.key) end
+  if entry.new_score then redis.pcall('ZADD', schedule, entry.decision.fetched_score, entry.key) end
   local meta, meta_sha1 = entry.found[5], entry.found[6]
   for field, before in pairs(entry.new_meta and {meta = meta or false, meta_sha1 = meta_sha1 or false} or {}) do
     if before then

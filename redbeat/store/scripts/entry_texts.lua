@@ -1,4 +1,4 @@
--- match_text(text, claimed): tell whether a text is still what the caller has read.
+-- match_text(text, fetched): tell whether a text is still what the caller has read.
 -- texts_of(fields): what decisions about an entry rest on: its definition, policy and revision, the first three fields,
 -- with NULs between; the definition alone if there are no others.
 -- has_nul(text): whether there is a NUL in a text, so that it can't be told from its neighbours.
@@ -7,7 +7,7 @@
 -- sha1hex(text): its SHA-1.
 -- is_meta_foreign(meta, meta_sha1): whether somebody else has written the meta.
 -- Not scripts of their own, but put in front of those that need them.
--- claimed is the text itself, or '#' and its SHA-1: to send a long one once more would take longer. One that begins with
+-- fetched is the text itself, or '#' and its SHA-1: to send a long one once more would take longer. One that begins with
 -- '#' is sent so, too. A program that doesn't know meta_sha1 leaves it as it is, and its meta is told by that. Instead of
 -- that field 3.0.0.dev0 wrote a space behind the meta.
 -- a fake that takes the server's place may have no SHA-1: where it is of Python, that has one
@@ -15,9 +15,9 @@ local sha1hex = redis.sha1hex
   or python and python.eval and python.eval('lambda text: __import__("hashlib").sha1(text).hexdigest().encode()')
   or function(text) return text end
 
-local function match_text(text, claimed)
-  if text == claimed then return true end
-  return string.sub(claimed, 1, 1) == '#' and '#' .. sha1hex(text) == claimed
+local function match_text(text, fetched)
+  if text == fetched then return true end
+  return string.sub(fetched, 1, 1) == '#' and '#' .. sha1hex(text) == fetched
 end
 
 local function has_nul(text) return string.find(text, '\0', 1, true) end

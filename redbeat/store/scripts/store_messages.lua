@@ -27,7 +27,7 @@ for i, entry in ipairs(entries) do
   redis.call('HSET', entry, 'definition', row.definition, 'policy', row.policy, 'revision', row.revision, 'message', message)
   if body ~= '' then
     redis.call('SET', bodies[next_body], body)
-    redis.call('HSET', entry, 'body_bytes', #body)  -- a claim counts them
+    redis.call('HSET', entry, 'body_bytes', #body)  -- a fetch counts them
     next_body = next_body + 1
   end
   is_soon = is_soon or tonumber(row.score) <= last

@@ -36,7 +36,7 @@ class BeatFigures:
     Attributes:
         last_tick_at: when its last tick ended, UNIX seconds by its own clock; 0: there was none.
         ticks: how long its ticks took, without waiting.
-        batches: how long it took to send and record what a tick has claimed.
+        batches: how long it took to send and record what a tick has fetched.
         compiled, one_by_one: how many messages it has made from templates, and by Celery.
         later: how many stored messages it has sent.
         prepared, used: how many runs were prepared before they were due, and how many of these were sent.

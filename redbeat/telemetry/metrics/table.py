@@ -141,7 +141,7 @@ METRICS = {
             "redbeat_batch_duration_seconds",
             "histogram",
             False,
-            "How long it took to send and record what a tick had claimed.",
+            "How long it took to send and record what a tick had fetched.",
         ),
         Metric(
             "redbeat_messages",

@@ -79,7 +79,7 @@ def tick() -> dict[str, Any]:
         FetchAsked(shard.store, shard.fence, options.due, 0)
         for shard in scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
     ]
-    claims = [timed(lambda: fetch_together(asked), trips) for _ in range(5)]
+    fetches = [timed(lambda: fetch_together(asked), trips) for _ in range(5)]
     burst = worked(lambda: send_due(scheduler))
     make_due(client, due)
     again = worked(lambda: send_due(scheduler))
@@ -91,7 +91,7 @@ def tick() -> dict[str, Any]:
         **{f"burst_{name}": value for name, value in burst.items()},
         **{f"again_{name}": value for name, value in again.items()},
     }
-    return found | medians("idle", idle) | medians("one_each", one_each) | medians("claim", claims)
+    return found | medians("idle", idle) | medians("one_each", one_each) | medians("claim", fetches)
 
 
 def medians(name: str, taken: list[tuple[float, int]]) -> dict[str, float]:

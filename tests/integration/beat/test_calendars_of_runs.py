@@ -293,12 +293,12 @@ def test_decision_from_before_a_change_is_not_recorded(
 ) -> None:
     write_due(client, app)
     store = Store(app)
-    [claimed] = store.fetch_due(Fence(), 10).rows
+    [due_entry] = store.fetch_due(Fence(), 10).rows
     before = score_of(client, "report")
     change(app)
-    put_off = Commit(claimed, "4000000000.5", is_for_this_definition=True)
+    put_off = Commit(due_entry, "4000000000.5", is_for_this_definition=True)
     assert store.commit_runs(Fence(), [put_off]).results == [False]
     assert score_of(client, "report") == before
-    [claimed] = store.fetch_due(Fence(), 10).rows
-    put_off = Commit(claimed, "4000000000.5", is_for_this_definition=True)
+    [due_entry] = store.fetch_due(Fence(), 10).rows
+    put_off = Commit(due_entry, "4000000000.5", is_for_this_definition=True)
     assert store.commit_runs(Fence(), [put_off]).results == [True]

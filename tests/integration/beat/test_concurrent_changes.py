@@ -263,9 +263,9 @@ def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, c
     score = str(int(server_now(client)) - 1)
     client.zadd(SCHEDULE, {"redbeat:entry": score})
     client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
-    claimed = DueEntry("redbeat:entry", score, "d", None, "p", score=score)
+    due_entry = DueEntry("redbeat:entry", score, "d", None, "p", score=score)
     ended = Commit(
-        claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
+        due_entry, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
     )
     client.hset("redbeat:entry", changed, "another")
     before = client.hgetall("redbeat:entry")

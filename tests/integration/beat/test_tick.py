@@ -171,8 +171,8 @@ def test_meta_is_own_if_its_digest_matches_or_an_early_version_wrote_it(
     if sha1_is_of:
         client.hset(KEY, "meta_sha1", sha1(meta if sha1_is_of == "this" else f"{meta} "))
     store = Store(app)
-    [claimed] = store.fetch_due(Fence(), 10).rows
-    assert Entries(store).read_one(KEY)[1].is_meta_foreign == claimed.is_meta_foreign == (not expected)
+    [due_entry] = store.fetch_due(Fence(), 10).rows
+    assert Entries(store).read_one(KEY)[1].is_meta_foreign == due_entry.is_meta_foreign == (not expected)
 
 
 @pytest.mark.parametrize("how", ["save", "save_many", "reschedule", "next", "tick"])
@@ -228,12 +228,14 @@ def test_run_asked_for_survives_the_beat_that_fetched_it(
     Entry("entry", "t", ONE_HOUR, app=scheduler.app).save()
     move_last_run(client, server_time(client))
     client.zadd(SCHEDULE, {"redbeat:entry": 0})
-    [claimed] = Store(scheduler.app).fetch_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
-    assert claimed.is_asked
-    while server_now(client) <= float(claimed.score):
+    [due_entry] = Store(scheduler.app).fetch_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
+    assert due_entry.is_asked
+    while server_now(client) <= float(due_entry.score):
         pass  # until its lease of a millisecond is over
     scheduler.tick()
-    assert [due.timestamp() for due in sent_dues(broker)] == pytest.approx([float(claimed.nominal)], abs=1e-5)
+    assert [due.timestamp() for due in sent_dues(broker)] == pytest.approx(
+        [float(due_entry.nominal)], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("policy", [{"misfire": "all"}, {"one_off": True, "after_finish": "disable"}])

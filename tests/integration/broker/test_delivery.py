@@ -210,12 +210,12 @@ def test_at_most_once_entry_deleted_after_the_fetch_is_not_sent(
     settings, broker = at_most_once
     scheduler = make_scheduler(**settings)
     write_burst(client, ["first", "deleted", "third"])
-    claim = Store.fetch_due
+    fetched = Store.fetch_due
 
     def fetch_due(*args: Any, **kwargs: Any) -> Any:
-        claimed = claim(*args, **kwargs)
+        due_entry = fetched(*args, **kwargs)
         client.delete("redbeat:deleted")
-        return claimed
+        return due_entry
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "fetch_due", fetch_due)

@@ -68,7 +68,7 @@ class Beat(NamedTuple):
     silent: int = 0
     looks: int = 0
     is_stale: bool = False
-    claimed: int = -1
+    due_entry: int = -1
     is_told: bool = False
 
 
@@ -203,8 +203,8 @@ def _lead(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
         yield from _send_late(state, number, beat, command)
         after, reply, violation = _execute(state, command, scripts)
         yield f"{who} renews", _put(after, number, beat._replace(is_told=reply is LockStatus.LOST)), violation
-    if beat.claimed >= 0:
-        command = Command("commit", beat.token, beat.claimed)
+    if beat.due_entry >= 0:
+        command = Command("commit", beat.token, beat.due_entry)
     elif beat.is_told:
         yield f"{who} notices, and stands by", _put(state, number, Beat()), ""
         return
@@ -218,9 +218,9 @@ def _lead(state: State, number: int, scripts: Scripts) -> Iterator[Step]:
     if reply is LockStatus.LOST:
         now = Beat()
     elif command.script == "claim" and after.due < RUNS:
-        now = beat._replace(claimed=after.due)
+        now = beat._replace(due_entry=after.due)
     else:
-        now = beat._replace(claimed=-1)
+        now = beat._replace(due_entry=-1)
     yield f"{who} {command.script}s", _put(after, number, now), violation
 
 
@@ -370,9 +370,9 @@ class Scripts:
         if command.script == "claim":
             keys = lua.FetchKeys(SCHEDULE, DEADLINES, LATER, KEYS)
             return lua.fetch_call(keys, fence, limit=1, entry_bytes=10**6).run(client).status
-        claimed = DueEntry(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
+        due_entry = DueEntry(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
-        commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))
+        commit = Commit(due_entry, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]
         target = Target(self._run_id, database, database)
         return lua.commit_runs(client, KEYS, fence, [commit], target).status

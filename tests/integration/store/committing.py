@@ -35,10 +35,10 @@ def commits_of(client: redis.Redis, pushes: Sequence[Sequence[Push]]) -> list[Co
             key = f"redbeat:entry-{number}"
             pipeline.hset(key, mapping={"definition": DEFINITION, "meta": META})
             pipeline.zadd(SCHEDULE, {key: 5})
-            claimed = DueEntry(key, "5", DEFINITION, META, score="5")
+            due_entry = DueEntry(key, "5", DEFINITION, META, score="5")
             new_meta = META.replace("0", "1")
             record = f'"due":5,"number":{number}'
-            commits.append(Commit(claimed, "65", new_meta, pushes=tuple(of_entry), records=(record,)))
+            commits.append(Commit(due_entry, "65", new_meta, pushes=tuple(of_entry), records=(record,)))
         pipeline.execute()
     return commits
 

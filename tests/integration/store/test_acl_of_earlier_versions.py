@@ -94,9 +94,9 @@ def test_right_added_since_3_0_belongs_to_a_feature_that_can_be_off(user: str) -
 
 @pytest.mark.parametrize("user", RULES_OF_3_0)
 def test_user_with_the_rules_of_3_0_can_do_what_it_could(old: Ground, user: str) -> None:
-    for claim in CLAIMS[user]:
-        if claim not in SINCE_3_0:
-            claim(old.of(user))
+    for fetched in CLAIMS[user]:
+        if fetched not in SINCE_3_0:
+            fetched(old.of(user))
             old.server.flush()
 
 

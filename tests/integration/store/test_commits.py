@@ -63,11 +63,11 @@ def test_commit_records_the_decision_of_each_entry(
         client.hset(key, mapping={"definition": f'{{"of": {number}}}', "meta": meta, "error": "{}"})
         client.zadd(SCHEDULE, {key: float(score)})
         has_changed = chance.random() < 0.2
-        claimed = DueEntry(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
+        due_entry = DueEntry(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
         pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
         new_error, error = [(None, "{}"), (Clear.FIELD, None), (f'"{decision}"',) * 2][decision % 3]
         new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
-        commit = Commit(claimed, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
+        commit = Commit(due_entry, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
         commits.append(commit)
         expected[key] = (
             [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]

@@ -92,8 +92,10 @@ def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
 
 
 def put_all_away(store: Store, names: list[str]) -> list[Any]:
-    claimed = [replace(one, definition=DEFINITION) if one.is_hash else one for one in read_all(store, names)]
-    return put_away_entries(store, [(one.key, one) for one in claimed], "mark").results
+    due_entry = [
+        replace(one, definition=DEFINITION) if one.is_hash else one for one in read_all(store, names)
+    ]
+    return put_away_entries(store, [(one.key, one) for one in due_entry], "mark").results
 
 
 def drop_all(store: Store, names: list[str]) -> list[Any]:
@@ -241,10 +243,10 @@ def test_fetch_ahead_returns_the_entries_after_the_pending_ones(
 ) -> None:
     names = write_due(client, 2 * CALL_ENTRIES + 100, is_together)
     pending = store.fetch_due(FETCH_FENCE, 50).rows
-    claim = fetch_ahead(store, 2 * CALL_ENTRIES, pending).read()
-    assert claim is not None
-    assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in names[50:-50]]
-    assert (claim.has_more, claim.is_ahead) == (True, True)
+    fetched = fetch_ahead(store, 2 * CALL_ENTRIES, pending).read()
+    assert fetched is not None
+    assert [row.key for row in fetched.rows] == [f"redbeat:{name}" for name in names[50:-50]]
+    assert (fetched.has_more, fetched.is_ahead) == (True, True)
     assert client.zcard("redbeat::schedule") == len(names)
 
 
@@ -257,9 +259,9 @@ def test_fetch_ahead_overtaken_by_commits_returns_none(
     write_due(client, 100, is_together)
     pending = store.fetch_due(FETCH_FENCE, 50).rows
     client.zadd(SCHEDULE, {row.key: 4e9 for row in pending[:committed]})
-    claim = fetch_ahead(store, 10, pending).read()
-    assert claim is not None
-    assert (claim.rows, claim.has_more) == ([], True), "an ordinary fetch follows"
+    fetched = fetch_ahead(store, 10, pending).read()
+    assert fetched is not None
+    assert (fetched.rows, fetched.has_more) == ([], True), "an ordinary fetch follows"
 
 
 def test_fetch_ahead_after_a_lost_lock_raises(store: Store, client: redis.Redis) -> None:

@@ -42,7 +42,7 @@ def seconds(offset: float = 0) -> str:
     return f"{NOON.timestamp() + offset:.6f}"
 
 
-def claimed(
+def due_entry(
     nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
 ) -> DueEntry:
     definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
@@ -69,7 +69,7 @@ def skipped(app: Celery, entry: DueEntry, now: float = NOW) -> Commit:
 
 
 def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
-    entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
+    entry = due_entry(meta=encode_meta(NOON - timedelta(minutes=1), 7))
     run = plan(app, entry)
     record = f'"due":{seconds()}'
     task_id = options_of(run)["task_id"]
@@ -85,7 +85,7 @@ def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
 
 
 def test_run_carries_its_entry_and_due_time_beside_own_headers(app: Celery) -> None:
-    entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
+    entry = due_entry(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
     assert options_of(plan(app, entry)) == {
         "queue": "q",
         "headers": {"mine": 1, "redbeat_entry": "x", "redbeat_due": "2026-06-01T12:00:00.250000+00:00"},
@@ -95,14 +95,14 @@ def test_run_carries_its_entry_and_due_time_beside_own_headers(app: Celery) -> N
 
 @pytest.mark.parametrize("enabled", [False, None, 0])
 def test_disabled_entry_is_fetched_again_after_a_minute(app: Celery, enabled: Any) -> None:
-    entry = claimed(enabled=enabled, schedule={**MINUTELY, "every": 7})
+    entry = due_entry(enabled=enabled, schedule={**MINUTELY, "every": 7})
     commit = skipped(app, entry)
     assert commit == Commit(entry, new_score=seconds(70))
     assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
 
 
 def test_paused_entry_is_fetched_again_for_its_first_run_after_the_pause(app: Celery) -> None:
-    entry = claimed(enabled=False, schedule={**MINUTELY, "every": 7})
+    entry = due_entry(enabled=False, schedule={**MINUTELY, "every": 7})
     entry.policy = json.dumps({"paused": True, "paused_until": (NOON + timedelta(seconds=9)).isoformat()})
     assert skipped(app, entry).new_score == seconds(14)
 
@@ -110,15 +110,15 @@ def test_paused_entry_is_fetched_again_for_its_first_run_after_the_pause(app: Ce
 @pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
 def test_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
     app.conf.beat_cron_starting_deadline = 60
-    planned = Planner(app).plan(claimed(schedule=HOURLY), NOON.timestamp() + late)
+    planned = Planner(app).plan(due_entry(schedule=HOURLY), NOON.timestamp() + late)
     assert isinstance(planned, Send) is is_sent
     assert planned.commit.new_score == seconds(3600 if late < 3600 else 7200)
 
 
 def test_retry_that_is_too_late_gives_way_to_a_later_run(app: Celery) -> None:
     policy = json.dumps({"expires_after": 30})
-    failed = plan(app, claimed(schedule={"__type__": "crontab"}))
-    entry = claimed(schedule={"__type__": "crontab"})
+    failed = plan(app, due_entry(schedule={"__type__": "crontab"}))
+    entry = due_entry(schedule={"__type__": "crontab"})
     entry.error = failed.retry("the broker is away", NOW)[0].commit.new_error
     entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
     for late, due in ((10, NOON), (65, NOON + timedelta(minutes=1))):
@@ -144,7 +144,7 @@ def test_finished_entry_ends_as_its_policy_says(
 ) -> None:
     if meta == "ahead":  # by an application: RedBeat's own ends in a space
         meta = encode_meta(NOON + timedelta(hours=1), 3).strip()
-    entry = claimed(schedule=schedule, meta=meta)
+    entry = due_entry(schedule=schedule, meta=meta)
     entry.policy = json.dumps({**policy, "after_finish": after_finish})
     commit = skipped(app, entry)
     assert commit.new_score == (Ending.DELETE if after_finish == "delete" else "-1.000000")
@@ -153,7 +153,7 @@ def test_finished_entry_ends_as_its_policy_says(
 
 
 def test_quarantined_entry_is_postponed_with_its_reason() -> None:
-    entry = claimed()
+    entry = due_entry()
     decision = quarantine(entry, "bad", NOW, 300)
     commit = decision.commit
     assert decision.is_news
@@ -171,14 +171,14 @@ def test_quarantined_entry_is_postponed_with_its_reason() -> None:
 
 
 def test_repeated_quarantine_is_not_logged_and_keeps_its_beginning() -> None:
-    first = quarantine(claimed(), "bad", NOW, 300).commit
-    again = quarantine(claimed(error=first.new_error), "bad", NOW + 300, 300)
+    first = quarantine(due_entry(), "bad", NOW, 300).commit
+    again = quarantine(due_entry(error=first.new_error), "bad", NOW + 300, 300)
     assert not again.is_news
     assert json.loads(again.commit.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
 
 
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
-    entry = claimed(schedule={"__type__": "crontab", "minute": "*/5"})
+    entry = due_entry(schedule={"__type__": "crontab", "minute": "*/5"})
     for late in (5, 305):
         entry.error = quarantine(entry, "bad", NOW + late, 300).commit.new_error
         entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
@@ -192,32 +192,32 @@ def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
 
 
 def test_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
-    first = plan(app, claimed())
+    first = plan(app, due_entry())
     commit = first.retry("broken", NOW)[0].commit
-    again = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
-    elsewhere = plan(Celery("another", set_as_current=False, broker="redis://"), claimed(), NOW + 30)
+    again = plan(app, due_entry(commit.new_score, error=commit.new_error), NOW + 1)
+    elsewhere = plan(Celery("another", set_as_current=False, broker="redis://"), due_entry(), NOW + 30)
     assert {options_of(run)["task_id"] for run in (first, again, elsewhere)} == {
         str(uuid.uuid5(TASK_ID_NAMESPACE, "redbeat:x\n2026-06-01T12:00:00.000000+00:00"))
     }
 
 
 def test_run_that_fails_for_another_reason_is_logged_and_goes_on_backing_off(app: Celery) -> None:
-    first = plan(app, claimed()).retry("broken", NOW)[0].commit
-    run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
+    first = plan(app, due_entry()).retry("broken", NOW)[0].commit
+    run = plan(app, due_entry(first.new_score, error=first.new_error), NOW + 1)
     again, is_news = run.retry("broken otherwise", NOW + 1)
     assert (is_news, json.loads(again.commit.new_error)["attempts"]) == (True, 2)
 
 
 def test_failing_entry_moved_to_another_time_is_due_then(app: Celery) -> None:
-    failed = plan(app, claimed()).retry("broken", NOW)[0].commit
-    moved = claimed(seconds(30), error=failed.new_error)
+    failed = plan(app, due_entry()).retry("broken", NOW)[0].commit
+    moved = due_entry(seconds(30), error=failed.new_error)
     run = plan(app, moved, NOW + 30)
     assert (run.nominal, run.commit.new_error) == (seconds(30), Clear.FIELD)
 
 
 def test_retry_after_the_next_due_time_covers_that_run(app: Celery) -> None:
-    failed = plan(app, claimed()).retry("broken", NOW)[0].commit
-    run = plan(app, claimed(failed.new_score, error=failed.new_error), NOW + 130)
+    failed = plan(app, due_entry()).retry("broken", NOW)[0].commit
+    run = plan(app, due_entry(failed.new_score, error=failed.new_error), NOW + 130)
     assert (run.nominal, run.commit.new_score) == (seconds(), seconds(180))
 
 
@@ -231,10 +231,10 @@ SENT = NOON + timedelta(seconds=7)
 def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> Send:
     nominal = f"{NOON.timestamp():.6f}"
     definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, "options": options}
-    claimed = DueEntry(
+    due_entry = DueEntry(
         "redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy), score=nominal
     )
-    run = Planner(app).plan(claimed, SENT.timestamp())
+    run = Planner(app).plan(due_entry, SENT.timestamp())
     assert isinstance(run, Send)
     return run
 

@@ -60,15 +60,15 @@ def remembered(reports: Reports) -> int:
     return max(len(memory) for memory in vars(reports).values() if hasattr(memory, "__len__"))
 
 
-def claimed(number: int, kind: str) -> DueEntry:
+def due_entry(number: int, kind: str) -> DueEntry:
     return DueEntry(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
 
 
 def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, caplog: Log) -> None:
     for number in range(5 * LIMIT):
         for _ in range(3):  # seen again at once: nothing new
-            reports.report_quarantined(claimed(number, "string"), f"reason {number}", is_news=False)
-            reports.report_contested(claimed(number, "hash"))
+            reports.report_quarantined(due_entry(number, "string"), f"reason {number}", is_news=False)
+            reports.report_contested(due_entry(number, "hash"))
         assert remembered(reports) <= LIMIT
     for number in range(5 * LIMIT):
         assert sum(f"reason {number}" in line.split(": ") for line in told(caplog)) >= 1

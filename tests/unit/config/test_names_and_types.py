@@ -54,8 +54,8 @@ def run_of(
     reports = reports or Reports()
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
-    claimed = DueEntry(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
-    run = Planner(app, report_typos=reports.report_typos).plan(claimed, 1_800_000_000)
+    due_entry = DueEntry(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
+    run = Planner(app, report_typos=reports.report_typos).plan(due_entry, 1_800_000_000)
     assert isinstance(run, Send)
     return run
 

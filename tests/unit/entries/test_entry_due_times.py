@@ -66,8 +66,8 @@ def claimed_of(stored: Stored, score: str = "") -> DueEntry:
 
 
 def decide(app: Celery, stored: Stored | DueEntry, now: datetime) -> Any:
-    claimed = stored if isinstance(stored, DueEntry) else claimed_of(stored)
-    return Planner(app).plan(claimed, now.timestamp())
+    due_entry = stored if isinstance(stored, DueEntry) else claimed_of(stored)
+    return Planner(app).plan(due_entry, now.timestamp())
 
 
 def read(app: Celery, stored: Stored, now: datetime) -> Entry:

@@ -238,7 +238,7 @@ def test_unusable_entry_raises_entry_corrupt(app: Celery, definition: str, meta:
 PLAIN = fields(options={"queue": "fast"}, kwargs={"deep": {"er": [None, 1.5]}}, schedule=INTERVAL_JSON)
 
 
-def claim(definition: Any, policy: Any = None) -> DueEntry:
+def fetch(definition: Any, policy: Any = None) -> DueEntry:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
     return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)

@@ -91,12 +91,12 @@ def test_unreadable_record_is_left_out(broken: dict[str, Any]) -> None:
 DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
 
 
-def claimed(error: str | None, nominal: str = "104") -> DueEntry:
+def due_entry(error: str | None, nominal: str = "104") -> DueEntry:
     return DueEntry("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
 
 
 RECORD: dict[str, Any] = {
-    "reason": "broken", "since": "2026-06-01T12:00:00+00:00", "definition_sha1": sha1_of(claimed(None)),
+    "reason": "broken", "since": "2026-06-01T12:00:00+00:00", "definition_sha1": sha1_of(due_entry(None)),
     "attempts": 3, "due": "100.000000", "retry_at": "104.000000", "is_asked": False,
 }  # fmt: skip
 
@@ -116,7 +116,7 @@ NOT_OURS = {
 
 @pytest.mark.parametrize("error", NOT_OURS.values(), ids=NOT_OURS)
 def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
-    entry = claimed(error)
+    entry = due_entry(error)
     assert failure_of(entry) is None
     run = Planner(app).plan(entry, 105.0)
     assert isinstance(run, Send)
@@ -133,7 +133,7 @@ def test_backoff_doubles_up_to_a_minute_with_jitter(attempts: int, pause: float)
 
 @pytest.mark.parametrize(("nominal", "due"), [("104", 100), ("104.0", 100), ("103", 103)])
 def test_run_is_a_retry_only_at_the_score_of_its_failure(app: Celery, nominal: str, due: float) -> None:
-    run = Planner(app).plan(claimed(json.dumps(RECORD), nominal), 105.0)
+    run = Planner(app).plan(due_entry(json.dumps(RECORD), nominal), 105.0)
     assert float(run.nominal) == due
 
 
@@ -144,7 +144,7 @@ def test_failure_is_news_unless_definition_and_reason_are_the_same() -> None:
         ({"definition_sha1": "0"}, "broken", True),
     ):
         error = json.dumps({**RECORD, **changes})
-        assert quarantine(claimed(error), reason, 105.0, 300).is_news is is_news
+        assert quarantine(due_entry(error), reason, 105.0, 300).is_news is is_news
 
 
 ZONES = (
