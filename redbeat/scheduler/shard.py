@@ -18,10 +18,9 @@ from redbeat.leadership.elector import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
-from redbeat.scheduler.messages import StoredMessages
+from redbeat.scheduler.delayed import StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.source import Fetcher
-from redbeat.scheduler.stored import plan_message
 from redbeat.scheduler.supervision import Supervision
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.later import LaterStore
