@@ -22,6 +22,7 @@ from redbeat.process.signals import hold_interrupts
 from redbeat.store import scripts as lua
 from redbeat.store.records import Commit, Committed, Fence, LockStatus, Result, Target, committed_as_one
 from redbeat.store.rounds import CommitAsked, commit_together
+from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
 #: rows that one call records at most: the server does nothing else meanwhile, for a millisecond or two
@@ -64,7 +65,7 @@ class Executor:
         self._can_stream = not (store.config.is_cluster or store.replicas.wanted)
         self._stream: Stream | None = None
         self._unsent: list[Recording] = []
-        self._unread: deque[Recording] = deque()
+        self._unread: deque[tuple[Recording, Call[Committed]]] = deque()
         self._recordings: list[Recording] = []
 
     def submit(self, recording: Recording) -> None:
@@ -119,19 +120,20 @@ class Executor:
             self._unsent.clear()
             return
         sent, self._unsent = self._unsent, []
-        self._stream.write_all([one.store.commit_command(one.fence, one.commits, one.target) for one in sent])
-        self._unread += sent
+        calls = [one.store.commit_call(one.fence, one.commits, one.target) for one in sent]
+        self._stream.write_all([call.words(self._client) for call in calls])
+        self._unread += zip(sent, calls, strict=True)
         self._read_until(MAX_UNREAD)
 
     def _read_until(self, count: int) -> None:
         """Read replies until so many rows have none; a call that was refused has none that counts."""
-        unread = sum(len(one.commits) for one in self._unread)
+        unread = sum(len(one.commits) for one, _ in self._unread)
         while self._stream is not None and unread > count:
             reply = self._stream.read()
-            one = self._unread.popleft()
+            one, call = self._unread.popleft()
             unread -= len(one.commits)
             if not isinstance(reply, ResponseError):
-                one.outcome = lua.committed_of([reply])
+                one.outcome = call.read(reply)
 
 
 def record_last(recordings: Sequence[Recording]) -> None:

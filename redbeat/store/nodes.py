@@ -25,7 +25,6 @@ from redis.exceptions import (
 
 from redbeat.connection.client import is_hasty, note_node
 from redbeat.connection.retry import is_transient, without_retry
-from redbeat.store.scripts.script import Call
 
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
 AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
@@ -80,21 +79,18 @@ class Command:
 _SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
-def call_on_nodes(client: Any, calls: Sequence[Sendable | tuple[Any, Any]]) -> list[Any]:
+def call_on_nodes(client: Any, calls: Sequence[Sendable]) -> list[Any]:
     """Return what each call returns, or the error that it ends with, in their order.
 
     Arguments:
         calls: each is about keys of one slot.
     """
-    sent: list[Sendable] = [
-        Call(one[0], one[1][0], None, *one[1][1:]) if isinstance(one, tuple) else one for one in calls
-    ]
-    replies: list[Any] = [None] * len(sent)
-    unanswered = _ask_nodes(client, sent, range(len(sent)), replies)
+    replies: list[Any] = [None] * len(calls)
+    unanswered = _ask_nodes(client, calls, range(len(calls)), replies)
     # what brings one through mostly does so for all: the script is known by then, or the slot's new node
-    left = [place for places in unanswered for place in _ask_in_turn(client, sent, places, replies, 1)]
-    for places in _ask_nodes(client, sent, left, replies):
-        _ask_in_turn(client, sent, places, replies, len(places))
+    left = [place for places in unanswered for place in _ask_in_turn(client, calls, places, replies, 1)]
+    for places in _ask_nodes(client, calls, left, replies):
+        _ask_in_turn(client, calls, places, replies, len(places))
     return replies
 
 

@@ -24,15 +24,6 @@ class Fence:
     lock_ms: int = 0
     mark: str = ""
 
-    def keys(self, schedule_key: str) -> list[str]:
-        """Return KEYS[1] to KEYS[3]: a script needs a key even where there is no lock."""
-        lock_key = self.lock_key or schedule_key
-        return [schedule_key, lock_key, self.mark or lock_key]
-
-    def args(self) -> list[Any]:
-        """Return ARGV[1] and ARGV[2]."""
-        return [self.token, self.lock_ms]
-
 
 class LockStatus(Enum):
     """What a script has found the lock of the scheduler to be."""

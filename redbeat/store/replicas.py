@@ -17,7 +17,7 @@ from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.log.events import REPLICAS_BACK, REPLICAS_SHORT
 from redbeat.log.logger import logger
 from redbeat.store.rights import REPLICAS, Rights
-from redbeat.store.scripts import Request, Script
+from redbeat.store.scripts.script import Call, send_all
 
 #: how long to wait for replicas after a commit
 WAIT_MS = 1_000
@@ -41,24 +41,22 @@ class Replicas:
         self._is_short = False
         self._asked_at = 0.0
 
-    def call(
-        self, script: Script, client: Any, requests: Sequence[Request], call: Callable[[Request], Any]
-    ) -> list[Any]:
-        """Call the script, and wait until enough replicas have what it wrote; return its replies.
+    def send(self, client: Any, calls: Sequence[Call[Any]], send: Callable[[Call[Any]], Any]) -> list[Any]:
+        """Send calls, and wait until enough replicas have what they wrote; return their replies.
 
         Arguments:
-            call: calls it for one request.
+            send: sends one call.
         """
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
-            return script.call_each(client, requests, call)
+            return [*map(send, calls)]
         wait = ("WAIT", self.wanted, self._patience_ms(client))
         if self._is_cluster:  # its pipelines don't allow WAIT
-            replies, acknowledged = script.call_each(client, requests, call), None
+            replies, acknowledged = [*map(send, calls)], None
         else:
-            replies, acknowledged = script.call_all(client, requests, wait, call)
+            replies, acknowledged = send_all(client, calls, wait, send)
         if acknowledged is None:
             # WAIT must use the same connection: a single thread gets the one that it used last
-            acknowledged = self._wait(client, requests[0].keys[0], wait)
+            acknowledged = self._wait(client, calls[0].keys[0], wait)
         self._note(acknowledged)
         self._asked_at = time.monotonic()
         return replies

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.client import is_hasty
@@ -40,16 +39,13 @@ class FetchAsked(NamedTuple):
 
 def fetch_together(asked: Sequence[FetchAsked]) -> list[Fetched | RedBeatError]:
     """Return what is due in each part, or why it can't be fetched: LockLost, say."""
-    calls = [one.store.fetch_call(one.fence, one.limit, one.lease_ms) for one in asked]
 
-    def read(reply: Any, place: int) -> Fetched:
-        return asked[place].store.checked(calls[place].read(reply), asked[place].fence)
+    def call_of(one: FetchAsked) -> Call[Fetched]:
+        call = one.store.fetch_call(one.fence, one.limit, one.lease_ms)
+        return call.reading(lambda reply: one.store.checked(call.read(reply), one.fence))
 
     return _ask_together(
-        [one.store for one in asked],
-        calls,
-        [partial(read, place=place) for place in range(len(asked))],
-        [one.fetch for one in asked],
+        [one.store for one in asked], [call_of(one) for one in asked], [one.fetch for one in asked]
     )
 
 
@@ -73,19 +69,27 @@ def commit_together(asked: Sequence[CommitAsked]) -> list[Committed | RedBeatErr
     Each part's are checked against its own fence, and written or not, whatever becomes of the others.
     StoreUnavailable: it isn't known whether they were written.
     """
+
+    def call_of(one: CommitAsked) -> Call[Committed] | None:
+        if one.store.replicas.wanted or not 0 < len(one.commits) <= lua.CALL_COMMITS:
+            return None
+        call = one.store.commit_call(one.fence, one.commits, one.target)
+
+        def read(reply: Any) -> Committed:
+            committed = call.read(reply)
+            one.store.note_committed(committed, one.fence)
+            return committed
+
+        return call.reading(read)
+
     return _ask_together(
-        [one.store for one in asked],
-        [one.store.commit_call(one.fence, one.commits, one.target) for one in asked],
-        [partial(one.store.committed, fence=one.fence) for one in asked],
-        [one.alone for one in asked],
+        [one.store for one in asked], [call_of(one) for one in asked], [one.alone for one in asked]
     )
 
 
 def look_together(stores: Sequence[Store]) -> list[Head | RedBeatError]:
     """Return what :meth:`Store.look` returns of each part."""
-    return _ask_together(
-        stores, [one.look_call() for one in stores], [lua.head_of] * len(stores), [one.look for one in stores]
-    )
+    return _ask_together(stores, [one.look_call() for one in stores], [one.look for one in stores])
 
 
 class UpcomingAsked(NamedTuple):
@@ -106,15 +110,13 @@ def read_together(asked: Sequence[UpcomingAsked]) -> list[Slice | RedBeatError]:
     return _ask_together(
         [one.upcoming.store for one in asked],
         [one.upcoming.call(one.cursor, one.limit, one.again) for one in asked],
-        [partial(one.upcoming.slice_of, cursor=one.cursor, limit=one.limit) for one in asked],
         [one.read for one in asked],
     )
 
 
 def _ask_together(
     stores: Sequence[Store],
-    calls: Sequence[Call[Any] | tuple[lua.Script, lua.Request] | None],
-    readers: Sequence[Callable[[Any], Answer]],
+    calls: Sequence[Call[Answer] | None],
     alone: Sequence[Callable[[], Answer]],
 ) -> list[Answer | RedBeatError]:
     """Return each part's answer, or RedBeat's error about it; a node that is away isn't waited for if another
@@ -123,7 +125,6 @@ def _ask_together(
     Arguments:
         stores: have one part each, by the same client.
         calls: what each is asked; None: it is asked alone.
-        readers: return the answer by the script's reply.
         alone: ask a part in the ordinary way.
     """
     if not stores:
@@ -140,16 +141,16 @@ def _ask_together(
         isinstance(one, Exception) and is_away(one) for one in replies.values()
     )
     answers: list[Answer | RedBeatError] = []
-    for place in range(len(stores)):
+    for place, call in enumerate(calls):
         reply = replies.get(place)
         try:
             if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
                 with stores[place].translating():
                     raise reply
-            if reply is None or isinstance(reply, Exception):  # it says why
+            if call is None or reply is None or isinstance(reply, Exception):  # it says why
                 answers.append(alone[place]())
             else:
-                answers.append(readers[place](reply))
+                answers.append(call.read(reply))
         except RedBeatError as exc:
             answers.append(exc)
             is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all

@@ -61,6 +61,7 @@ from redbeat.store.records import (
     Stored,
     Target,
     TrackedRun,
+    committed_as_one,
     lock_status_of,
     text_of,
 )
@@ -345,9 +346,9 @@ class Store:
             ) from None
         [self._part] = found
 
-    def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
-        """Call a script that writes to the part that this store is about, whatever the layout is by then."""
-        return self.following(lambda: script(client, request.keys, request.args, self.keys))
+    def _send(self, client: Any, call: Call[Any]) -> Any:
+        """Send a call that writes to the part that this store is about, whatever the layout is by then."""
+        return self.following(lambda: replace(call, within=self.keys).send(client))
 
     def fetch_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Fetched:
         """Read the entries that are due, oldest first, and the next due time, in one round trip.
@@ -468,33 +469,20 @@ class Store:
             return Committed(LockStatus.HELD, is_moved=False, results=[])
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
+        calls = [
+            self.commit_call(fence, commits[first : first + lua.CALL_COMMITS], target)
+            for first in range(0, len(commits), lua.CALL_COMMITS)
+        ]
         with self.translating():
-            call = self._call_with_replicas if self.replicas.wanted else self._call_all
-            committed = lua.commit_runs(client, self.keys, fence, commits, target, self._histories, call)
+            replies = self._send_all(client, calls)
+        found = [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
+        committed = committed_as_one(found)
         self.note_committed(committed, fence)
         return committed
 
-    def commit_call(
-        self, fence: Fence, commits: Sequence[Commit], target: Target
-    ) -> tuple[lua.Script, lua.Request] | None:
-        """Return what ``commit_runs`` calls; None: it isn't one call, or waits for replicas."""
-        if self.replicas.wanted or not 0 < len(commits) <= lua.CALL_COMMITS:
-            return None
+    def commit_call(self, fence: Fence, commits: Sequence[Commit], target: Target) -> Call[Committed]:
+        """Return the call that records at most ``lua.CALL_COMMITS`` rows."""
         return lua.commit_call(self.keys, fence, commits, target, self._histories)
-
-    def commit_command(self, fence: Fence, commits: Sequence[Commit], target: Target) -> list[Any]:
-        """Return the words of the command that records at most ``lua.CALL_COMMITS`` rows."""
-        return lua.commit_command(self.client, self.keys, fence, commits, target, self._histories)
-
-    def committed(self, reply: Sequence[Any], fence: Fence) -> Committed:
-        """Return what ``commit_runs`` returns, by the reply to that call.
-
-        Raises:
-            LockLost: another beat holds the lock; nothing was written.
-        """
-        committed = lua.committed_of([reply])
-        self.note_committed(committed, fence)
-        return committed
 
     def reserve_runs(
         self,
@@ -522,15 +510,10 @@ class Store:
 
         def reserve() -> tuple[LockStatus, list[Reservation]]:
             with self.translating():
-                return lua.reserve_runs(
-                    self.client,
-                    self.keys,
-                    fence,
-                    runs,
-                    self._histories,
-                    holds_seconds,
-                    are_published=are_published,
+                call = lua.reserve_call(
+                    self.keys, fence, runs, self._histories, holds_seconds, are_published=are_published
                 )
+                return call.run(self.client)
 
         status, found = self.following(reserve)
         self.check_lock(status, fence)
@@ -579,16 +562,13 @@ class Store:
                     kind,
                 )
 
-    def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
-        call = partial(self._call, script, client)
-        if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
-            return script.call_each(client, requests, call)
-        return script.call_all(client, requests, call=call)[0]
-
-    def _call_with_replicas(
-        self, script: lua.Script, client: Any, requests: Sequence[lua.Request]
-    ) -> list[Any]:
-        return self.replicas.call(script, client, requests, partial(self._call, script, client))
+    def _send_all(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
+        send = partial(self._send, client)
+        if self.replicas.wanted:
+            return self.replicas.send(client, calls, send)
+        if len(calls) == 1 or self.config.is_cluster:  # its pipelines take no scripts
+            return [*map(send, calls)]
+        return lua.send_all(client, calls, send=send)[0]
 
     @property
     def watched(self) -> Any:
@@ -603,9 +583,9 @@ class Store:
     def look(self) -> Head:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
-            return lua.read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
+            return self.look_call().run(self.client)
 
-    def look_call(self) -> tuple[lua.Script, lua.Request]:
+    def look_call(self) -> Call[Head]:
         """Return what ``look`` calls."""
         return lua.head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from redbeat.store import scripts as lua
 from redbeat.store.records import DueEntry
+from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
 #: larger entries are left out, as a slice has many entries, and is one answer; bytes
@@ -63,26 +64,24 @@ class Upcoming:
             again: keys of entries that are read besides, if they fall due in that time.
         """
         with self.store.translating():
-            read = lua.read_upcoming(self.store.client, *self._request(cursor, limit, again))
-        return _slice_of(read, cursor, limit)
+            return self.call(cursor, limit, again).run(self.store.client)
 
-    def call(self, cursor: Cursor, limit: int, again: Sequence[str]) -> tuple[lua.Script, lua.Request]:
+    def call(self, cursor: Cursor, limit: int, again: Sequence[str]) -> Call[Slice]:
         """Return what ``read`` calls, for whoever reads of several parts at once."""
-        return lua.upcoming_call(*self._request(cursor, limit, again))
-
-    def slice_of(self, reply: Sequence[Any], cursor: Cursor, limit: int) -> Slice:
-        """Return what ``read`` returns, by the reply to that call."""
-        return _slice_of(lua.upcoming_of(reply), cursor, limit)
-
-    def _request(
-        self, cursor: Cursor, limit: int, again: Sequence[str]
-    ) -> tuple[str, Sequence[str], lua.Window]:
         config, keys = self.store.config, self.store.keys
-        entry_bytes = min(config.max_entry_bytes, MAX_BYTES)
-        window = lua.Window(self.seconds, cursor.score, cursor.offset, limit, entry_bytes, keys.prefix)
-        return keys.schedule, again, window
+        call = lua.upcoming_call(
+            keys,
+            again,
+            seconds=self.seconds,
+            after=cursor.score,
+            offset=cursor.offset,
+            limit=limit,
+            entry_bytes=min(config.max_entry_bytes, MAX_BYTES),
+        )
+        read = call.read
 
+        def slice_of(reply: Any) -> Slice:
+            found = read(reply)
+            return Slice(found.now, len(found.scores) < limit, found.rows, cursor.after(found.scores))
 
-def _slice_of(read: tuple[float, list[str], list[DueEntry]], cursor: Cursor, limit: int) -> Slice:
-    now, scores, rows = read
-    return Slice(now, len(scores) < limit, rows, cursor.after(scores))
+        return call.reading(slice_of)

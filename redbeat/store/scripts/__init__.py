@@ -5,7 +5,7 @@ Invariant: every script is safe to run twice, because each writes only over what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
@@ -30,7 +30,6 @@ from redbeat.store.records import (
     Result,
     Target,
     TrackedRun,
-    committed_as_one,
     deadlines_of,
     digest_of,
     due_entries_of,
@@ -41,11 +40,8 @@ from redbeat.store.records import (
     texts_of,
 )
 from redbeat.store.scripts.script import Call
-from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
-
-#: calls a script with a client for several requests, and returns its replies
-CallEach = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
+from redbeat.store.scripts.script import send_all as send_all
 
 #: how many commits one call has at most: the server does nothing else meanwhile, for a millisecond or two
 CALL_COMMITS = 100
@@ -54,16 +50,11 @@ CALL_COMMITS = 100
 FETCH_BYTES = 8 * 1024 * 1024
 
 
-# fmt: off
 _FETCH_DUE = Script("fetch_due")
-_COMMIT_RUNS = Script(
-    "check_layout", "hold_lock", "entry_texts", "read_scores", "push_messages", "count_figures",
-    "run_records", "finish_run", "find_hold", "note_run", "commit_runs",
-)
-# fmt: on
-_RESERVE_RUNS = Script("check_layout", "hold_lock", "run_records", "find_hold", "reserve_runs")
+_COMMIT_RUNS = Script("commit_runs")
+_RESERVE_RUNS = Script("reserve_runs")
 _READ_HEAD = Script("read_head")
-_READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
+_READ_UPCOMING = Script("read_upcoming")
 
 
 class FetchKeys(NamedTuple):
@@ -142,47 +133,104 @@ _CLEAR = "clear"
 _ENDINGS = {Ending.UNSCHEDULE: "remove", Ending.DELETE: "delete"}
 
 
-def commit_runs(
-    client: Any,
+def commit_call(
     part: Keys,
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
     histories: Histories = NO_HISTORIES,
-    call: CallEach = Script.call_each,
-) -> Committed:
-    """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
-    requests = [
-        _commit_request(part, fence, commits[first : first + CALL_COMMITS], target, histories)
-        for first in range(0, len(commits), CALL_COMMITS)
-    ]
-    return committed_of(call(_COMMIT_RUNS, client, requests))
+) -> Call[Committed]:
+    """Return the call that records at most CALL_COMMITS rows and makes their pushes at ``target``.
 
-
-def commit_call(
-    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
-) -> tuple[Script, Request]:
-    """Return what ``commit_runs`` calls for ``commits``, which are at most CALL_COMMITS."""
-    return _COMMIT_RUNS, _commit_request(part, fence, commits, target, histories)
-
-
-def commit_command(
-    client: Any, part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
-) -> list[Any]:
-    """Return the words of the command that records ``commits``, which are at most CALL_COMMITS, on behalf of
-    ``client``.
+    Arguments:
+        histories: where records of runs go.
     """
-    return _COMMIT_RUNS.command(client, _commit_request(part, fence, commits, target, histories))
+    running: list[str] = []
+    recorded: list[str] = []
+    values: list[str | int] = []
+    queues: dict[str, int] = {}
+    rows = []
+    for commit in commits:  # a batch may have thousands: this is written for speed
+        due_entry, new_score, pushes, run = commit.due_entry, commit.new_score, commit.pushes, commit.run
+        row: dict[str, Any] = {"score": due_entry.score, "meta": digest_of(due_entry.meta or "")}
+        is_strict = commit.is_for_this_definition or bool(pushes) or new_score is Ending.DELETE
+        if isinstance(new_score, Ending):
+            beside = histories.keys_of(due_entry.key)
+            recorded += beside
+            if beside:
+                row["record"] = (histories.tells and "\n".join(commit.records)) or "gone"
+            new_score = _ENDINGS[new_score]
+        elif commit.records and histories.kept:
+            recorded.append(histories.keys_of(due_entry.key)[0])
+            row["record"] = "\n".join(commit.records)
+        row["new_score"], row["labels"] = new_score, commit.labels
+        if due_entry.type is not KeyType.HASH:
+            row["type"] = due_entry.type.value
+        if is_strict:
+            row["is_strict"] = True
+        if is_strict or commit.new_definition:
+            row["texts"] = digest_of(texts_of(due_entry))
+        if commit.new_meta:
+            row["new_meta"] = commit.new_meta
+        if commit.valid_until is not None:
+            row["valid_until"] = score_text(commit.valid_until)
+        if commit.counted:
+            row["counted"] = commit.counted
+        if commit.new_error is not None:
+            row["new_error"] = _CLEAR if commit.new_error is Clear.FIELD else commit.new_error
+        if commit.new_definition:
+            row["new_definition"] = commit.new_definition
+            if commit.new_policy is not None:
+                row["new_policy"] = _CLEAR if commit.new_policy is Clear.FIELD else commit.new_policy
+        if run is not None:
+            running.append(histories.running_of(due_entry.key))
+            row["task_id"], row["run"] = commit.task_id, _run_row(run, histories, is_sent=commit.is_published)
+        if pushes:
+            writes = []
+            for push in pushes:
+                writes.append(f"{push.command} {queues.setdefault(push.queue, len(queues) + 1)}")
+                values.append(push.value)
+            row["writes"] = " ".join(writes)
+        rows.append(row)
+    return _COMMIT_RUNS.call(
+        part,
+        fence=fence,
+        schedule=part.schedule,
+        deadlines=histories.deadlines,
+        events=histories.events,
+        figures=histories.figures,
+        expected=histories.expected,
+        entry_keys=[commit.due_entry.key for commit in commits],
+        running=running,
+        histories=recorded,
+        queues=list(queues),
+        server=target.server if queues else "",
+        home_db=target.home_db,
+        broker_db=target.broker_db,
+        kept=histories.kept,
+        tells=histories.tells,
+        rows=rows,
+        values=values,
+    ).reading(_committed_of)
 
 
-def committed_of(replies: Iterable[Sequence[Any]]) -> Committed:
-    """Return what became of commits, by the replies to the commands that have recorded them."""
-    return committed_as_one([_committed_of(*reply) for reply in replies])
+def _run_row(run: TrackedRun, histories: Histories, *, is_sent: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "due": run.due,
+        "overlap": run.overlap,
+        "limits": run.limits,
+        "queue_seconds": run.queue_seconds,
+        "held_score": run.held_score,
+    }
+    if is_sent:
+        row["overlap"] = PUBLISHED if run.overlap == "allow" else RESERVED
+    if run.held_records and histories.kept:
+        row["held_record"] = "\n".join(run.held_records)
+    return row
 
 
-def _committed_of(
-    status: str | bytes, is_moved: int, digits: str | bytes, reasons: Sequence[Any], unrecorded: str | bytes
-) -> Committed:
+def _committed_of(reply: Sequence[Any]) -> Committed:
+    status, is_moved, digits, reasons, unrecorded = reply
     told = map(text_of, reasons)
     results: list[Result] = [
         digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
@@ -191,108 +239,11 @@ def _committed_of(
     return Committed(lock_status_of(status), bool(is_moved), results, text_of(unrecorded))
 
 
-def _commit_request(
-    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
-) -> Request:
-    schedule_key = part.schedule
-    keys = [
-        *fence.keys(schedule_key),
-        histories.deadlines or schedule_key,
-        histories.events or schedule_key,
-        histories.figures or schedule_key,
-        histories.expected or schedule_key,
-    ]
-    running: list[str] = []
-    recorded: list[str] = []
-    decisions, forms, queues = _Numbers(), _Numbers(), _Numbers()
-    entries: list[str] = []
-    values: list[str | int] = []
-    for commit in commits:  # a batch may have thousands: this is written for speed
-        due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
-        new_error, new_policy, record = commit.new_error, commit.new_policy, ""
-        is_strict = commit.is_for_this_definition or bool(pushes)
-        if isinstance(new_score, Ending):
-            is_strict = is_strict or new_score is Ending.DELETE
-            beside = histories.keys_of(due_entry.key)
-            recorded += beside
-            new_score = _ENDINGS[new_score]
-            record = "" if not beside else (histories.tells and "\n".join(commit.records)) or "gone"
-        elif commit.records and histories.kept:
-            recorded.append(histories.keys_of(due_entry.key)[0])
-            record = "\n".join(commit.records)
-        run, overlap, limits, queue_seconds = commit.run, "", "", ""
-        writes: tuple[str, ...] = ()
-        if run is not None:
-            overlap = run.overlap
-            if commit.is_published:
-                overlap = PUBLISHED if overlap == "allow" else RESERVED
-            limits, queue_seconds = run.limits, score_text(run.queue_seconds)
-            running.append(histories.running_of(due_entry.key))
-            values.append(commit.task_id)
-        for push in pushes:
-            writes += push.command, queues[push.queue]
-            values.append(push.value)
-        form = forms[
-            "hash" if due_entry.type is KeyType.HASH else due_entry.type.value,
-            is_strict,
-            _CLEAR if new_error is Clear.FIELD else new_error,
-            commit.new_definition,
-            _CLEAR if new_policy is Clear.FIELD else new_policy,
-            writes,
-            overlap,
-            limits,
-            queue_seconds,
-        ]
-        is_compared = is_strict or commit.new_definition
-        entries += (
-            decisions[
-                form,
-                due_entry.score,
-                new_score,
-                due_entry.meta,
-                commit.new_meta,
-                record,
-                commit.valid_until,
-                run,
-                commit.counted,
-            ],
-            digest_of(texts_of(due_entry)) if is_compared else "",
-            commit.labels,
-        )
-        keys.append(due_entry.key)
-    where = [target.server if queues else "", target.home_db, target.broker_db]
-    counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
-    told = [histories.tells, *entries, *_decision_texts(decisions, histories), *_form_texts(forms), *values]
-    args = [*fence.args(), len(commits), *where, *counts, *told]
-    return Request([*keys, *running, *recorded, *queues], args, part)
-
-
-def _decision_texts(decisions: _Numbers, histories: Histories) -> list[str]:
-    """Return what the script reads of each decision: what was fetched, and what takes its place."""
-    texts: list[str] = []
-    for form, fetched_score, score, fetched_meta, new_meta, record, valid_until, run, counted in decisions:
-        until = "" if valid_until is None else score_text(valid_until)
-        texts += form, fetched_score, score, digest_of(fetched_meta or ""), new_meta or "", record, until
-        texts += _NO_RUN if run is None else _run_texts(run, histories)
-        texts.append(counted)
-    return texts
-
-
-def _form_texts(forms: _Numbers) -> list[str]:
-    """Return what the script reads of each form: what many entries have in common."""
-    texts: list[str] = []
-    for kind, is_strict, new_error, new_definition, new_policy, writes, *of_run in forms:
-        flag, queued = "1" if is_strict else "0", " ".join(writes)
-        texts += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, *of_run
-    return texts
-
-
 #: how long a reservation is kept that is neither published nor taken over, seconds
 RESERVED_SECONDS = 60.0
 
 
-def reserve_runs(
-    client: Any,
+def reserve_call(
     part: Keys,
     fence: Fence,
     runs: Sequence[tuple[str, str, TrackedRun]],
@@ -300,23 +251,33 @@ def reserve_runs(
     holds_seconds: float = 0.0,
     *,
     are_published: bool = False,
-) -> tuple[LockStatus, list[Reservation]]:
-    """Reserve runs that are about to be published; return what each may do. See ``reserve_runs.lua``.
+) -> Call[tuple[LockStatus, list[Reservation]]]:
+    """Return the call that reserves runs which are about to be published, and says what each may do.
 
     Arguments:
         runs: the key of the entry, the task id and the run.
         holds_seconds: for how long each holds other runs back unless it is noted as published.
         are_published: they were reserved, and have been published since.
     """
-    keys = [*fence.keys(part.schedule), histories.deadlines]
-    args = fence.args()
-    for key, task_id, run in runs:
-        keys.append(histories.running_of(key))
-        is_sent = are_published or run.overlap == "allow"
-        seconds = run.queue_seconds + 1 if is_sent else RESERVED_SECONDS
-        overlap = PUBLISHED if are_published else run.overlap
-        args += task_id, run.due, run.members, overlap, score_text(seconds), score_text(holds_seconds)
-    status, answers = _RESERVE_RUNS(client, keys, args, part)
+    rows = [
+        {
+            "task_id": task_id,
+            "due": run.due,
+            "members": run.members,
+            "overlap": PUBLISHED if are_published else run.overlap,
+            "seconds": run.queue_seconds + 1 if are_published or run.overlap == "allow" else RESERVED_SECONDS,
+            "holds_seconds": holds_seconds,
+        }
+        for _, task_id, run in runs
+    ]
+    running = [histories.running_of(key) for key, _, _ in runs]
+    return _RESERVE_RUNS.call(
+        part, fence=fence, deadlines=histories.deadlines, running=running, rows=rows
+    ).reading(_reserved_of)
+
+
+def _reserved_of(reply: Sequence[Any]) -> tuple[LockStatus, list[Reservation]]:
+    status, answers = reply
     return lock_status_of(status), [_reservation_of(text_of(answer)) for answer in answers]
 
 
@@ -328,78 +289,62 @@ def _reservation_of(answer: str) -> Reservation:
     return held_of(text) if kind == "held" else _RESERVED.get(kind, text)
 
 
-_NO_RUN = ("",) * 3
-
-
-def _run_texts(run: TrackedRun, histories: Histories) -> tuple[str, ...]:
-    held_record = "\n".join(run.held_records) if histories.kept else ""
-    return run.due, held_record, run.held_score
-
-
-class _Numbers(dict[Any, str]):
-    """The number of each value, as text, in the order in which they are first asked for."""
-
-    def __missing__(self, value: Any) -> str:
-        number = self[value] = str(len(self) + 1)
-        return number
-
-
-class Window(NamedTuple):
-    """What is looked at of that which falls due soon.
+class Found(NamedTuple):
+    """What falls due soon.
 
     Attributes:
+        now: the server's clock, UNIX seconds.
+        scores: of all members that were looked at from ``after`` on.
+        rows: usual entries; those that were asked for besides come first.
+    """
+
+    now: float
+    scores: list[str]
+    rows: list[DueEntry]
+
+
+def upcoming_call(
+    keys: Keys,
+    again: Sequence[str],
+    *,
+    seconds: float,
+    after: str = "",
+    offset: int = 0,
+    limit: int,
+    entry_bytes: int,
+) -> Call[Found]:
+    """Return the call that reads entries which fall due soon.
+
+    Arguments:
+        again: keys of entries that are looked at besides.
         seconds: how far ahead.
         after, offset: the score of the last entry that was looked at, and how many have it; '': begin now.
         limit: how many entries are looked at.
         entry_bytes: a larger one isn't read.
-        prefix: what every entry's key starts with.
     """
-
-    seconds: float
-    after: str
-    offset: int
-    limit: int
-    entry_bytes: int
-    prefix: str
-
-
-def read_upcoming(
-    client: Any, schedule_key: str, again: Sequence[str], window: Window
-) -> tuple[float, list[str], list[DueEntry]]:
-    """Look at entries that fall due soon; return the clock, their scores, and the usual ones.
-
-    Those under the keys ``again`` are looked at besides, and their scores aren't returned.
-    """
-    script, request = upcoming_call(schedule_key, again, window)
-    return upcoming_of(script(client, *request))
+    return _READ_UPCOMING.call(
+        keys,
+        again=again,
+        seconds=seconds,
+        after=after,
+        offset=offset,
+        limit=limit,
+        entry_bytes=entry_bytes,
+    ).reading(_found_of)
 
 
-def upcoming_call(schedule_key: str, again: Sequence[str], window: Window) -> tuple[Script, Request]:
-    """Return what ``read_upcoming`` calls."""
-    return _READ_UPCOMING, Request([schedule_key, *again], window)
-
-
-def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[DueEntry]]:
-    """Return what was read, by the reply to the command."""
+def _found_of(reply: Sequence[Any]) -> Found:
     now, scores, rows = reply
-    return float(now), [text_of(score) for score in scores], due_entries_of(rows)
+    return Found(float(now), [text_of(score) for score in scores], due_entries_of(rows))
 
 
-def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str) -> Head:
-    """Read the server's clock, and what comes first of entries, deadlines and stored messages.
-
-    Nothing is written.
+def head_call(schedule_key: str, deadlines_key: str, later_key: str) -> Call[Head]:
+    """Return the call that reads the server's clock, and what comes first of entries, deadlines and stored
+    messages. Nothing is written.
     """
-    script, request = head_call(schedule_key, deadlines_key, later_key)
-    return head_of(script(client, *request))
+    return _READ_HEAD.call(schedule=schedule_key, deadlines=deadlines_key, later=later_key).reading(_head_of)
 
 
-def head_call(schedule_key: str, deadlines_key: str, later_key: str) -> tuple[Script, Request]:
-    """Return what ``read_head`` calls."""
-    return _READ_HEAD, Request([schedule_key, deadlines_key, later_key], [])
-
-
-def head_of(reply: Sequence[Any]) -> Head:
-    """Return what was read, by the reply to the command."""
+def _head_of(reply: Sequence[Any]) -> Head:
     now, *heads = reply
     return Head(float(now), *(float(head) if head else None for head in heads))

@@ -1,71 +1,59 @@
 -- commit_runs: record what was decided about fetched entries, changing only what was read, and push the
 -- messages of the runs that are recorded: both or neither. A run that another one of its entry holds back isn't sent.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
--- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
--- KEYS[4] deadlines  zset of when beat must look at each run in progress (the schedule's key again when none is tracked)
--- KEYS[5] events     stream of what has happened (the schedule's key again when nobody is to be told)
--- KEYS[6] figures    hash of what was counted since it was last looked at
--- KEYS[7] expected   zset of the entries whose runs are tracked, by when one must have succeeded
--- KEYS[8..] entries  the entries' keys, and after them
--- KEYS[..] running   hashes of an entry's runs in progress, by task id: one for each entry whose run is tracked
--- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
---                    an entry that is removed three: everything that is kept beside it
--- KEYS[..] queues    the lists that messages are pushed to, in the broker's database
--- ARGV[1] token      the caller's token, '' when no lock is configured
--- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
--- ARGV[3] count      how many entries there are
--- ARGV[4] server     run id of the server that the messages are for; on another server nothing is pushed
--- ARGV[5] home_db    the schedule's database
--- ARGV[6] broker_db  the broker's database
--- ARGV[7] histories  how many histories there are
--- ARGV[8] kept       how many records of an entry are kept
--- ARGV[9] decided    how many decisions there are
--- ARGV[10] formed    how many forms there are
--- ARGV[11] tracked   how many entries' runs are tracked
--- ARGV[12] tells     the events that are told of, with spaces between: of run_sent and run_skipped; '' for none
--- ARGV[13..] three for each entry:
---   decision         which of the decisions, 1 for the first
---   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
---                    definition, policy and revision, NULs between. A long text, as this and fetched_meta, is '#' and
---                    its SHA-1
---   labels           the id of the labels under which its runs are counted
--- ARGV[..] eleven for each decision; entries that are due together share a few:
---   form             which of the forms, 1 for the first
---   fetched_score    the score that new_score replaces; another one now: that one stays
+-- Uses check_layout, hold_lock, entry_texts, read_scores, push_messages, count_figures, run_records, finish_run, find_hold, note_run
+-- KEYS schedule      zset of entry keys, scored by due time
+-- KEYS deadlines     zset of when beat must look at each run in progress
+-- KEYS events        stream of what has happened
+-- KEYS figures       hash of what was counted since it was last looked at
+-- KEYS expected      zset of the entries whose runs are tracked, by when one must have succeeded
+-- KEYS entry_keys[]  the entries' keys, one for each row
+-- KEYS running[]     hashes of an entry's runs in progress, by task id: one for each row with a run
+-- KEYS histories[]   lists of what became of an entry's runs, the newest first: one for each row with a record; for an
+--                    entry that leaves the schedule three: everything that is kept beside it
+-- KEYS queues[]      the lists that messages are pushed to, in the broker's database
+-- ARGV server        run id of the server that the messages are for; on another server nothing is pushed; '': there are
+--                    no messages
+-- ARGV home_db       the schedule's database
+-- ARGV broker_db     the broker's database
+-- ARGV kept          how many records of an entry are kept
+-- ARGV tells         the events that are told of, with spaces between: of run_sent and run_skipped; '' for none
+-- ARGV rows          what is recorded about each entry:
+--   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
+--   texts            what the entry was decided on: its definition, or if there are any, definition, policy and revision,
+--                    NULs between. A long text, as this and meta, is '#' and its SHA-1
+--   is_strict        with other texts now, leave the entry alone
+--   score            the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
---   fetched_meta     the meta that new_meta replaces ('' for none); another one now: that one stays
---   new_meta         '' to leave the meta
---   record           '' for none, else the members of a JSON object about the run, to which the time is added;
---                    of several objects each on a line of its own, the oldest first;
---                    with 'remove' and 'delete' anything but '': what is kept beside the entry goes, too
---   valid_until      '' for ever, else from when on an entry with writes is left alone, UNIX seconds
---   due              of a tracked run: when it is due, UNIX seconds
---   held_record      what record is when another run may hold it back and does; to its last line is added what became of it, and why
---   held_score       what new_score is then; the meta is left
+--   meta             the meta that new_meta replaces ('' for none); another one now: that one stays
+--   new_meta         nil leaves the meta
+--   record           members of a JSON object about the run, to which the time is added; of several objects each on a
+--                    line of its own, the oldest first; with 'remove' and 'delete' any: what is kept beside the entry goes
+--   valid_until      from when on a row with writes leaves the entry alone, UNIX seconds
+--   labels           the id of the labels under which its run is counted
 --   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
---                    'unsent' or 'skipped/late=3', each after a space; '' for nothing
--- ARGV[..] nine for each form; most decisions share one:
---   type             the key's type when it was fetched; anything else now: leave the entry alone
---   is_strict        1: with other texts now, leave the entry alone
---   new_error        '' to leave it, 'clear' to remove it, else JSON. It tells of the run at fetched_score: with
---                    another score now, the entry was given another time or fetched by another beat, and its
---                    error is left as it is
---   new_definition   '' to leave the definition and the policy; with other texts now these two stay
---   new_policy       with a new_definition '' to leave the policy, 'clear' to remove it, else JSON
---   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or
---                    'pexpire' of milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If
---                    there are any, an entry is left alone if anything about it has changed since its fetch, or if
---                    with a lock it isn't due yet
---   overlap          '' for a run that isn't tracked; 'dropped' for one that has waited and isn't sent; 'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while
---                    another run of its entry is in progress, and in the other two cases it waits, if none does, with
---                    'replace' for one that is to be terminated; 'published': it has been sent already; 'reserved': likewise,
---                    and reserve_runs has noted it before
---   limits           of tracked runs: members of their records besides state, due and when it was sent, each after a comma
---   queue_seconds    how long they may wait on their queue
--- ARGV[..] values    for each entry whose run is tracked, its task id, and one for each write of each entry, in their
---                    order: the message, or the milliseconds
+--                    'unsent' or 'skipped/late=3', each after a space
+--   new_error        'clear' removes it, nil leaves it, else JSON. It tells of the run at score: with another score now,
+--                    the entry was given another time or fetched by another beat, and its error is left as it is
+--   new_definition   nil leaves the definition and the policy; with other texts now these two stay
+--   new_policy       with a new_definition: nil leaves the policy, 'clear' removes it, else JSON
+--   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or 'pexpire' of
+--                    milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If there are any, an
+--                    entry is left alone if anything about it has changed since it was fetched, or if with a lock it
+--                    isn't due yet
+--   task_id          of the run that is tracked
+--   run              the run that is tracked:
+--     due            when it is due, UNIX seconds
+--     overlap        'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while another run of its entry is in
+--                    progress, and in the other two cases it waits, if none does, with 'replace' for one that is to be
+--                    terminated; 'dropped': it has waited and isn't sent; 'published': it has been sent already;
+--                    'reserved': likewise, and reserve_runs has noted it before
+--     limits         members of its record besides state, due and when it was sent, each after a comma
+--     queue_seconds  how long it may wait on its queue
+--     held_record    what record is when another run may hold it back and does; to its last line is added what became of
+--                    it, and why
+--     held_score     what new_score is then; the meta is left
+-- BYTES values       one for each write, in the order of the rows: the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, reasons, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -76,12 +64,6 @@
 --             read (and it was left alone), 3 when another run has held it back (and that is recorded)
 --   reasons   for each 2 the server's error, for each 3 the members that were added to its record
 --   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
-local schedule, lock, mark, deadlines, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local figures, expected = KEYS[6], KEYS[7]
-local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
-local decided, formed, tracked, tells = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
-
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
 
@@ -94,110 +76,87 @@ end
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
--- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 13 + 3 * count + 11 * decided
-for number = 1, formed do
-  local kind, is_strict, new_error, new_definition, new_policy, writes, overlap, limits, queue_seconds = unpack(ARGV, place, place + 8)
-  local deadline = queue_seconds ~= '' and later(now, queue_seconds + 1)
-  local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
-  local form = {
-    overlap = overlap, is_deciding = is_deciding, limits = limits, deadline = deadline,
-    max_seconds = string.match(limits, '"max":([%d.]+)'),
-    kind = kind, is_strict = is_strict == '1', writes = {},
-    new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
-  }
-  for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
-    form.writes[#form.writes + 1] = {command = command, queue = KEYS[7 + count + tracked + histories + tonumber(queue)]}
+local writes_of = {}  -- as most rows have the same
+local function read_writes(text)
+  if not writes_of[text] then
+    local writes = {}
+    for command, queue in string.gmatch(text, '(%l+) (%d+)') do
+      writes[#writes + 1] = {command = command, queue = queues[tonumber(queue)]}
+    end
+    writes_of[text] = writes
   end
-  form.is_pushing = #form.writes > 0
-  forms[tostring(number)], place = form, place + 9
-end
-local next_running, next_history, next_value = 8 + count, 8 + count + tracked, place
-place = 13 + 3 * count
-for number = 1, decided do
-  local form, fetched_score, new_score, fetched_meta, new_meta, record, valid_until, due, held_record, held_score, counted = unpack(ARGV, place, place + 10)
-  local is_end = new_score == 'remove' or new_score == 'delete'
-  local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
-  local run = due ~= '' and '"due":"' .. due .. '"' .. forms[form].limits .. ',"next":"' .. new_score .. '"'
-  decisions[tostring(number)] = {
-    form = forms[form], fetched_score = fetched_score, new_score = new_score, fetched_meta = fetched_meta,
-    new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
-    histories = record == '' and 0 or is_end and 3 or 1, is_late = is_late,
-    expected_at = due ~= '' and expected_at(now, due, due, new_score, forms[form].max_seconds),
-    due = due, run = run, held_record = held_record, held_score = held_score, counted = counted,
-  }
-  place = place + 11
+  return writes_of[text]
 end
 
--- 1. compare: which decisions are still about what stands there
-local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 8, 7 + count)})
-for i = 8, 7 + count do
-  local key, at = KEYS[i], 13 + (i - 8) * 3
-  local decision, texts, labels = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  decision = decisions[decision]
-  local form, fetched_meta, new_meta = decision.form, decision.fetched_meta, decision.new_meta
+-- 1. compare: which rows are still about what stands there
+local entries, scores, count = {}, read_scores(schedule, entry_keys), #rows
+local next_running, next_history, next_value = 1, 1, 1
+for i, row in ipairs(rows) do
+  local key, kind, new_meta, run = entry_keys[i], row.type or 'hash', row.new_meta, row.run
+  local writes = read_writes(row.writes or '')
+  local overlap = run and run.overlap
+  local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
+  row.is_end = row.new_score == 'remove' or row.new_score == 'delete'
 
   -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
   local is_unchanged, has_meta, found = true, false, {}
-  if form.kind == 'hash' and form.is_strict then
+  if kind == 'hash' and row.is_strict then
     found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
-    is_unchanged = not found.err and match_text(texts_of(found), texts)
+    is_unchanged = not found.err and match_text(texts_of(found), row.texts)
       and (found[1] or redis.call('TYPE', key).ok == 'hash')
-    has_meta = is_unchanged and match_text(found[5] or '', fetched_meta)
+    has_meta = is_unchanged and match_text(found[5] or '', row.meta)
   else
-    is_unchanged = redis.call('TYPE', key).ok == form.kind
+    is_unchanged = redis.call('TYPE', key).ok == kind
     -- the texts aren't read unless they are compared, as they may be very large
-    if is_unchanged and form.kind == 'hash' and new_meta then
+    if is_unchanged and kind == 'hash' and new_meta then
       found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
-      has_meta = match_text(found[5] or '', fetched_meta)
-    elseif is_unchanged and form.kind == 'hash' then
+      has_meta = match_text(found[5] or '', row.meta)
+    elseif is_unchanged and kind == 'hash' then
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 7] == decision.fetched_score
-  if form.is_pushing then
+  local has_score = is_unchanged and scores[i] == row.score
+  if #writes > 0 then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
-    local is_due = token == '' or tonumber(decision.fetched_score) <= tonumber(now)
-    is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not decision.is_late
-  end
-  local task_id, running = false, false
-  if form.overlap ~= '' then
-    task_id, running = ARGV[next_value], KEYS[next_running]
-    next_value, next_running = next_value + 1, next_running + 1
+    local is_due = token == '' or tonumber(row.score) <= tonumber(now)
+    local is_late = row.valid_until and tonumber(row.valid_until) <= tonumber(now)
+    is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not is_late
   end
   local entry = {
-    key = key, decision = decision, found = found, first = next_value, history = next_history,
-    new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
-    writes = is_unchanged and form.writes or {}, task_id = task_id, running = running, labels = labels,
+    key = key, row = row, found = found, first = next_value, history = next_history,
+    new_score = is_unchanged and has_score and row.new_score, new_meta = is_unchanged and has_meta and new_meta,
+    writes = is_unchanged and writes or {}, task_id = row.task_id, overlap = overlap,
   }
-  if decision.run then
-    entry.members = '"labels":"' .. labels .. '",' .. decision.run
+  if run then
+    entry.running, entry.due, next_running = running[next_running], run.due, next_running + 1
+    entry.deadline = later(now, run.queue_seconds + 1)
+    entry.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. row.new_score .. '"'
     -- with at_most_once its message leaves after this, if at all
-    local holds = form.is_deciding and not form.is_pushing and '"holds":"0",' or ''
+    local holds = is_deciding and #writes == 0 and '"holds":"0",' or ''
     entry.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. entry.members .. '}'
   end
-  entries[i - 7] = entry
-  if form.is_deciding and entry.new_score then
-    local due, overlap = decision.due, form.overlap
-    local run = {task_id = task_id, due = due, overlap = overlap}
-    local is_known, held = pcall(find_hold, deadlines, running, run, now)
+  entries[i] = entry
+  if is_deciding and entry.new_score then
+    local asked = {task_id = row.task_id, due = run.due, overlap = overlap}
+    local is_known, held = pcall(find_hold, deadlines, entry.running, asked, now)
     if is_known and not held then  -- noted now, as what can't be noted must not be sent
-      is_known, held = pcall(redis.call, 'HSET', running, task_id, entry.text)
+      is_known, held = pcall(redis.call, 'HSET', entry.running, row.task_id, entry.text)
       entry.is_noted, held = is_known, not is_known and held
     end
     if not is_known then
-      entry.refusal, entry.new_score, entry.new_meta, entry.writes = refusal_of(running, held), false, false, {}
+      entry.refusal, entry.new_score, entry.new_meta, entry.writes = refusal_of(entry.running, held), false, false, {}
     elseif held then
-      entry.held, entry.new_score, entry.new_meta, entry.writes = held, decision.held_score, false, {}
+      entry.held, entry.new_score, entry.new_meta, entry.writes = held, run.held_score, false, {}
     end
   end
-  next_history, next_value = next_history + decision.histories, next_value + #form.writes
+  next_history = next_history + (row.record and (row.is_end and 3 or 1) or 0)
+  next_value = next_value + #writes
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
 local function take_back(entry)
   if entry.is_noted then redis.pcall('HDEL', entry.running, entry.task_id) end
-  if entry.new_score then redis.pcall('ZADD', schedule, entry.decision.fetched_score, entry.key) end
+  if entry.new_score then redis.pcall('ZADD', schedule, entry.row.score, entry.key) end
   local meta, meta_sha1 = entry.found[5], entry.found[6]
   for field, before in pairs(entry.new_meta and {meta = meta or false, meta_sha1 = meta_sha1 or false} or {}) do
     if before then
@@ -216,7 +175,7 @@ local is_recorded, problem = pcall(function()
     local meta, new_score = entry.new_meta, entry.new_score
     if meta then redis.call('HSET', entry.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
     recorded = i
-    if new_score and entry.decision.is_end and not entry.held then
+    if new_score and entry.row.is_end and not entry.held then
       ended[#ended + 1] = entry.key
     elseif new_score then
       local length = #new_scores
@@ -235,7 +194,7 @@ if not is_recorded then
 end
 
 -- 3. push
-local refusals = push_messages(entries, home_db, broker_db)
+local refusals = push_messages(entries, values, home_db, broker_db)
 
 -- 4. the rest
 local looked_at, expecting = {}, {}
@@ -289,62 +248,60 @@ local function tell_of(key, record)
   end
 end
 
-local function finish(entry, texts)
-  local key, new_score, decision = entry.key, entry.new_score, entry.decision
-  local form, lease, record = decision.form, entry.found[4], decision.record
+local function finish(entry)
+  local key, new_score, row, overlap = entry.key, entry.new_score, entry.row, entry.overlap
+  local lease, record, new_error = entry.found[4], row.record, not row.type and row.new_error
   if entry.held then
-    if decision.held_record ~= '' then
-      local held_record = decision.held_record .. ',' .. entry.held
-      add_records(KEYS[entry.history], held_record)
+    if row.run.held_record then
+      local held_record = row.run.held_record .. ',' .. entry.held
+      add_records(histories[entry.history], held_record)
       if tells ~= '' then tell_of(key, held_record) end
     end
-  elseif new_score and form.overlap == 'allow' and not lease then  -- as most
+  elseif new_score and overlap == 'allow' and not lease then  -- as most
     local reply = redis.pcall('HSET', entry.running, entry.task_id, entry.text)
     if type(reply) == 'table' then
       unrecorded = reply.err
     else
       local length = #looked_at
-      looked_at[length + 1], looked_at[length + 2] = form.deadline, entry.task_id .. '\0' .. entry.running
+      looked_at[length + 1], looked_at[length + 2] = entry.deadline, entry.task_id .. '\0' .. entry.running
     end
-  elseif entry.task_id and (new_score or form.overlap == 'published' or form.overlap == 'reserved') then
-    entry.overlap = form.overlap
+  elseif overlap and (new_score or overlap == 'published' or overlap == 'reserved') then
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
-    entry.due = decision.due
     local is_noted, member, ended = pcall(note_run, deadlines, entry, now)
     if not is_noted then
       unrecorded = text_of_error(member)
     elseif member then
-      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = form.deadline, member
+      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = entry.deadline, member
     elseif ended then
-      record = with_members(record, ended)
+      record = record and with_members(record, ended)
     end
   end
   if new_score == 'delete' then
     redis.call('DEL', key)
-  elseif new_score and form.new_error == 'clear' then
+  elseif new_score and new_error == 'clear' then
     redis.call('HDEL', key, 'error')
-  elseif new_score and form.new_error ~= '' then
-    redis.call('HSET', key, 'error', form.new_error)
+  elseif new_score and new_error then
+    redis.call('HSET', key, 'error', new_error)
   end
-  if new_score and form.new_definition ~= '' and not entry.held then
+  if new_score and row.new_definition and not entry.held then
     local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
-    if match_text(texts_of(found), texts) then
-      redis.call('HSET', key, 'definition', form.new_definition)
-      if form.new_policy == 'clear' then
+    if match_text(texts_of(found), row.texts) then
+      redis.call('HSET', key, 'definition', row.new_definition)
+      if row.new_policy == 'clear' then
         redis.call('HDEL', key, 'policy')
-      elseif form.new_policy ~= '' then
-        redis.call('HSET', key, 'policy', form.new_policy)
+      elseif row.new_policy then
+        redis.call('HSET', key, 'policy', row.new_policy)
       end
     end
   end
-  if decision.histories > 0 and (new_score or entry.new_meta) and not entry.held then
+  if record and (new_score or entry.new_meta) and not entry.held then
     if tells ~= '' then tell_of(key, record) end
-    if decision.is_end then
-      redis.pcall('DEL', unpack(KEYS, entry.history, entry.history + 2))
+    if row.is_end then
+      redis.pcall('DEL', unpack(histories, entry.history, entry.history + 2))
     elseif entry.is_released then
-      add_released(KEYS[entry.history], decision.due, record)
+      add_released(histories[entry.history], entry.due, record)
     else
-      add_records(KEYS[entry.history], record)
+      add_records(histories[entry.history], record)
     end
   end
   if lease and new_score and new_score ~= 'delete' then
@@ -376,11 +333,11 @@ end
 
 local function count_held(entry, labels)
   if string.find(entry.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
-  count_words(labels, entry.decision.counted)
+  count_words(labels, entry.row.counted)
 end
 
 local function count_run(entry, labels)
-  local counted = entry.decision.counted
+  local counted = entry.row.counted
   local due = tonumber(counted)  -- there are no other words, as with most
   if not due then
     due = tonumber(string.match(counted, '^%S+'))
@@ -393,8 +350,12 @@ local function count_run(entry, labels)
   elseif late then  -- somebody made it due
     add_amount(labels, 'sent', 1)
   end
-  if entry.task_id and entry.decision.form.overlap ~= 'dropped' then
-    expecting[#expecting + 1], expecting[#expecting + 2] = entry.decision.expected_at, entry.running
+  local run = entry.row.run
+  if run and entry.overlap ~= 'dropped' then
+    local max_seconds = string.match(run.limits, '"max":([%d.]+)')
+    local length = #expecting
+    expecting[length + 1] = expected_at(now, run.due, run.due, entry.row.new_score, max_seconds)
+    expecting[length + 2] = entry.running
   end
 end
 
@@ -419,10 +380,10 @@ local function finish_others()
     if refusal then
       take_back(entry)
     else
-      finish(entry, ARGV[11 + 3 * done])
-      if entry.decision.counted ~= '' and entry.new_score then
+      finish(entry)
+      if entry.row.counted and entry.new_score then
         local count_it = entry.held and count_held or count_run
-        count_it(entry, entry.labels)
+        count_it(entry, entry.row.labels)
       end
     end
   end

@@ -1,9 +1,9 @@
--- push_messages(entries, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
+-- push_messages(entries, values, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
 -- none, and those to one queue in the order of the entries; not a script of its own, but put in front of the one that
 -- needs it.
--- entries have each writes, a list of {command, queue}, and first: where their values are in ARGV, one for each.
+-- entries have each writes, a list of {command, queue}, and first: where their values are, one for each.
 -- Returns for each entry whose writes were refused, by its place, the server's error.
-local function push_messages(entries, home_db, broker_db)
+local function push_messages(entries, values, home_db, broker_db)
   local refusals, queues, waiting = {}, {}, {}
   local function push_waiting()  -- what goes to one queue in few calls, as each costs as much as ten more values
     for _, queue in ipairs(queues) do
@@ -19,7 +19,7 @@ local function push_messages(entries, home_db, broker_db)
   local function push_all(writes, first)
     local done = {}
     for place, write in ipairs(writes) do
-      local reply = redis.pcall(write.command == 'lpush' and 'LPUSH' or 'PEXPIRE', write.queue, ARGV[first + place - 1])
+      local reply = redis.pcall(write.command == 'lpush' and 'LPUSH' or 'PEXPIRE', write.queue, values[first + place - 1])
       if type(reply) == 'table' then
         for _, pushed in ipairs(done) do redis.pcall('LPOP', pushed) end
         return reply.err
@@ -41,7 +41,7 @@ local function push_messages(entries, home_db, broker_db)
         queues[#queues + 1], waiting[queue] = queue, those
       end
       local count = #those.places + 1
-      those.messages[count], those.places[count] = ARGV[entry.first], place
+      those.messages[count], those.places[count] = values[entry.first], place
     elseif #writes > 0 then
       push_waiting()
       refusals[place] = push_all(writes, entry.first)

@@ -1,16 +1,14 @@
 -- read_head: return the server's clock, and when the first entry is due, or a run must be looked at; nothing is written.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2] deadlines  zset of when beat must look at each run in progress
--- KEYS[3] later      zset of stored messages, scored by when they are to be sent
+-- KEYS schedule   zset of entry keys, scored by due time
+-- KEYS deadlines  zset of when beat must look at each run in progress
+-- KEYS later      zset of stored messages, scored by when they are to be sent
 --
 -- Returns {now, head, deadline, later_head}
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   head      the lowest score in the schedule that isn't negative, a string, '' for none
 --   deadline  the lowest score in deadlines, a string, '' for none
 --   later_head  the lowest score in later, a string, '' for none
-local schedule, deadlines, later = KEYS[1], KEYS[2], KEYS[3]
-
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local head = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

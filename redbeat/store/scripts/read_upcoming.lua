@@ -1,24 +1,21 @@
 -- read_upcoming: read usual entries that fall due soon, the earliest first; nothing is written.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2..] entries  keys of entries that are read besides, if they fall due in that time
--- ARGV[1] seconds    how far to look ahead
--- ARGV[2] after      score to begin at; '' or a time that is over: the time now
--- ARGV[3] offset     how many members with that score or a higher one to leave out, if it isn't over
--- ARGV[4] limit      how many members to look at
--- ARGV[5] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
--- ARGV[6] prefix     what every entry's key starts with
+-- Uses entry_texts, measure_entry, read_scores
+-- KEYS schedule      zset of entry keys, scored by due time
+-- KEYS again[]       keys of entries that are read besides, if they fall due in that time
+-- ARGV seconds       how far to look ahead
+-- ARGV after         score to begin at; '' or a time that is over: the time now
+-- ARGV offset        how many members with that score or a higher one to leave out, if it isn't over
+-- ARGV limit         how many members to look at
+-- ARGV entry_bytes   an entry whose definition, meta and policy have more bytes isn't read
+-- ARGV prefix        what every entry's key starts with
 -- Reads the entries' hashes, whose keys are in the zset. An entry that has failed, was asked for, is hidden by another
 -- beat, has a revision, or whose bare name is in the zset, too, is left out, as are members that aren't hashes.
 --
 -- Returns {now, scores, rows}
 --   now     the server's clock, UNIX seconds with microseconds, a string
 --   scores  of all members that were looked at from 'after' on, in order
---   rows    as of fetch_due, of those that were read; those of KEYS first
-local schedule = KEYS[1]
-local seconds, after, offset, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local entry_bytes, prefix = tonumber(ARGV[5]), ARGV[6]
-
+--   rows    as of fetch_due, of those that were read; those of again first
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local last = string.format('%.6f', tonumber(now) + seconds)
@@ -45,12 +42,10 @@ local function add_row(key, nominal)
 end
 
 local wanted, names = {}, {}
-local again = read_scores(schedule, {unpack(KEYS, 2)})
-for i = 2, #KEYS do
-  local nominal = tonumber(again[i - 1] or '')
-  if nominal and nominal > tonumber(now) and nominal <= tonumber(last) then
-    wanted[#wanted + 1] = {KEYS[i], again[i - 1]}
-  end
+local scores_again = read_scores(schedule, again)
+for i, key in ipairs(again) do
+  local nominal = tonumber(scores_again[i] or '')
+  if nominal and nominal > tonumber(now) and nominal <= tonumber(last) then wanted[#wanted + 1] = {key, scores_again[i]} end
 end
 for i = 1, #due, 2 do wanted[#wanted + 1] = {due[i], due[i + 1]} end
 for i, one in ipairs(wanted) do names[i] = string.sub(one[1], #prefix + 1) end

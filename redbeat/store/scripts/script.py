@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoPermissionError, NoScriptError
@@ -175,69 +175,6 @@ class Script:
             args[name] = len(values[name])
         return Call(self, keys, args or None, values[header.texts] if header.texts else (), within)
 
-    # the rest is for the scripts whose headers still have places instead of names
-
-    def __call__(
-        self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
-    ) -> Any:
-        return Call(self, keys, None, args, within).send(client)
-
-    def command(self, client: Any, request: Request) -> list[Any]:
-        """Return the words of the command for ``request``, for a server that knows the script.
-
-        Arguments:
-            client: the one on whose behalf they are sent.
-        """
-        return Call(self, request.keys, None, request.args, request.within).words(client)
-
-    def call_each(
-        self, client: Any, requests: Sequence[Request], call: Callable[[Request], Any] | None = None
-    ) -> list[Any]:
-        """Return what the script returns for each of ``requests``, one after the other.
-
-        Arguments:
-            call: calls it for one; None: by ``client``.
-        """
-        return [*map(call, requests)] if call else [self(client, *request) for request in requests]
-
-    def call_all(
-        self,
-        client: Any,
-        requests: Sequence[Request],
-        wait: Sequence[Any] = (),
-        call: Callable[[Request], Any] | None = None,
-    ) -> tuple[list[Any], Any]:
-        """Return what the script returns for each of ``requests``, and what the command ``wait`` does after
-        them, on the same connection.
-
-        One round trip. ``wait``'s reply may be an exception. It is None when a script had to be asked for
-        again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
-        ``call`` is as in :meth:`call_each`.
-        """
-        pipeline = client.pipeline(transaction=False)
-        for request in requests:
-            pipeline.evalsha(*self.command(client, request)[1:])
-        if wait:
-            pipeline.execute_command(*wait)
-        replies = pipeline.execute(raise_on_error=False)
-        waited = replies.pop() if wait else None
-        failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
-        for place in failed:
-            [replies[place]] = self.call_each(client, [requests[place]], call)
-        return replies, None if failed else waited
-
-
-class Request(NamedTuple):
-    """KEYS and ARGV of one call.
-
-    Attributes:
-        within: the part of the schedule that a script writes to; None: it checks no layout.
-    """
-
-    keys: Sequence[str]
-    args: Sequence[Any]
-    within: Keys | None = None
-
 
 def as_row(**fields: Any) -> dict[str, Any]:
     """Return a row of an argument without the fields that are None, which are nil in Lua then."""
@@ -326,6 +263,33 @@ class Call(Generic[Reply]):
             values.append(_json_of(self.args))
         values += _encoded([*self.texts, *guards])
         return ["EVALSHA", self.script.sha1, len(keys), *values]
+
+
+def send_all(
+    client: Any,
+    calls: Sequence[Call[Any]],
+    wait: Sequence[Any] = (),
+    send: Callable[[Call[Any]], Any] | None = None,
+) -> tuple[list[Any], Any]:
+    """Return the reply to each call, and what the command ``wait`` does after them, on the same connection.
+
+    One round trip. ``wait``'s reply may be an exception. It is None when a call had to be sent again, alone:
+    one that was refused, or whose script isn't known to the server yet.
+
+    Arguments:
+        send: sends one call alone; None: by ``client``.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.evalsha(*call.words(client)[1:])
+    if wait:
+        pipeline.execute_command(*wait)
+    replies = pipeline.execute(raise_on_error=False)
+    waited = replies.pop() if wait else None
+    failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
+    for place in failed:
+        replies[place] = send(calls[place]) if send else calls[place].send(client)
+    return replies, None if failed else waited
 
 
 @cache

@@ -19,7 +19,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
 from redbeat.store.records import Clear, Commit, DueEntry, Fence
-from redbeat.store.scripts import commit_runs
+from redbeat.store.scripts import commit_call
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience
@@ -269,7 +269,7 @@ def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, c
     )
     client.hset("redbeat:entry", changed, "another")
     before = client.hgetall("redbeat:entry")
-    assert commit_runs(client, Keys(), Fence(), [ended]).results == [True]  # the run is recorded
+    assert commit_call(Keys(), Fence(), [ended]).run(client).results == [True]  # the run is recorded
     digest = hashlib.sha1(b"m").hexdigest()
     assert client.hgetall("redbeat:entry") == {**before, "meta": "m", "meta_sha1": digest}
     assert client.zscore(SCHEDULE, "redbeat:entry") == 4e9

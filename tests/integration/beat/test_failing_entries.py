@@ -163,7 +163,7 @@ def test_server_that_refuses_the_login_fails_no_entry(
     names = write_burst(client, 20)
     with monkeypatch.context() as patched:
         patched.setattr(Store, "commit_runs", refuse)
-        patched.setattr(Store, "commit_command", refuse)
+        patched.setattr(Store, "commit_call", refuse)
         with pytest.raises(StoreRefused):
             scheduler.tick()
     assert len(asked) <= 2, "no row is asked for alone"

@@ -375,7 +375,7 @@ class Scripts:
         commit = Commit(due_entry, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]
         target = Target(self._run_id, database, database)
-        return lua.commit_runs(client, KEYS, fence, [commit], target).status
+        return lua.commit_call(KEYS, fence, [commit], target).run(client).status
 
 
 def _number_of(token: str | None) -> int:

@@ -67,9 +67,8 @@ def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> 
 
 def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
     client = Client(["ok", 0, "1", [], ""])
-    lua.commit_runs(
-        client, Keys(), records.Fence(), [records.Commit(records.DueEntry("k\udcff", "1", "{}"), "2")]
-    )
+    commits = [records.Commit(records.DueEntry("k\udcff", "1", "{}"), "2")]
+    lua.commit_call(Keys(), records.Fence(), commits).run(client)
     assert b"k\xff" in client.sent[-1]
 
 
