@@ -36,6 +36,7 @@ class Batch:
             without being fetched again at once.
         is_cut: some entries are still due.
         is_from_templates: all messages were made from templates.
+        is_pushed: its messages leave in the step that records them, so what is out of date is refused.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and are not any
             more, or a slot of a cluster is being moved.
         is_out: its shard has failed; nothing more is done with it.
@@ -62,6 +63,7 @@ class Batch:
     behind: list[DueEntry] = field(default_factory=list)
     is_cut: bool = False
     is_from_templates: bool = True
+    is_pushed: bool = False
     is_in_doubt: bool = False
     is_out: bool = False
     is_trying: bool = False

@@ -88,6 +88,7 @@ class Deliverer:
             context.encoder.begin()
             sink = self._choose_sink(batches)
             for number, batch in enumerate(batches):
+                batch.is_pushed = self._target is not None
                 if number and self._is_ending():
                     batch.leave(batch.fetched.rows)
                 else:

@@ -294,7 +294,8 @@ class Shard:
             self._fetcher.close()
         has_settled = self._supervision.settle(fetched, batch.fence)
         if fetched.rows:
-            self._fetcher.may_ask_ahead = batch.is_from_templates and is_ahead_wanted
+            is_ahead_safe = batch.is_pushed and batch.is_from_templates
+            self._fetcher.may_ask_ahead = is_ahead_safe and is_ahead_wanted
         if self._broker.is_away:
             return BROKER_RETRY_SECONDS
         next_scores = batch.next_scores()

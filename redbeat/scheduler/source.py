@@ -28,7 +28,8 @@ class Fetcher:
 
     Attributes:
         fetched_at: when the last fetch was made, at the latest; monotonic.
-        may_ask_ahead: all messages of the last batch were compiled, so that it pays.
+        may_ask_ahead: all messages of the last batch were made from templates, so it pays; and the recording
+            script has pushed them. Another sink would publish what has changed since it was asked for.
     """
 
     def __init__(self, store: Store, suspects: Suspects) -> None:
@@ -83,7 +84,7 @@ class Fetcher:
         return self._suspects.seconds_left() if self._left_behind else None
 
     def _ask_ahead(self, fence: Fence, fetched: Fetched) -> None:
-        if self.may_ask_ahead and fetched.has_more and not self._left_behind:
+        if self.may_ask_ahead and fetched.has_more and fetched.rows and not self._left_behind:
             self._ahead = self._store.fetch_ahead(fence, self._store.config.batch_size, fetched.rows)
 
     def _read_ahead(self, fence: Fence) -> Fetched | None:

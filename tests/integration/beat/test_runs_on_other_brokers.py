@@ -292,6 +292,20 @@ def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     assert client.exists(RUNNING, DEADLINES) == 0
 
 
+def test_entries_of_a_backlog_that_are_put_off_between_two_ticks_are_not_sent(
+    make_scheduler: MakeScheduler, other: Server, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler(broker_url=other.url(0), redbeat_batch_size=2)
+    names = write_burst(client, 8)
+    for _ in range(2):
+        scheduler.tick()
+    for name in names[4:]:
+        client.zadd(SCHEDULE, {f"redbeat:{name}": server_now(client) + 3600})
+    for _ in range(4):
+        scheduler.tick()
+    assert names_of(take_messages(scheduler.app)) == names[:4]
+
+
 def test_at_most_once_runs_that_are_held_are_not_sent_after_many_that_are(
     make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis
 ) -> None:
