@@ -151,6 +151,25 @@ def kill(
             scheduler.tick()
 
 
+def test_runs_that_were_published_are_recorded_as_a_tick_is_ended_before_that(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = write_burst(client, 3)
+
+    def end(*_: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Executor, "submit", end)
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+    sent = names_of(take_messages(app))
+    assert sent == names
+    assert all(score_of(client, name) > server_now(client) for name in names)
+    scheduler.tick()
+    assert take_messages(app) == []
+
+
 def make_due(client: redis.Redis) -> float:
     """Let another run of the entry be due; return since when it is."""
     due = round(server_now(client) - 1, 6)
