@@ -95,7 +95,8 @@ class Batch:
             self.ready += [Reschedule(row, Commit(row, row.next_score or row.nominal)) for row in rows]
 
     def publish(self, send: Send) -> None:
-        """Note that the message of a run has been sent: the run may be recorded now."""
+        """Note that the message of a run has been sent: the run may be recorded now, and pushes nothing."""
+        send.pushes = ()
         if send.span is not None:
             send.span.note_sent()
         send.commit.is_published = True

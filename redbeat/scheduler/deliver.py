@@ -369,16 +369,16 @@ class Deliverer:
 
     def _fail(self, batch: Batch, exc: BaseException) -> None:
         """Do no more with a batch; raise its error unless other shards can go on."""
-        self._record_published([batch], exc)
         with batch.apart():
-            raise exc
+            raise exc  # if it ends the tick, what was sent is recorded when the sink knows what has arrived
+        self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
         """Record as sent what was sent, as the tick ends with an error."""
         sink.end_early()
         if self._executor is not None:
             self._executor.close()
-        self._record_published([batch for batch in batches if not batch.is_out], cause)
+        self._record_published(batches, cause)
         for batch in batches:
             if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:
                 self._context.reports.tell_of_all(batch.prepared)  # the server goes on with them
@@ -391,7 +391,8 @@ class Deliverer:
         recordings = []
         for batch in batches:
             done = {id(commit) for commit in batch.recorded}
-            commits = [send.commit for send in batch.published if id(send.commit) not in done]
+            published, batch.published = batch.published, []
+            commits = [send.commit for send in published if id(send.commit) not in done]
             # its node was waited for, and other shards wait meanwhile
             is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
             if commits and not is_hopeless:

@@ -11,6 +11,7 @@ Invariant: a message that was sent is recorded, or its entry stays due with the 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -204,7 +205,8 @@ class PipelineSink(ScriptSink):
 class ProducerSink:
     """Messages are published one by one; on RabbitMQ several are unconfirmed at a time."""
 
-    chunk_size = 100
+    #: the whole batch: where one run ends the connection, those that are like it go last
+    chunk_size = sys.maxsize
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -371,7 +373,6 @@ def make(
         [draft] = send.pushes
         declared = [one.entity for one in template.declarations]
         broker.publish_draft(str(draft.value), declared)
-    send.pushes = ()
     return () if isinstance(publication, list) else publication
 
 
