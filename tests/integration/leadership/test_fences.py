@@ -154,9 +154,9 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
         .run(client)
     ),
     "bring_back": lambda client, fence: bring_back_call(KEYS, fence).run(client).status,
-    "reserve_runs": lambda client, fence: (
-        lua.reserve_call(KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES).run(client)[0]
-    ),
+    "reserve_runs": lambda client, fence: lua.reserve_call(
+        KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES
+    ).run(client)[0],
     "settle_runs": lambda client, fence: settle_call(
         KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
     ).run(client)[0],

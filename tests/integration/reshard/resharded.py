@@ -60,7 +60,7 @@ def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> 
 
 def _name(chance: random.Random, number: int) -> bytes:
     kind = chance.random()
-    if kind < 0.1:
+    if kind < 0.1 or number == 0:  # one at least, with a body
         return b":later:%08x-%d" % (chance.getrandbits(32), number)
     if kind < 0.2:
         return f"n\u00e4me:{number}".encode()
@@ -84,7 +84,9 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
     score = chance.choice([now + 3600 * chance.random() + 60, float(int(now) + 900), -1.0, now + 86400.25])
     if name.startswith(b":later:"):
         write("HSET", key, "message", json.dumps({"task_id": name[7:].decode("utf-8", "replace")}))
-        may_write(0.5, "SET", prefix + b":body:" + name[7:], chance.randbytes(40))
+        may_write(
+            1.0 if name.endswith(b"-0") else 0.5, "SET", prefix + b":body:" + name[7:], chance.randbytes(40)
+        )
         write("ZADD", prefix + b":later", score, key)
         return
     kind = chance.random()
