@@ -1,6 +1,6 @@
 """The scheduler: read it top to bottom as the story of one tick.
 
-A tick fetches what is due (one script), decides about each entry without I/O, sends, and commits what was
+A tick fetches due entries (one script), decides about each entry without I/O, sends, and commits what was
 decided (one script). Then it waits for the next due time, or for somebody who writes to the schedule.
 """
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _INSTANT = timedelta(microseconds=1)
-_ANY_CRONTAB = crontab()
 
 #: a score may be earlier than the schedule's time by this, as it has microseconds, and a solar event is
 #: computed to a fraction of a millisecond
@@ -214,12 +213,6 @@ def defaults_for(app: Any, schedule_: Any) -> Policy:
     if isinstance(schedule_, crontab) and grace_seconds is None:
         grace_seconds = app.conf.beat_cron_starting_deadline
     return _app_policy(config.misfire, config.misfire_limit, grace_seconds)
-
-
-def read_defaults(app: Any) -> Callable[[RedBeatSchedulerEntry], Policy]:
-    """Return :func:`defaults_of` by the settings as they are now, as reading one for each run takes long."""
-    of_crontabs, of_others = defaults_for(app, _ANY_CRONTAB), defaults_for(app, None)
-    return lambda entry: of_crontabs if isinstance(entry.schedule, crontab) else of_others
 
 
 @lru_cache(maxsize=64)

@@ -24,13 +24,13 @@ class Batch:
     Attributes:
         plan: makes the decisions about them.
         apart: returns a context that keeps errors of its shard from the others; it raises what ends the tick.
-        is_leased: they are hidden from other beats, so those that are not sent must be given back.
+        is_leased: they are hidden from other beats, so what is not sent must be given back.
         prepared: decisions that were made before they were due; None: the fetched entries are planned.
         ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
         published: runs whose messages were sent before they are recorded.
         reserved: keys of the entries whose runs are noted as in progress before they are published.
         doubtful: keys of the entries whose messages may have been lost with a channel.
-        recorded: rows that were written, or refused because somebody else has changed the entry.
+        recorded: rows that were written, or refused because the entry has changed.
         deleted: entries that were deleted with the run that was sent.
         left: keys of entries that are still due; ``behind``: rows that are likely to fail, and are left due
             without being fetched again at once.
@@ -104,7 +104,7 @@ class Batch:
         self.ready.append(send)
 
     def note_result(self, decision: Decision, result: Result) -> None:
-        """Note what became of a row."""
+        """Note the result of a row."""
         commit = decision.commit
         self.recorded.append(commit)
         records: Sequence[str] = commit.records if result is True else ()

@@ -6,27 +6,23 @@ Invariant: there is one of each in a beat, however many shards it has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
 from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.process.memory import Allowance
-from redbeat.scheduler.batch import Batch
+from redbeat.scheduler.encoder import Encoder
 from redbeat.scheduler.planner import Planner
+from redbeat.scheduler.quarantine import Failures
+from redbeat.scheduler.reports import Reports
+from redbeat.scheduler.suspects import Suspects
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.metrics.labels import LabelBook
 from redbeat.telemetry.tracing.tracing import Tracing
-
-if TYPE_CHECKING:
-    from redbeat.scheduler.encoder import Encoder
-    from redbeat.scheduler.quarantine import Failures
-    from redbeat.scheduler.reports import Reports
-    from redbeat.scheduler.suspects import Suspects
 
 
 class Hooks(Protocol):
@@ -73,7 +69,6 @@ class Context:
         clock: of the node that has answered last.
         allowance: how much memory kept entries, templates and prepared runs may take.
         of_prepared: how much of it prepared runs may take.
-        fail: is called with a batch whose shard has failed, and the error; raises what ends the tick.
     """
 
     hooks: Hooks
@@ -91,7 +86,6 @@ class Context:
     clock: ServerClock
     allowance: Allowance
     of_prepared: Allowance
-    fail: Callable[[Batch, BaseException], None]
 
 
 def make_context(
@@ -111,19 +105,11 @@ def make_context(
         store: the whole schedule.
         quarantine_seconds: after how long an invalid entry is tried again.
     """
-    from redbeat.scheduler.encoder import Encoder
-    from redbeat.scheduler.quarantine import Failures
-    from redbeat.scheduler.suspects import Suspects
-
     max_bytes = store.config.message_cache_bytes
     allowance, suspects = Allowance(max_bytes), Suspects()
     planner = Planner(
         hooks.app, lambda: hooks.Entry, allowance, book, reports.report_typos, reports.report_slow
     )
-
-    def fail(batch: Batch, exc: BaseException) -> None:
-        with batch.apart():
-            raise exc
 
     return Context(
         hooks,
@@ -141,5 +127,4 @@ def make_context(
         clock,
         allowance,
         Allowance(max_bytes // 2),
-        fail,
     )

@@ -99,7 +99,7 @@ class Send(Decision):
         known: what the planner keeps of the entry; None: nothing.
         entry: what the scheduler's ``apply_async`` is given; None: it is made when Celery makes the message.
         pushes: its message; (): it is not made yet, or not collected.
-        is_from_template: its message is made from a template.
+        template: of its message; None: Celery makes it.
         events: task-sent events that Celery has made with the message.
         span: OpenTelemetry's span of the run; None: it has none.
     """

@@ -82,7 +82,7 @@ class StoredMessages:
         return max(self.head_score - now - elapsed, self._not_before - time.monotonic(), 0.0)
 
     def send(self, fence: Fence, lease_ms: int) -> Batch:
-        """Send one batch of those that are due.
+        """Send one batch of due messages.
 
         Arguments:
             lease_ms: how long they are hidden from other beats; 0: they aren't.

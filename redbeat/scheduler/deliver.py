@@ -8,7 +8,7 @@
         sink.send()         messages to the broker; what may be recorded becomes ready
         executor.submit()   written now
     sink.flush()            what was collected, or waits for confirms
-    executor.drain()        read: what became of each decision
+    executor.drain()        read: one outcome per call
 
 With ``at_most_once`` a chunk is recorded before it is sent. Invariant: if a tick ends early, whatever the
 cause, each run whose message has been sent is recorded as sent if Redis can be reached, and each other run
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
@@ -39,9 +40,9 @@ from redbeat.scheduler.sinks import (
     ProducerSink,
     ScriptSink,
     Sink,
-    guard,
     make,
     report_held,
+    send_writes,
 )
 from redbeat.store.executor import CALL_ROWS, Executor, Recording, record_last
 from redbeat.store.records import NOWHERE, Committed, DueEntry, Held, KeyType, Result, Target
@@ -69,7 +70,6 @@ class Deliverer:
     def __init__(self, context: Context, is_ending: Callable[[], bool]) -> None:
         self._context = context
         self._is_ending = is_ending
-        context.fail = self._fail
         self._target: Target | None = None
         self._recordings: dict[Recording, tuple[Batch, Sequence[Decision]]] = {}
         self._executor: Executor | None = None
@@ -92,7 +92,7 @@ class Deliverer:
                 if number and self._is_ending():
                     batch.leave(batch.fetched.rows)
                 else:
-                    guard(context, batch, partial(self._send, batch, sink))
+                    self._guard(batch, partial(self._send, batch, sink))
             sink.flush()
             self._record(batches)
         except BaseException as exc:
@@ -127,7 +127,7 @@ class Deliverer:
             return ScriptSink(context)
         outbox = context.broker.outbox
         is_redis = outbox is not None and not outbox.has_given_up
-        return PipelineSink(context) if is_redis else ProducerSink(context)
+        return (PipelineSink if is_redis else ProducerSink)(context, self._guard)
 
     def _connect(self) -> None:
         """Connect to the broker, as only then is it known how messages leave."""
@@ -225,7 +225,7 @@ class Deliverer:
         self._submit(batch)
 
     def _sort_out(self, batch: Batch) -> list[DueEntry]:
-        """Return the entries to plan: those that exist, and belong here."""
+        """Return the entries to plan: they exist, and belong to this shard."""
         context, store = self._context, batch.store
         rows = list(batch.fetched.rows)
         misplaced = Misplaced(store)
@@ -281,7 +281,7 @@ class Deliverer:
         """Record what is ready, and what becomes ready by what the server says."""
         for _ in range(MAX_ROUNDS):
             for batch in batches:
-                guard(self._context, batch, partial(self._submit, batch))
+                self._guard(batch, partial(self._submit, batch))
             if not self._recordings:
                 return
             self._drain()
@@ -291,17 +291,17 @@ class Deliverer:
         self._executor.drain()
         recordings, self._recordings = self._recordings, {}
         for recording, (batch, decisions) in recordings.items():
-            guard(self._context, batch, partial(self._apply, batch, recording, decisions))
+            self._guard(batch, partial(self._apply, batch, recording, decisions))
 
     def _record_now(self, batch: Batch, sends: Sequence[Send]) -> list[Send]:
-        """Record runs before they are sent, as with at_most_once; return those that were recorded."""
+        """Record runs before they are sent (at_most_once); return the recorded ones."""
         batch.ready += sends
         self._submit(batch)
         self._drain()
         return [send for send in sends if send.is_recorded]
 
     def _apply(self, batch: Batch, recording: Recording, decisions: Sequence[Decision]) -> None:
-        """Note what became of decisions."""
+        """Apply the outcome of a recording to its decisions."""
         context, outcome = self._context, recording.outcome
         if isinstance(outcome, StoreRefused) and is_no_permission(outcome):
             sends = [one for one in decisions if isinstance(one, Send)]
@@ -367,11 +367,21 @@ class Deliverer:
         if any(batch.recorded for batch in batches):
             context.delivery.announce()
 
-    def _fail(self, batch: Batch, exc: BaseException) -> None:
-        """Do no more with a batch; raise its error unless other shards can go on."""
-        with batch.apart():
-            raise exc  # if it ends the tick, what was sent is recorded when the sink knows what has arrived
-        self._record_published([batch], exc)
+    def _guard(self, batch: Batch, step: Callable[[], Any]) -> None:
+        """Do a step for one shard; after an error nothing more is done with its batch, and others go on.
+
+        Raises:
+            BaseException: the error, if it ends the tick.
+        """
+        if batch.is_out:
+            return
+        try:
+            step()
+        except BaseException as exc:
+            batch.is_out = True
+            with batch.apart():
+                raise  # then what was sent is recorded when the sink knows what has arrived
+            self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
         """Record as sent what was sent, as the tick ends with an error."""
@@ -393,7 +403,7 @@ class Deliverer:
             done = {id(commit) for commit in batch.recorded}
             published, batch.published = batch.published, []
             commits = [send.commit for send in published if id(send.commit) not in done]
-            # its node was waited for, and other shards wait meanwhile
+            # its node was waited for, and other shards wait for this one
             is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
             if commits and not is_hopeless:
                 recordings.append(Recording(batch.store, batch.fence, commits, NOWHERE))
@@ -404,7 +414,7 @@ class _RecordFirst:
     """With at_most_once a run is recorded before its message is sent; what cannot be sent then is lost.
 
     Arguments:
-        record: records runs now, and returns those that were recorded.
+        record: records runs now, and returns the recorded ones.
     """
 
     chunk_size = AT_MOST_ONCE_CHUNK
@@ -448,10 +458,8 @@ class _RecordFirst:
                 pushes = () if broker.is_away else make(context, batch, send, context.hooks.producer)
                 if broker.is_away:
                     raise ConnectionError("the broker is away")
-                if isinstance(pushes, tuple) and pushes and broker.outbox is not None:
-                    [failure] = broker.outbox.send([pushes])
-                    if failure is not None:
-                        raise failure
+                if isinstance(pushes, tuple) and pushes:
+                    send_writes(broker, pushes)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
             if not broker.is_away and origin_of(exc) is Origin.BROKER:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from os import urandom
 from typing import Any
 
@@ -27,7 +28,7 @@ from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
-from redbeat.scheduler.planner import entry_to_send
+from redbeat.scheduler.planner import entry_to_send, options_of_run
 from redbeat.store.records import Push
 from redbeat.store.store import read_due_entry
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
@@ -176,12 +177,14 @@ class Encoder:
 
         def send_sample(values: RunValues) -> None:
             sample = load_entry(RedBeatSchedulerEntry, read_due_entry(send.due_entry), self._hooks.app)
-            headers = {**send.headers, **values.trace}
-            own = sample.options.get("headers") or {}
-            headers = {**own, "redbeat_entry": send.name, "redbeat_due": values.due, **headers}
-            sample.options = {**sample.options, "headers": headers, "task_id": values.task_id}
-            if values.expires is not None:
-                sample.options["expires"] = values.expires
+            run = replace(
+                send,
+                due=values.due,
+                task_id=values.task_id,
+                expires=values.expires,
+                headers={**send.headers, **values.trace},
+            )
+            sample.options = options_of_run(run, sample.options)
             with self._tracing.sending():
                 self._hooks.apply_async(sample, producer=self._producer, advance=False)
 

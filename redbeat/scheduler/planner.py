@@ -65,8 +65,8 @@ from redbeat.store.store import read_due_entry
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import headers_of_check_in, monitors_of
 
-#: seconds until a disabled entry is looked at again, at its first due time after them: somebody may enable it
-#: by hand, without writing a score
+#: seconds until a disabled entry is looked at again, at its first due time after them: it may be
+#: enabled by hand, without a new score
 DISABLED_SECONDS = 60.0
 
 #: entries with longer definitions are not kept, characters
@@ -75,7 +75,7 @@ MAX_DEFINITION = 65_536
 #: metas of RedBeat's own are shorter, characters
 MAX_META = 300
 
-#: memory of a kept entry besides its texts, bytes, and of its decoded form per byte of text
+#: memory of a kept entry without its texts, and of its decoded form per byte of text; bytes
 ENTRY_BYTES, BYTES_PER_BYTE = 2_500, 2
 
 #: timetables that are shared at a time
@@ -100,9 +100,6 @@ _META = re.compile(
 )
 
 NO_CALENDARS: Mapping[str, Excluded] = {}
-
-#: returns the id of the labels under which an entry's runs are counted; '': those of all others
-LabelsOf = Callable[[RedBeatSchedulerEntry], str]
 
 
 @dataclass(slots=True)
@@ -153,7 +150,7 @@ class _Settled(NamedTuple):
         nominal: UNIX seconds as the server writes them.
         is_retried: the run could not be sent before.
         dropped: runs that the policy excludes before it.
-        told: those of them to be logged.
+        told: the ones of them to be logged.
     """
 
     nominal: str
@@ -198,22 +195,20 @@ class Planner:
     def begin(self) -> None:
         """Begin a tick: forget everything if a setting has changed that plans depend on."""
         app = self._app
-        settings: tuple[Any, ...] = (
+        settings = (
             app.timezone,
             defaults_for(app, crontab()),
             defaults_for(app, None),
             is_tracked(app),
+            monitors_of(app),
         )
-        settings = (*settings, monitors_of(app))
         if settings != self._settings:
             self._settings, self._tracks = settings, read_tracks(app)
             self._timetables.clear()
             self._allowance.left_bytes += sum(known.size_bytes for known in self._kept.values())
             self._kept.clear()
 
-    def plan(
-        self, row: DueEntry, now: float, calendars: Mapping[str, Excluded] = NO_CALENDARS
-    ) -> Send | Decision:
+    def plan(self, row: DueEntry, now: float, calendars: Mapping[str, Excluded] = NO_CALENDARS) -> Decision:
         """Return what happens to an entry that is due.
 
         Arguments:

@@ -178,7 +178,7 @@ class LookAhead:
             return False
 
     def _plan(self, rows: list[DueEntry], nominal: float) -> list[Send]:
-        """Return the runs that can be prepared: those that have templates, and stand for no other run."""
+        """Return the runs that can be prepared: they have templates, and stand for no other run."""
         context = self._context
         sends = []
         calendars = context.calendars.read_of(self._leadership.store, rows)

@@ -1,4 +1,4 @@
-"""Failures: what becomes of entries that are invalid, and of runs that cannot be sent or recorded."""
+"""Failures: decisions about invalid entries, and about runs that cannot be sent or recorded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Failures:
 
     Arguments:
         reports: the log.
-        suspects: told of runs that fail.
+        suspects: which runs are likely to fail.
         quarantine_seconds: after how long an invalid entry is tried again.
     """
 
@@ -58,7 +58,7 @@ class Failures:
         return decision
 
     def tell(self) -> None:
-        """Tell of quarantines before they are recorded: after a kill in between, they are told of again."""
+        """Send the events of quarantines before these are recorded: after a kill in between, once more."""
         told, self._told = self._told, []
         by_store: dict[int, tuple[Store, list[tuple[str, str]]]] = {}
         for store, name, reason in told:

@@ -206,7 +206,7 @@ class Shard:
         )
 
     def fetch(self) -> Fetched:
-        """Fetch what is due."""
+        """Fetch due entries."""
         fetched = self._fetcher.fetch(self.fence, self._lease_ms)
         self._note_fetched(fetched)
         return fetched

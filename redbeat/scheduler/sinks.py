@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from redbeat.broker.confirms import Publication
+from redbeat.broker.connection import Broker
 from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import (
     BREAKS_OF_THE_REQUEST,
@@ -42,6 +43,9 @@ from redbeat.store.records import Held, Push, Reserved
 from redbeat.store.runs import Runs
 
 Pushes = tuple[Push, ...]
+
+#: does a step for one shard; its error keeps the others going, unless it ends the tick
+Guard = Callable[[Batch, Callable[[], Any]], None]
 
 #: runs that are sent before they are recorded, at most: a beat that is killed in between sends them again
 MAX_UNRECORDED = 500
@@ -91,13 +95,18 @@ class ScriptSink:
                     continue
                 if _has_no_time(context, batch, left):
                     return
-                failures = context.suspects.failures
-                _try_one(context, batch, left.popleft(), self._make)
-                if context.broker.is_away:
+                left.popleft()
+                exc = _attempt(context, batch, send, self._make)
+                is_away = context.broker.is_away
+                if exc is not None and is_away and origin_of(exc) is Origin.BROKER:
+                    left.appendleft(send)
+                elif exc is not None:
+                    context.suspects.note_failed(send)
+                    batch.ready.append(context.failures.decide(batch, send, exc))
+                    left = deque(context.suspects.order(left))
+                if is_away:
                     batch.leave(one.due_entry for one in left)
                     return
-                if context.suspects.failures > failures:
-                    left = deque(context.suspects.order(left))
 
     def _make(self, batch: Batch, send: Send, producer: Any) -> None:
         pushes = make(self._context, batch, send, producer)
@@ -117,8 +126,9 @@ class ScriptSink:
 class PipelineSink(ScriptSink):
     """Messages are collected, and sent in one pipeline before they are recorded."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, guard: Guard) -> None:
         super().__init__(context)
+        self._guard = guard
         self._collected: list[tuple[Batch, Send]] = []
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
@@ -141,7 +151,7 @@ class PipelineSink(ScriptSink):
         collected = [one for one in collected if not one[0].is_out]
         broker = self._context.broker
         for batch in {id(batch): batch for batch, _ in collected}.values():
-            guard(self._context, batch, batch.leadership.confirm)
+            self._guard(batch, batch.leadership.confirm)
         collected = [one for one in collected if not one[0].is_out]
         if not collected:
             return
@@ -205,15 +215,15 @@ class PipelineSink(ScriptSink):
 class ProducerSink:
     """Messages are published one by one; on RabbitMQ several are unconfirmed at a time."""
 
-    #: the whole batch: where one run ends the connection, those that are like it go last
+    #: the whole batch, so that runs like one that ends the connection can go last
     chunk_size = sys.maxsize
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, guard: Guard) -> None:
+        self._context, self._guard = context, guard
         self._unconfirmed: list[tuple[Batch, Send, Publication]] = []
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Publish messages; those that RabbitMQ has not confirmed yet become ready later."""
+        """Publish messages; a run that RabbitMQ has not confirmed yet becomes ready later."""
         self._publish(batch, reserve(self._context, batch, sends))
         if len(self._unconfirmed) >= MAX_UNRECORDED:
             self.flush()
@@ -227,49 +237,24 @@ class ProducerSink:
                 if _has_no_time(context, batch, left):
                     return
                 send = left.popleft()
-                context.suspects.note_begun()
-                try:
-                    self._publish_one(batch, send)
-                except RunDeclined as exc:
-                    batch.ready.append(send.declined(batch.now + exc.seconds))
-                except RedBeatError:  # about the schedule's server, or the lock
-                    raise
-                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-                    let_through(exc)
+                may_repeat = partial(self._may_repeat, send)
+                exc = _attempt(context, batch, send, self._publish_one, may_repeat)
+                if exc is not None:
                     left = self._note_failed(batch, send, exc, left)
 
-    def _publish_one(self, batch: Batch, send: Send) -> None:
-        context, broker = self._context, self._context.broker
-        is_again = False
-        while True:
-            try:
-                producer = context.hooks.producer  # it connects
-                batch.leadership.confirm()  # after that, as connecting may take long
-                is_deferrable = self._is_deferrable(batch, send)
-                sent = make(context, batch, send, producer, is_deferrable=is_deferrable)
-                break
-            except RedBeatError:
-                raise
-            except Exception as exc:
-                if origin_of(exc) is not Origin.BROKER:
-                    raise
-                is_mended = broker.recover(exc)
-                # once, the connection may have gone stale; twice, the run has failed
-                is_known = context.suspects.is_suspect(send.due_entry)
-                if not is_mended or is_again or self._has_lost or is_known:
-                    raise
-                is_again = True
+    def _publish_one(self, batch: Batch, send: Send, producer: Any) -> None:
+        is_deferrable = self._is_deferrable(batch, send)
+        sent = make(self._context, batch, send, producer, is_deferrable=is_deferrable)
         if isinstance(sent, Publication) and not sent.is_confirmed:
             self._unconfirmed.append((batch, send, sent))
-        elif isinstance(sent, tuple) and sent:  # a Redis broker has come meanwhile
-            send.pushes = sent
-            [failure] = broker.outbox.send([sent]) if broker.outbox is not None else [None]
-            send.pushes = ()
-            if failure is not None:
-                raise failure
-            note_published(context, batch, send)
-        else:
-            note_published(context, batch, send)
+            return
+        if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
+            send_writes(self._context.broker, sent)
+        note_published(self._context, batch, send)
+
+    def _may_repeat(self, send: Send) -> bool:
+        """Return True if an error may be that of a stale connection, and not of this run or one before."""
+        return not (self._has_lost or self._context.suspects.is_suspect(send.due_entry))
 
     def _is_deferrable(self, batch: Batch, send: Send) -> bool:
         """Return True if the messages of a run may be confirmed later."""
@@ -296,7 +281,7 @@ class ProducerSink:
             own = [one for other, one in again if other is batch]
             for other, one in again:
                 if other is not batch:
-                    self._publish(other, [one])
+                    self._guard(other, partial(self._publish, other, [one]))
             return deque([*own, send, *left])
         is_new = context.suspects.note_failed(send)
         batch.ready.append(context.failures.decide(batch, send, exc))
@@ -315,8 +300,7 @@ class ProducerSink:
                 self._leave_unsettled(unsettled)
                 return
             for batch, send in unsettled:
-                if not batch.is_out:
-                    guard(self._context, batch, partial(self._publish, batch, [send]))
+                self._guard(batch, partial(self._publish, batch, [send]))
 
     def end_early(self) -> None:
         """Find out in two seconds what has arrived."""
@@ -359,10 +343,7 @@ def make(
         sent = context.encoder.make(send, producer, is_deferrable=is_deferrable)
         if isinstance(sent, tuple) and sent and context.hooks.asks_subclass and _has_changed(batch, send):
             # the subclass has written to the entry, so the recording script would not push
-            if broker.outbox is not None:
-                [failure] = broker.outbox.send([sent])
-                if failure is not None:
-                    raise failure
+            send_writes(broker, sent)
             return ()
         return sent
     if template.on_call is not None:
@@ -383,31 +364,55 @@ def _has_changed(batch: Batch, send: Send) -> bool:
     return (stored.definition, stored.policy, stored.meta) != (row.definition, row.policy, row.meta)
 
 
-def _try_one(context: Context, batch: Batch, send: Send, attempt: Callable[[Batch, Send, Any], None]) -> None:
-    """Send one run on a Redis broker; its failure is its own."""
+def _attempt(
+    context: Context,
+    batch: Batch,
+    send: Send,
+    step: Callable[[Batch, Send, Any], None],
+    may_repeat: Callable[[], bool] = lambda: True,
+) -> BaseException | None:
+    """Do a step that sends a run, once more where the connection had gone stale.
+
+    Returns the error that is about this run alone; None: it was sent, or a subclass has declined it.
+
+    Arguments:
+        may_repeat: returns True if the step may be repeated.
+
+    Raises:
+        RedBeatError: about the schedule's server, or the lock.
+    """
     context.suspects.note_begun()
     is_again = False
     while True:
         try:
             producer = context.hooks.producer  # it connects, and makes the outbox
-            batch.leadership.confirm()
-            attempt(batch, send, producer)
+            batch.leadership.confirm()  # after that, as connecting may take long
+            step(batch, send, producer)
         except RunDeclined as exc:
             batch.ready.append(send.declined(batch.now + exc.seconds))
-        except RedBeatError:  # about the schedule's server, or the lock
+        except RedBeatError:
             raise
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
-            is_brokers = origin_of(exc) is Origin.BROKER
-            if is_brokers and context.broker.recover(exc) and not is_again:
-                is_again = True  # once, the connection may have gone stale
+            is_mended = origin_of(exc) is Origin.BROKER and context.broker.recover(exc)
+            if is_mended and not is_again and may_repeat():
+                is_again = True
                 continue
-            if is_brokers and context.broker.is_away:
-                batch.leave([send.due_entry])
-            else:
-                context.suspects.note_failed(send)
-                batch.ready.append(context.failures.decide(batch, send, exc))
-        return
+            return exc
+        return None
+
+
+def send_writes(broker: Broker, pushes: Pushes) -> None:
+    """Make the list writes of one run on a Redis broker.
+
+    Raises:
+        Exception: the error of the server, or of the connection.
+    """
+    if broker.outbox is None:
+        raise ConnectionError("the connection to the broker has ended")
+    [failure] = broker.outbox.send([pushes])
+    if failure is not None:
+        raise failure
 
 
 def _has_no_time(context: Context, batch: Batch, left: Sequence[Send]) -> bool:
@@ -480,14 +485,3 @@ def report_held(context: Context, batch: Batch, send: Send, held: Held) -> None:
         has_workers = Runs(batch.store.without_retry()).has_workers
         name = batch.store.keys.name(send.due_entry.key)
         context.reports.report_untracked(name, "held back", has_workers)
-
-
-def guard(context: Context, batch: Batch, step: Callable[[], Any]) -> None:
-    """Do a step for one shard; its error keeps the others going, unless it ends the tick."""
-    if batch.is_out:
-        return
-    try:
-        step()
-    except BaseException as exc:  # noqa: BLE001 - raised by ``fail`` if it ends the tick
-        batch.is_out = True
-        context.fail(batch, exc)

@@ -24,7 +24,7 @@ MAX_ENLARGED = 5_000
 
 
 class Fetcher:
-    """Fetches what is due.
+    """Fetches due entries.
 
     Attributes:
         fetched_at: when the last fetch was made, at the latest; monotonic.
@@ -59,7 +59,7 @@ class Fetcher:
         """Return what an ordinary fetch asks for.
 
         Arguments:
-            max_entries: how many entries at most, besides those that were left behind.
+            max_entries: how many entries at most, not counting what was left behind.
         """
         limit = min(self._store.config.batch_size, max_entries) + self._left_behind
         return FetchAsked(self._store, fence, min(limit, MAX_ENLARGED), lease_ms)
@@ -80,7 +80,7 @@ class Fetcher:
         self._left_behind = len(batch.behind)
 
     def seconds_to_left_behind(self) -> float | None:
-        """Return the seconds until those that were left behind may be tried; None: there are none."""
+        """Return the seconds until what was left behind may be tried; None: nothing was."""
         return self._suspects.seconds_left() if self._left_behind else None
 
     def _ask_ahead(self, fence: Fence, fetched: Fetched) -> None:

@@ -64,7 +64,7 @@ class Suspects:
         return 0.0 if self.has_time else -self._seconds / SHARE
 
     def split(self, rows: Sequence[DueEntry]) -> tuple[Sequence[DueEntry], list[DueEntry]]:
-        """Return the rows of a fetch that aren't suspect, and those that are, in the order to try them."""
+        """Return the fetched rows that aren't suspect, and the suspect ones in the order to try them."""
         if not self._routes and not any(row.error for row in rows):
             return rows, []
         suspect = [row for row in rows if self.is_suspect(row)]

@@ -6,8 +6,9 @@ calendar, the settings that the policy leaves open, the due time, and the time o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from redbeat.decoder import moment_json
@@ -76,7 +77,7 @@ class Timetable:
         self.tracking = Tracking(bounds) if is_tracked else None
         way = bounds.misfire or defaults.misfire or "latest"
         patience, _ = patience_of(bounds, defaults, way)
-        self._patience = None if patience is None else timedelta(seconds=patience)
+        self._patience_seconds = math.inf if patience is None else patience
         self._now = -1.0
         self._moment = EPOCH
         self._turns: dict[tuple[str, bool], Turn] = {}
@@ -105,9 +106,12 @@ class Timetable:
         if choice.due is not None and choice.due != at and not (is_retried and choice.first == at):
             due, due_text = choice.due, score_text(choice.due.timestamp())
         sent = None if choice.due is None else due
-        dropped = tuple(dropped_by(self.schedule, self.bounds, choice, at, sent, moment))
-        records = records_of(dropped)
-        new_score = NEVER if following is None else score_text(following.timestamp())
+        dropped: tuple[Dropped, ...] = ()
+        if not (at == choice.due == choice.in_time and choice.stands_until is None):
+            dropped = tuple(dropped_by(self.schedule, self.bounds, choice, at, sent, moment))
+        records = records_of(dropped) if dropped else ()
+        following_at = math.inf if following is None else following.timestamp()
+        new_score = NEVER if following is None else score_text(following_at)
         if sent is None:
             texts = "", "", choice.ran_at, ""
             return Turn(None, *texts, following, new_score, dropped, records, counted(dropped), None, 0.0)
@@ -124,15 +128,8 @@ class Timetable:
             (*records, sent_record(due_text)) if records else (sent_record(due_text),),
             due_text + counted(dropped) if dropped else due_text,
             run,
-            self._valid_until(due, following),
+            min(following_at, float(due_text) + self._patience_seconds),  # another is due, or it is too late
         )
-
-    def _valid_until(self, due: datetime, following: datetime | None) -> float:
-        """Return until when a run may be sent as it was planned: then another is due, or it is too late."""
-        ends = [following] if following is not None else []
-        if self._patience is not None:
-            ends.append(due + self._patience)
-        return min(ends).timestamp() if ends else float("inf")
 
     def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
         """Return the first due time after ``last_run``; None: there is none.

@@ -25,7 +25,7 @@ from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
-#: rows that one call records at most: the server does nothing else meanwhile, for a millisecond or two
+#: rows that one call records at most: it blocks the server for a millisecond or two
 CALL_ROWS = lua.CALL_COMMITS
 #: rows on their way at most: what others send to the server comes after them, and their replies must fit into
 #: what lies between
@@ -42,7 +42,7 @@ class Recording:
     Attributes:
         target: where the messages of the rows are pushed in the same step.
         is_patient: Redis is waited for as the settings say; else the rows stay due where it is away.
-        outcome: what became of them, or the error of the shard; None: it is not known yet.
+        outcome: the results of the rows, or the error of the shard; None: it is not known yet.
     """
 
     store: Store
@@ -163,7 +163,7 @@ def _alone(one: Recording) -> Callable[[], Committed]:
 
 
 def _record_now(one: Recording) -> Committed:
-    """Record prepared runs without waiting for Redis; those that cannot be recorded now stay due.
+    """Record prepared runs without waiting for Redis; what cannot be recorded now stays due.
 
     They are fetched when Redis is back: their policy may leave out runs by then, or send one for several.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: how many entries are asked for ahead at most
 MAX_ENTRIES = 500
 
-#: how many entries one call fetches at most: the server does nothing else meanwhile
+#: how many entries one call fetches at most: it blocks the server
 CALL_ENTRIES = 125
 
 
@@ -90,7 +90,7 @@ class FetchAhead:
             return None
         finally:
             self.close()
-        rows: dict[str, DueEntry] = {}  # by key, as somebody may have changed the schedule between the calls
+        rows: dict[str, DueEntry] = {}  # by key, as the schedule may have changed between the calls
         for fetched in found:
             self._store.check_lock(fetched.status, self.fence)
             rows |= {row.key: row for row in fetched.rows}

@@ -43,7 +43,7 @@ from redbeat.store.scripts.script import Call
 from redbeat.store.scripts.script import Script as Script
 from redbeat.store.scripts.script import send_all as send_all
 
-#: how many commits one call has at most: the server does nothing else meanwhile, for a millisecond or two
+#: how many rows one call has at most: it blocks the server for a millisecond or two
 CALL_COMMITS = 100
 
 #: about how many bytes of entries one fetch returns at most; one entry in any case
@@ -58,7 +58,7 @@ _READ_UPCOMING = Script("read_upcoming")
 
 
 class FetchKeys(NamedTuple):
-    """The keys that a fetch reads besides those of its fence.
+    """The keys that a fetch reads, without its fence.
 
     Attributes:
         schedule: the zset that is fetched from.
@@ -295,7 +295,7 @@ class Found(NamedTuple):
     Attributes:
         now: the server's clock, UNIX seconds.
         scores: of all members that were looked at from ``after`` on.
-        rows: usual entries; those that were asked for besides come first.
+        rows: usual entries; the ones under the keys ``again`` come first.
     """
 
     now: float
@@ -316,7 +316,7 @@ def upcoming_call(
     """Return the call that reads entries which fall due soon.
 
     Arguments:
-        again: keys of entries that are looked at besides.
+        again: keys of more entries to read, if they fall due in that time.
         seconds: how far ahead.
         after, offset: the score of the last entry that was looked at, and how many have it; '': begin now.
         limit: how many entries are looked at.

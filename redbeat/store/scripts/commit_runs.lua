@@ -9,15 +9,15 @@
 -- KEYS expected      zset of the entries whose runs are tracked, by when one must have succeeded
 -- KEYS entry_keys[]  the entries' keys, one for each row
 -- KEYS running[]     hashes of an entry's runs in progress, by task id: one for each row with a run
--- KEYS histories[]   lists of what became of an entry's runs, the newest first: one for each row with a record; for an
---                    entry that leaves the schedule three: everything that is kept beside it
+-- KEYS histories[]   histories of entries, the newest run first: one for each row with a record; for an entry that
+--                    leaves the schedule three: everything that is kept beside it
 -- KEYS queues[]      the lists that messages are pushed to, in the broker's database
 -- ARGV server        run id of the server that the messages are for; on another server nothing is pushed; '': there are
 --                    no messages
 -- ARGV home_db       the schedule's database
 -- ARGV broker_db     the broker's database
 -- ARGV kept          how many records of an entry are kept
--- ARGV tells         the events that are told of, with spaces between: of run_sent and run_skipped; '' for none
+-- ARGV tells         the events to send, with spaces between: of run_sent and run_skipped; '' for none
 -- ARGV rows          what is recorded about each entry:
 --   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
 --   texts            what the entry was decided on: its definition, or if there are any, definition, policy and revision,
@@ -48,10 +48,10 @@
 --                    progress, and in the other two cases it waits, if none does, with 'replace' for one that is to be
 --                    terminated; 'dropped': it has waited and isn't sent; 'published': it has been sent already;
 --                    'reserved': likewise, and reserve_runs has noted it before
---     limits         members of its record besides state, due and when it was sent, each after a comma
+--     limits         members of its record without state, due and when it was sent, each after a comma
 --     queue_seconds  how long it may wait on its queue
---     held_record    what record is when another run may hold it back and does; to its last line is added what became of
---                    it, and why
+--     held_record    what record is when another run may hold it back and does; its outcome and the
+--                    reason are added to its last line
 --     held_score     what new_score is then; the meta is left
 -- BYTES values       one for each write, in the order of the rows: the message, or the milliseconds
 --

@@ -28,7 +28,7 @@ options = read_options()
 settings, policy = WAYS[options.way]
 app = make_app(options.server, options.db, redbeat_lookahead=0, **settings)
 broker, schedule = connect(options)
-RedBeatSchedulerEntry("entry", TASK, 3600, args=[1], app=app, **policy).save()
+RedBeatSchedulerEntry("entry", TASK, 3600, app=app, **policy).save()
 scheduler = lead(app)
 
 
