@@ -19,14 +19,14 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.schedules import schedstate
 from celery.signals import beat_init
 
-from redbeat.broker.confirms import deferrable
-from redbeat.broker.connection import Broker
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
 from redbeat.config.config import ensure_conf as ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
 from redbeat.connection.retry import is_full, is_period_left, is_refusal
+from redbeat.delivery.amqp import deferrable
+from redbeat.delivery.broker import Broker
 from redbeat.delivery.guard import remember_scheduler
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entries.entry import load_entry

@@ -1,4 +1,5 @@
-"""From a run to its queue: message templates, and the guard that decides whether they may be used.
+"""From a run to its queue: the broker, the producer, the outbox, message templates, and the guarantee.
 
-Must not import ``beat``, ``entries`` or ``telemetry``.
+Must not import ``scheduler``, ``entries`` or ``telemetry``. No message goes by the name of a key of the
+schedule.
 """

@@ -32,9 +32,9 @@ from kombu.serialization import registry
 from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.functional import lazy
 
-from redbeat.broker.outbox import Outbox
-from redbeat.broker.producer import BoundedProducer
 from redbeat.config.config import RedBeatConfig
+from redbeat.delivery.outbox import Outbox
+from redbeat.delivery.producer import BoundedProducer
 from redbeat.delivery.tracers import find_monitoring, is_idle, is_wrapped_by_sentry
 from redbeat.log.text import joined
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redbeat.broker.outbox import Outbox, UnknownWriteError
-from redbeat.broker.producer import BoundedProducer, Declaration, Published
 from redbeat.delivery.amqp import Drafts
+from redbeat.delivery.outbox import Outbox, UnknownWriteError
 from redbeat.delivery.placeholders import RunValues, UnfitError
+from redbeat.delivery.producer import BoundedProducer, Declaration, Published
 from redbeat.delivery.tracers import bypassing_sentry
 from redbeat.process.containment import let_through
 from redbeat.store.records import Push

@@ -25,12 +25,11 @@ from typing import Any
 from celery.backends.base import Backend
 from kombu.utils import json as kombu_json
 
-from redbeat.broker.connection import Broker, reason_of
-from redbeat.broker.outbox import Outbox
-from redbeat.broker.producer import Declaration
 from redbeat.config.config import RedBeatConfig
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Drafts
+from redbeat.delivery.broker import Broker, reason_of
+from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
     NO_HEADERS,
     Call,
@@ -48,6 +47,7 @@ from redbeat.delivery.placeholders import (
     kind_of,
     options_of_task,
 )
+from redbeat.delivery.producer import Declaration
 from redbeat.delivery.samples import Sample, Send, replacing, take_sample
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger

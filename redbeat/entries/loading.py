@@ -10,10 +10,10 @@ from collections.abc import Collection
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import find_typos
 from redbeat.decoder import DEFINITION_FIELDS, BadObject
+from redbeat.delivery.reserved_names import find_reserved
 from redbeat.entries.validation import (
     as_containers,
     as_enabled,

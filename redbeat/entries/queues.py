@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.suggestions import did_you_mean
+from redbeat.delivery.reserved_names import find_reserved
 
 
 def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ import kombu
 from kombu import compression as kombu_compression
 from kombu import serialization
 
-from redbeat.broker.reserved_names import find_reserved_way
+from redbeat.delivery.reserved_names import find_reserved_way
 from redbeat.errors import MessageRefused
 from redbeat.later.message import Message
 

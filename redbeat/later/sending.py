@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.broker.reserved_names import find_reserved_way
+from redbeat.delivery.reserved_names import find_reserved_way
 from redbeat.later.message import Message
 from redbeat.later.producer import queue_of
 

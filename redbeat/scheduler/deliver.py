@@ -24,8 +24,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
+from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.heartbeat import note_planning
 from redbeat.log.logger import logger

@@ -13,10 +13,10 @@ from typing import Any
 
 from celery.beat import SchedulingError
 
-from redbeat.broker.confirms import Publication
-from redbeat.broker.connection import Broker, reason_of
 from redbeat.config.config import ensure_conf
 from redbeat.delivery import guard
+from redbeat.delivery.amqp import Publication
+from redbeat.delivery.broker import Broker, reason_of
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
 from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.delivery.tracers import find_monitoring

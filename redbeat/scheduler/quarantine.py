@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from redbeat.broker.connection import kind_of, reason_of
-from redbeat.broker.origin import Origin, origin_of
 from redbeat.config.masking import mask_secrets
+from redbeat.delivery.broker import kind_of, reason_of
+from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory

@@ -19,9 +19,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from redbeat.broker.confirms import Publication
-from redbeat.broker.connection import Broker
-from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import (
     BREAKS_OF_THE_REQUEST,
     HICCUP_SECONDS,
@@ -29,6 +26,9 @@ from redbeat.connection.retry import (
     is_refusal,
     is_reset,
 )
+from redbeat.delivery.amqp import Publication
+from redbeat.delivery.broker import Broker
+from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.log.events import RUN_SENT_BEFORE
 from redbeat.log.logger import logger

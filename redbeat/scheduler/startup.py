@@ -16,14 +16,14 @@ from celery.backends.base import DisabledBackend
 from celery.schedules import crontab
 from celery.utils.time import humanize_seconds
 
-from redbeat.broker.connection import Broker
-from redbeat.broker.delivery import describe_delivery
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
 from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
+from redbeat.delivery.broker import Broker
+from redbeat.delivery.guarantee import describe_delivery
 from redbeat.delivery.templates import describe_messages
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save

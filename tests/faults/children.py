@@ -16,8 +16,8 @@ import amqp.transport
 import pytest
 import redis.connection
 
-from redbeat.broker import confirms
-from redbeat.broker.confirms import Confirms
+from redbeat.delivery import amqp as redbeat_amqp
+from redbeat.delivery.amqp import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
 from tests.faults.bursts import Burst, Layout, Tally
@@ -81,8 +81,8 @@ def between_confirms(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     Two messages are written at a time, and the first one needn't be confirmed before.
     """
     between_round_trips(fuse, patch)
-    patch.setattr(confirms, "FIRST_ALONE", 0)
-    patch.setattr(confirms, "MAX_WRITTEN", 2)
+    patch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
+    patch.setattr(redbeat_amqp, "MAX_WRITTEN", 2)
     patch.setattr(Confirms, "begin_batch", lambda _: None)
     _touch_around(fuse, patch, amqp.transport.TCPTransport, "write")
     _touch_around(fuse, patch, Confirms, "_note_ack")

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.broker.connection import Broker
+from redbeat.delivery.broker import Broker
 from redbeat.delivery.guard import find_obstacle
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate, Templates

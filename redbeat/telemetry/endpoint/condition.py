@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from redbeat.broker.connection import Broker
+from redbeat.delivery.broker import Broker
 from redbeat.leadership.heartbeat import what_hangs
 from redbeat.leadership.shares import Shares
 from redbeat.telemetry.endpoint.health import Signs

@@ -15,8 +15,8 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from redbeat.broker.connection import Peer, reason_of
 from redbeat.config.masking import mask_secrets
+from redbeat.delivery.broker import Peer, reason_of
 from redbeat.delivery.placeholders import TraceHeaders
 from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory

@@ -24,8 +24,8 @@ from contextlib import contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redbeat.broker.connection import Peer
 from redbeat.config.masking import mask_secrets
+from redbeat.delivery.broker import Peer
 from redbeat.delivery.placeholders import TraceHeaders
 from redbeat.delivery.tracers import find_provider, is_apis, sending_run, stand_in, step_aside
 from redbeat.log.events import TELEMETRY_FAILED

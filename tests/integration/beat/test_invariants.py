@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from redbeat import RedBeatScheduler
-from redbeat.broker.outbox import Outbox
+from redbeat.delivery.outbox import Outbox
 from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.store.store import Store

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from redbeat.broker.delivery import Delivery
+from redbeat.delivery.guarantee import Delivery
 from redbeat.store.records import Target
 from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler

@@ -22,10 +22,9 @@ from celery.beat import SchedulingError
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from redbeat.broker.connection import reason_of
-from redbeat.broker.frames import publish_frames
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.delivery.amqp import message_of
+from redbeat.delivery.amqp import message_of, publish_frames
+from redbeat.delivery.broker import reason_of
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate
 from redbeat.policy.headers import headers_of

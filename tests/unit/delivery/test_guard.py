@@ -24,8 +24,8 @@ from kombu import Producer
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.broker.producer import BoundedProducer
 from redbeat.delivery.guard import find_obstacle, find_task_obstacle
+from redbeat.delivery.producer import BoundedProducer
 from tests.support.ticks import memory_app
 
 HERE = __name__

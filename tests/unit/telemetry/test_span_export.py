@@ -13,7 +13,7 @@ from celery.signals import before_task_publish
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
-from redbeat.broker.connection import Peer
+from redbeat.delivery.broker import Peer
 from redbeat.delivery.guard import find_obstacle
 from redbeat.delivery.tracers import find_provider
 from redbeat.telemetry.tracing import tracing as module

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from kombu.transport.virtual.base import NotEquivalentError
 
-from redbeat.broker.confirms import Confirms
-from redbeat.broker.reserved_names import find_reserved_way
+from redbeat.delivery.amqp import Confirms
+from redbeat.delivery.reserved_names import find_reserved_way
 
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
 MAX_DECLARED = 1_000

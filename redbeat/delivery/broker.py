@@ -16,13 +16,12 @@ from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
 
-from redbeat.broker.confirms import Confirms, Publication
-from redbeat.broker.origin import find_failed_router
-from redbeat.broker.outbox import Outbox
-from redbeat.broker.producer import BoundedProducer, declare_exchanges
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_password_missing, is_refusal, send_once
-from redbeat.delivery.amqp import Drafts
+from redbeat.delivery.amqp import Confirms, Drafts, Publication
+from redbeat.delivery.origin import find_failed_router
+from redbeat.delivery.outbox import Outbox
+from redbeat.delivery.producer import BoundedProducer, declare_exchanges
 from redbeat.log.events import BROKER_AWAY, BROKER_BACK
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten

@@ -18,8 +18,8 @@ from celery.app import routes
 from celery.app.routes import MapRoute
 from celery.beat import SchedulingError
 
-from redbeat.broker.producer import BoundedProducer
 from redbeat.delivery.guard import describe_router
+from redbeat.delivery.producer import BoundedProducer
 
 
 class Origin(Enum):
@@ -52,7 +52,7 @@ _EXECUTING = ("celery.app.task", "apply")
 _OF_TRANSPORT = (
     *("kombu.connection", "kombu.transport", "kombu.pools", "kombu.resource", "kombu.entity", "kombu.common"),
     *("kombu.serialization", "kombu.compression", "amqp", "celery.backends"),
-    *("redbeat.broker.confirms", "redbeat.broker.outbox", "redbeat.delivery.amqp"),
+    *("redbeat.delivery.amqp", "redbeat.delivery.outbox"),
 )
 #: packages of which no function is the application's
 _LIBRARIES = frozenset(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redbeat.broker.unroutable import no_queue
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal
 from redbeat.log.logger import logger
@@ -273,6 +272,13 @@ class Outbox:
         _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
         self._channel._put = self._put_now  # noqa: SLF001
         self.has_given_up = True
+
+
+def no_queue(exchange: str, routing_key: str) -> LookupError:
+    """Return the error about a message that no queue takes: kombu and brokers would drop it silently."""
+    if not exchange:
+        return LookupError(f"there is no queue {routing_key!r}")
+    return LookupError(f"no queue is bound to the exchange {exchange!r} for the routing key {routing_key!r}")
 
 
 def _say_once(reason: str) -> None:

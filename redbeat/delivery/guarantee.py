@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import time
 
-from redbeat.broker.connection import Broker
-from redbeat.broker.outbox import Outbox
+from redbeat.delivery.broker import Broker
+from redbeat.delivery.outbox import Outbox
 from redbeat.log.events import DELIVERY
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory

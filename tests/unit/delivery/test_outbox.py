@@ -24,11 +24,10 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.broker import confirms
-from redbeat.broker import outbox as outbox_module
-from redbeat.broker.confirms import Confirms, Publication
-from redbeat.broker.frames import publish_frames
-from redbeat.broker.outbox import Outbox
+from redbeat.delivery import amqp as redbeat_amqp
+from redbeat.delivery import outbox as outbox_module
+from redbeat.delivery.amqp import Confirms, Publication, publish_frames
+from redbeat.delivery.outbox import Outbox
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 from tests.support.deadlines import patience
@@ -258,7 +257,7 @@ def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) 
 def test_confirm_reaches_its_own_publication_in_any_order(
     chance: random.Random, monkeypatch: pytest.MonkeyPatch, again: int
 ) -> None:
-    monkeypatch.setattr(confirms, "FIRST_ALONE", 0)
+    monkeypatch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
     forgotten: list[Any] = []
     channel = AmqpChannel()
     inflight = Confirms(channel, forgotten.extend)
@@ -287,7 +286,7 @@ def test_confirm_reaches_its_own_publication_in_any_order(
 def test_reopened_channel_loses_unconfirmed_publications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(confirms, "FIRST_ALONE", 0)
+    monkeypatch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
     channel = AmqpChannel()
     inflight = Confirms(channel, lambda _: None)
     with inflight.deferring() as before:
