@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import without_retry
+from redbeat.keys import NO_PART
 from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.rights import BEATS
@@ -50,7 +51,8 @@ class Beats:
         With '' it notes nobody.
         It is for ``store.nodes``, and its reply for :meth:`noted`.
         """
-        call = _NOTE_BEAT.call(self._store.config.keys, beat=beat, life_ms=int(life_seconds * 1000))
+        layout, life_ms = self._store.config.keys.layout, int(life_seconds * 1000)
+        call = _NOTE_BEAT.call(NO_PART, beats=self._key, layout=layout, beat=beat, life_ms=life_ms)
         return call.reading(_company_of)
 
     def noted(self, reply: Any) -> Company | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from redbeat.store.owners import CalendarChange, apply_call
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-_READ_CALENDARS, _REPLACE_CALENDAR = Script("read_calendars"), Script("replace_calendar")
+_READ_CALENDARS = Script("read_calendars")
 
 
 class Calendars:
@@ -53,10 +54,10 @@ class Calendars:
             read: do it only if it still has these fields, or its key still has this type ('none': no key).
         """
         # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
-        key, wake = self._store.keys.calendar(name), self._store.config.base_keys.wake
-        call = _REPLACE_CALENDAR.call(calendar=key, wake=wake, read=read, fields=fields)
+        base = self._store.config.base_keys
+        call = apply_call(base, (), [CalendarChange(name, "", read, fields)], base.beside, is_checked=False)
         with self._store.translating():
-            return int(call.run(self._store.client)) >= 0
+            return not call.run(self._store.client)
 
     def some_names(self, cursor: int) -> tuple[list[str], int]:
         """Return the names that one step of a look at every key finds, sorted, and where the next begins.

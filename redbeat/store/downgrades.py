@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.keys import Keys
-from redbeat.log.text import sha1_of_text
-from redbeat.store.records import Fence, LockStatus, Stored, lock_status_of, text_of, texts_of
+from redbeat.store.parts import in_chunks
+from redbeat.store.records import Fence, LockStatus, Stored, lock_status_of, read_of, text_of
 from redbeat.store.rights import DOWNGRADED
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
-_PUT_AWAY, _BRING_BACK = Script("put_away"), Script("bring_back")
+_MOVE_DOWNGRADED = Script("move_downgraded")
 
-#: a score as bring_back reads it, perhaps followed by ' static'
-_REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)(?: .*)?", re.DOTALL)
+#: the stored value of an entry: its score, perhaps followed by ' static'
+_REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)( .*)?", re.DOTALL)
 
 
 class PutAway(NamedTuple):
@@ -51,7 +51,6 @@ class BroughtBack(NamedTuple):
         scoreless: the keys of those that are back, and whose score was none: they are due at once.
     """
 
-    status: LockStatus
     returned: int
     gone: int
     scoreless: list[str]
@@ -66,10 +65,8 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
 
     def read() -> dict[str, float | None]:
         found: dict[str, float | None] = {}
-        for key in _keys_of_2x(store):
-            with suppress(StoreCorrupt):
-                texts = store.ask(partial(_all_fields_of, key), key, "hash")
-                found |= {str(text_of(one)): _score_of(str(text_of(text))) for one, text in texts.items()}
+        for keys in _parts_of_2x(store):
+            found |= {key: _score_of(text) for key, text in _read(store, keys).items()}
         return found
 
     return store.rights.ask(DOWNGRADED, read, dict)
@@ -77,16 +74,12 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
 
 def count_downgraded(store: Store) -> int:
     """Return how many keys ``read_downgraded`` would return."""
-    count = 0
     try:
-        for key in _keys_of_2x(store):
-            with suppress(StoreCorrupt):
-                count += int(store.ask(partial(_number_of_fields, key), key, "hash"))
+        return sum(_count(store, keys) for keys in _parts_of_2x(store))
     except StoreRefused as exc:
         if not is_no_permission(exc.__cause__):
             raise
         return len(read_downgraded(store))
-    return count
 
 
 def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
@@ -105,12 +98,17 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
             {"member": member, "name": keys.name(stored.key), "read": _read_of(stored)}
             for member, stored in chunk
         ]
-        names = [stored.key for _, stored in chunk]
-        call = _PUT_AWAY.call(
-            keys, lock=lock_key, beginning=mark if lock_key else "", entries=names, rows=rows
+        call = _MOVE_DOWNGRADED.call(
+            keys,
+            fence=Fence(lock_key),
+            beginning=mark if lock_key else "",
+            is_back=False,
+            entries=[stored.key for _, stored in chunk],
+            rows=rows,
+            forgotten=(),
         )
         with store.translating(keys.downgraded, "hash", besides={keys.statics: "set"}):
-            token, found = call.run(store.client)
+            _, token, found = call.run(store.client)
         if token:
             return PutAway(text_of(token), [])
         results += map(bool, found)
@@ -123,25 +121,70 @@ def bring_back(store: Store, fence: Fence) -> BroughtBack:
     Raises:
         LockLost: another beat holds the lock; nothing was written.
     """
-    found = store.run(lambda: bring_back_call(store.keys, fence))
-    store.check_lock(found.status, fence)
-    return found
+
+    def put_back(some: Mapping[str, str]) -> list[str]:
+        status, found = store.run(lambda: bring_back_call(store.keys, fence, some))
+        store.check_lock(status, fence)
+        return found
+
+    texts = _read(store, store.keys)
+    chunks = ({key: texts[key] for key in chunk} for chunk in in_chunks(texts))
+    returned = [*chain.from_iterable(map(put_back, chunks))]
+    scoreless = [key for key in returned if _score_of(texts[key]) is None]
+    return BroughtBack(len(returned), len(texts) - len(returned), scoreless)
 
 
-def bring_back_call(part: Keys, fence: Fence) -> Call[BroughtBack]:
-    """Return the call that puts all entries of a part back into the schedule."""
+def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[tuple[LockStatus, list[str]]]:
+    """Return the call that puts entries of a part back into the schedule, by what is stored of each.
 
-    def read(reply: Sequence[Any]) -> BroughtBack:
-        status, returned, gone, scoreless = reply
-        return BroughtBack(lock_status_of(status), int(returned), int(gone), [*map(text_of, scoreless)])
+    The reply is the lock's status, and the keys of those that are back.
+    """
+    # other keys may be out of reach: another slot, an ACL
+    entries = [key for key in texts if key.startswith(part.prefix)]
+    rows = [
+        {
+            "name": part.name(key),
+            "score": "0" if _score_of(texts[key]) is None else texts[key].partition(" ")[0],
+            "is_static": texts[key].endswith(" static"),
+        }
+        for key in entries
+    ]
 
-    return _BRING_BACK.call(part, fence=fence).reading(read)
+    def read(reply: Sequence[Any]) -> tuple[LockStatus, list[str]]:
+        status, _, results = reply
+        return lock_status_of(status), [
+            key for key, is_back in zip(entries, results, strict=bool(results)) if is_back
+        ]
+
+    return _MOVE_DOWNGRADED.call(
+        part,
+        fence=fence,
+        beginning="",
+        is_back=True,
+        entries=entries,
+        rows=rows,
+        forgotten=[key for key in texts if key not in entries],
+    ).reading(read)
 
 
-def _keys_of_2x(store: Store) -> list[str]:
-    """Return where such entries stand in the parts that celery-redbeat 2.x could run, which are no shards."""
+def _read(store: Store, keys: Keys) -> dict[str, str]:
+    """Return what is stored of the entries of one part that were taken out, by their keys."""
+    with suppress(StoreCorrupt):
+        found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded, "hash")
+        return {text_of(key): text_of(text) for key, text in found.items()}
+    return {}
+
+
+def _count(store: Store, keys: Keys) -> int:
+    with suppress(StoreCorrupt):
+        return int(store.ask(lambda client: client.hlen(keys.downgraded), keys.downgraded, "hash"))
+    return 0
+
+
+def _parts_of_2x(store: Store) -> list[Keys]:
+    """Return the parts that celery-redbeat 2.x could run, which are no shards."""
     base = store.config.base_keys.prefix
-    return [part.keys.downgraded for part in store.parts if part.keys.prefix == base]
+    return [part.keys for part in store.parts if part.keys.prefix == base]
 
 
 def _score_of(text: str) -> float | None:
@@ -155,16 +198,4 @@ def _score_of(text: str) -> float | None:
 
 
 def _read_of(stored: Stored) -> str:
-    if not stored.is_hash:
-        return str(stored.type.value)
-    if stored.unread_bytes:
-        return ""
-    return sha1_of_text(f"{texts_of(stored)}\0{stored.meta or ''}")
-
-
-def _all_fields_of(key: str, client: Any) -> Any:
-    return client.hgetall(key)
-
-
-def _number_of_fields(key: str, client: Any) -> Any:
-    return client.hlen(key)
+    return read_of(stored, stored.meta or "") if stored.is_hash else str(stored.type.value)

@@ -39,12 +39,11 @@ from redbeat.store.records import (
     LockStatus,
     Stored,
     Write,
-    digest_of,
     lock_status_of,
+    read_of,
     score_text,
     stored_of,
     text_of,
-    texts_of,
 )
 from redbeat.store.rights import HISTORIES, REMAINS
 from redbeat.store.scripts.script import Call, Script
@@ -567,11 +566,7 @@ def save_call(
     states, state_of = list[dict[str, str]](), list[int]()
     numbers: dict[tuple[str | None, ...], int] = {}
     for stored, write in writes:  # new entries that are saved together share a few states
-        read, policy = "", None
-        if stored.unread_bytes:
-            read = f"={stored.unread_bytes}"
-        elif stored.exists:
-            read = digest_of(f"{texts_of(stored)}\0{stored.meta or ''}")
+        read, policy = read_of(stored, stored.meta or ""), None
         if write.policy or stored.policy or stored.unread_bytes:
             policy = write.policy
         score = None if write.score is None else score_text(write.score)

@@ -32,7 +32,7 @@ from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
-from redbeat.store.scripts.script import RIGHT_SECONDS, Script
+from redbeat.store.scripts.script import RIGHT_SECONDS, Call, Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -262,13 +262,13 @@ class Layouts:
 
         Returns what its generation key holds then.
         """
-        return str(text_of(self._store.ask(_RAISE_GENERATION.call(part).run, part.generation, "string")))
+        return str(text_of(self._store.ask(_raise_call(part).run, part.generation, "string")))
 
     def raise_generations(self, parts: Sequence[Keys]) -> None:
         """Do that for several parts, one round trip a node."""
 
         def raise_all(client: Any) -> None:
-            for reply in call_on_nodes(client, [_RAISE_GENERATION.call(part) for part in parts]):
+            for reply in call_on_nodes(client, [*map(_raise_call, parts)]):
                 if isinstance(reply, Exception):
                     raise reply
 
@@ -415,6 +415,11 @@ class Layouts:
             elif record is not None:
                 hidden.append(name)
         return hidden
+
+
+def _raise_call(part: Keys) -> Call[Any]:
+    # a writer has no right to the key that says who moves entries
+    return _RAISE_GENERATION.call(part, mover=None, token=None)
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:

@@ -34,10 +34,10 @@ from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
 _HIDE_ENTRIES, _RECEIVE_ENTRIES = Script("hide_entries", is_raw=True), Script("receive_entries", is_raw=True)
-_PUT_BACK, _DROP_HIDDEN = Script("put_back", is_raw=True), Script("drop_hidden", is_raw=True)
-_CANCEL_MOVE, _READ_HIDDEN = Script("cancel_move", is_raw=True), Script("read_hidden", is_raw=True)
-_CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
-_OPEN_PART, _BORROW_PART = Script("open_part", is_raw=True), Script("borrow_part", is_raw=True)
+_END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidden", is_raw=True)
+_CANCEL_MOVE, _CHANGE_OWNED = Script("cancel_move", is_raw=True), Script("change_owned", is_raw=True)
+_CLOSE_PART, _BORROW_PART = Script("close_part", is_raw=True), Script("borrow_part", is_raw=True)
+_RAISE_GENERATION = Script("raise_generation", is_raw=True)
 
 #: what a script says whose caller isn't the one any more who moves entries
 FENCED = "MOVER Another process"
@@ -175,7 +175,7 @@ class Mover:
         """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
         opened, token = list(parts), self.token if is_mover else ""
         self._parts |= {part.generation: part for part in opened}
-        found = self._call([_OPEN_PART.call(part, text=part.guard, token=token) for part in opened])
+        found = self._call([_RAISE_GENERATION.call(part, token=token) for part in opened])
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
                 raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
@@ -322,8 +322,8 @@ class Mover:
                 errors.append(reply)
             else:
                 errors += self._note_unmoved(one, [*zip(one.kept, problems, strict=True)])
-        self._drop([one for one in arrived if one.kept])
-        self._put_back([one for one in back if one.kept])
+        self._end_hiding([one for one in arrived if one.kept], has_arrived=True)
+        self._end_hiding([one for one in back if one.kept], has_arrived=False)
         self.tally.moved += sum(len(one.kept) for one in arrived)
         self.on_progress(self.tally.moved)
         self._raise_first(errors)
@@ -355,17 +355,21 @@ class Mover:
                 self.tally.unmoved[printable(name)] = printable(why)
         return errors
 
-    def _put_back(self, hidden: Sequence[_Hidden]) -> None:
-        """Undo what was hidden."""
-        for _, refused in self._call([self._named_call(_PUT_BACK, one) for one in hidden]):
+    def _end_hiding(self, hidden: Sequence[_Hidden], *, has_arrived: bool) -> None:
+        """Drop what was hidden and has arrived elsewhere, or put it back."""
+        calls = [
+            _END_HIDING.call(
+                one.source,
+                token=self.token,
+                move=one.move,
+                kinds=_kinds_in(one.source),
+                names=[text_of(kept.name) for kept in one.kept],
+                has_arrived=has_arrived,
+            )
+            for one in hidden
+        ]
+        for _, refused in self._call(calls):
             self.tally.unmerged += map(text_of, refused)
-
-    def _drop(self, hidden: Sequence[_Hidden]) -> None:
-        self._call([self._named_call(_DROP_HIDDEN, one) for one in hidden])
-
-    def _named_call(self, script: Script, hidden: _Hidden) -> Call[Any]:
-        names, kinds = [text_of(kept.name) for kept in hidden.kept], _kinds_in(hidden.source)
-        return script.call(hidden.source, token=self.token, move=hidden.move, kinds=kinds, names=names)
 
     def finish_hidden(
         self, parts: Sequence[Keys], known: Iterable[Keys] = (), *, are_all_known: bool = True
@@ -500,7 +504,8 @@ def receive_call(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Ca
     rows = []
     for item in items:
         texts = [text_of(value) for value in item.values]
-        kept = [*zip(texts[::4], texts[1::4], texts[2::4], strict=True)]
+        values = zip(texts[::4], texts[1::4], texts[2::4], strict=True)
+        kept = [{"kind": kind, "rest": rest, "ends_at": ends_at} for kind, rest, ends_at in values]
         rows.append({"name": text_of(item.name), "record": text_of(item.record), "kept": kept})
     dumps = [dump for item in items for dump in item.values[3::4]]
     return _RECEIVE_ENTRIES.call(part, token=token, move=move, kinds=_kinds_in(part), items=rows, dumps=dumps)

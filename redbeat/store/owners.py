@@ -20,10 +20,19 @@ from redis.exceptions import RedisError
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
-from redbeat.log.text import as_stored, sha1_of_text
+from redbeat.log.text import as_stored
 from redbeat.store.entries import Entries
 from redbeat.store.parts import Part
-from redbeat.store.records import Fence, Stored, Write, lock_status_of, score_text, text_of, texts_of
+from redbeat.store.records import (
+    Fence,
+    Stored,
+    Write,
+    digest_of,
+    lock_status_of,
+    read_of,
+    score_text,
+    text_of,
+)
 from redbeat.store.rights import REMAINS
 from redbeat.store.scripts.script import Call, Script, as_row
 from redbeat.store.store import Store
@@ -114,18 +123,14 @@ class Change:
     def row(self, owned: int) -> dict[str, Any]:
         """Return its row in apply_entries; ``owned``: the place of its owner's names, 0 for none."""
         stored, write = self.stored, self.write or Write()
-        read = ""
-        if stored.unread_bytes:
-            read = f"={stored.unread_bytes}"
-        elif stored.exists:
-            read = sha1_of_text(f"{texts_of(stored)}\0{self.read_owner}")
+        read = read_of(stored, self.read_owner)
         row = {"change": self.kind, "name": self.name, "owned": owned, "read": read}
         if self.kind in ("keep", "delete"):
             return row
         is_compared = stored.exists and not stored.unread_bytes and (write.meta or write.score is not None)
         has_error = self.error is not None or write.definition or write.policy is not None
         return row | as_row(
-            read_meta=sha1_of_text(stored.meta or "") if is_compared else None,
+            read_meta=digest_of(stored.meta or "") if is_compared else None,
             owner=self.owner,
             definition=write.definition or None,
             policy=write.policy,
@@ -407,7 +412,7 @@ def apply_call(
     Arguments:
         beside: returns the keys beside an entry that are replaced where a change has a past; those of
             ``PAST`` come first.
-        is_checked: False: these are calendars alone, of a schedule that is divided.
+        is_checked: False: these are calendars alone, which are in one place where the schedule is divided.
     """
     gone, rows = list[str](), list[dict[str, Any]]()
 
@@ -442,7 +447,7 @@ def apply_call(
 
     call = _APPLY_ENTRIES.call(
         part if is_checked else NO_PART,
-        schedule=part.schedule,
+        schedule=part.schedule if changes or not (gone or owned) else (gone + owned)[0],
         wake=part.wake,
         entries=entries,
         gone=gone,

@@ -472,6 +472,13 @@ def texts_of(row: DueEntry | Stored) -> str:
     return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
 
 
+def read_of(stored: Stored, field: str) -> str:
+    """Return what was read of an entry, and one more of its fields, as ``match_entry`` compares it."""
+    if stored.unread_bytes:
+        return f"={stored.unread_bytes}"
+    return digest_of(f"{texts_of(stored)}\0{field}") if stored.exists else ""
+
+
 def due_entries_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[DueEntry]:
     """Return the entries of the rows of fetch_due."""
     found: list[DueEntry] = []

@@ -20,7 +20,7 @@ from redbeat.store.rights import STANDBYS, STORED, Feature
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
-_READ_STATUS, _NOTE_STANDBY = Script("read_status"), Script("note_standby")
+_READ_STATUS, _NOTE_BEAT = Script("read_status"), Script("note_beat")
 
 #: for how long a standby is known after it has looked at the lock
 STANDBY_SECONDS = 15
@@ -172,7 +172,9 @@ def note_standby(store: Store, who: str) -> bool:
     """Note that ``who`` stands by; False: this user may not. It isn't tried again if Redis is away."""
 
     def note() -> bool:
-        call = _NOTE_STANDBY.call(store.keys, who=who, life_ms=STANDBY_SECONDS * 1000)
+        call = _NOTE_BEAT.call(
+            store.keys, beats=store.keys.standbys, layout=None, beat=who, life_ms=STANDBY_SECONDS * 1000
+        )
         store.ask(lambda client: call.run(without_retry(client)), store.keys.standbys)
         return True
 

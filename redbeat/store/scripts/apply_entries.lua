@@ -1,17 +1,16 @@
 -- apply_entries: store and remove entries and calendars, and their owners, all of it or nothing: only if each
 -- entry and each calendar is still what the caller has read.
 --
--- Uses check_layout, entry_texts, measure_entry, match_calendar
--- KEYS schedule   zset of entry keys, scored by due time
+-- Uses check_layout, entry_texts, measure_entry, match_entry, set_field
+-- KEYS schedule   zset of entry keys, scored by due time (any key where there are no entries)
 -- KEYS entries[]  the entries' keys
 -- KEYS gone[]     keys that are removed: what was kept beside entries, and calendars in their old form
 -- KEYS owned[]    sets of the names that belong to an owner
 -- ARGV wake       channel on which the change is announced
 -- ARGV changes    of each entry; what a row leaves out stays as it is:
 --   change      'save'; 'replace': delete everything of it first; 'delete'; or 'keep': only compare it
---   read        what the caller has read: '' for no key, else the SHA-1 of definition, policy, revision and owner with
---               NULs between; for an entry that was too large to be read '=' and its size in bytes
---   read_meta   the SHA-1 of the meta that the caller has read; left out: it isn't compared
+--   read        what the caller has read with its owner, as match_entry has it
+--   read_meta   the meta that the caller has read, of a long one '#' and its SHA-1; left out: it isn't compared
 --   name        its name
 --   owned       which of owned is the set of its owner's names; 0: none
 --   definition, policy, error, owner   '' removes it
@@ -26,26 +25,32 @@
 --
 -- Returns 0, or which entry, counted from 1, has changed since it was read, or as a negative number which of gone is a
 -- calendar that has changed (then nothing was written)
-for i, key in ipairs(entries) do
-  local row, found, found_meta = changes[i], '', ''
+
+-- what the caller has read of a calendar is its fields, or the type of its key
+local function match_calendar(key, read)
   local kind = redis.call('TYPE', key).ok
-  if kind == 'hash' and string.sub(row.read, 1, 1) == '=' then
-    found = '=' .. measure_entry(key)
-  elseif kind == 'hash' then
-    local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'owner', 'meta')
-    found = sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
-    found_meta = sha1hex(fields[5] or '')
-  elseif kind ~= 'none' then
-    found = kind
+  if kind ~= 'hash' or type(read) ~= 'table' then return read == kind end
+  local fields, left = redis.call('HGETALL', key), 0
+  for _ in pairs(read) do left = left + 1 end
+  for i = 1, #fields, 2 do
+    if read[fields[i]] ~= fields[i + 1] then return false end
+    left = left - 1
   end
-  if found ~= row.read or (row.read_meta and found_meta ~= row.read_meta) then return i end
+  return left == 0
+end
+
+for i, key in ipairs(entries) do
+  local row = changes[i]
+  local is_same = match_entry(key, row.read, 'owner')
+  is_same = is_same and (not row.read_meta or match_text(redis.call('HGET', key, 'meta') or '', row.read_meta))
+  if not is_same then return i end
 end
 for _, one in ipairs(beside) do
   if one.kind == 'read' and not match_calendar(gone[one.place], one.content) then return -one.place end
 end
 
 -- these are checked before the first write, as what a failing script has written stays written
-redis.call('ZCARD', schedule)
+if #entries > 0 then redis.call('ZCARD', schedule) end
 for _, key in ipairs(owned) do redis.call('SCARD', key) end
 for i, key in ipairs(entries) do
   local row = changes[i]
@@ -62,15 +67,8 @@ for i, key in ipairs(entries) do
     elseif row.score then
       redis.call('ZADD', schedule, row.score, key)
     end
-    if row.meta then redis.call('HSET', key, 'meta', row.meta) end
     if row.meta and not row.is_meta_foreign then redis.call('HSET', key, 'meta_sha1', sha1_of_meta(row.meta)) end
-    for _, field in ipairs({'definition', 'policy', 'error', 'owner'}) do
-      if row[field] == '' then
-        redis.call('HDEL', key, field)
-      elseif row[field] then
-        redis.call('HSET', key, field, row[field])
-      end
-    end
+    for _, field in ipairs({'meta', 'definition', 'policy', 'error', 'owner'}) do set_field(key, field, row[field]) end
   end
 end
 for _, key in ipairs(gone) do redis.call('DEL', key) end

@@ -1,6 +1,7 @@
 -- change_layout: begin to move entries to another layout, or note how far that is, if the layout is the one that the caller
 -- has read.
 --
+-- Uses set_field
 -- KEYS layout         hash: into how many shards the schedule is divided, and how often that has been changed
 -- ARGV read           the generation that the caller has read, '' for none
 -- ARGV before         the state that the caller has read, '' for none
@@ -15,14 +16,6 @@
 local found = redis.call('HMGET', layout, 'generation', 'state')
 if (found[1] or '') ~= read or (found[2] or '') ~= before then return 0 end
 redis.call('HSET', layout, 'generation', generation, 'shards', shards or 0, 'former', former or 0)
-if state == '' then
-  redis.call('HDEL', layout, 'state')
-else
-  redis.call('HSET', layout, 'state', state)
-end
-if state == 'moving' then
-  redis.call('HDEL', layout, 'swept_until')
-else
-  redis.call('HSET', layout, 'swept_until', redis.call('TIME')[1] + swept_seconds)
-end
+set_field(layout, 'state', state)
+set_field(layout, 'swept_until', state == 'moving' and '' or redis.call('TIME')[1] + swept_seconds)
 return 1

@@ -9,7 +9,6 @@
 --
 -- Returns 'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 -- holds it (then nothing was written)
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return status end
 
 -- first of all, as this fails before anything is written if these aren't sets; no name is ''

@@ -1,7 +1,7 @@
 -- commit_runs: record what was decided about fetched entries, changing only what was read, and push the
 -- messages of the runs that are recorded: both or neither. A run that another one of its entry holds back isn't sent.
 --
--- Uses check_layout, hold_lock, entry_texts, read_scores, push_messages, count_figures, run_records, finish_run, find_hold, note_run
+-- Uses check_layout, clock, hold_lock, entry_texts, read_scores, push_messages, count_figures, run_records, finish_run, find_hold, note_run
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS deadlines     zset of when beat must look at each run in progress
 -- KEYS events        stream of what has happened
@@ -64,7 +64,6 @@
 --             read (and it was left alone), 3 when another run has held it back (and that is recorded)
 --   reasons   for each 2 the server's error, for each 3 the members that were added to its record
 --   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0, '', {}, ''} end
 
 local is_moved = 0
@@ -72,9 +71,6 @@ if server ~= '' then
   local info = redis.pcall('INFO', 'server')
   if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
 end
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 local writes_of = {}  -- as most rows have the same
 local function read_writes(text)

@@ -10,7 +10,6 @@
 --   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --            holds it (then nothing was removed)
 --   deleted  how many keys there were
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local deleted = 0

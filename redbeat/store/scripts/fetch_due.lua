@@ -2,7 +2,7 @@
 --
 -- With a lock the entries stay as they are; without one they are hidden from other beats for lease_ms.
 --
--- Uses check_layout, hold_lock, entry_texts, read_scores, measure_entry
+-- Uses check_layout, clock, hold_lock, entry_texts, read_scores, measure_entry
 -- KEYS schedule      zset of entry keys, or of stored messages, scored by due time
 -- KEYS deadlines     zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
 -- KEYS other         the zset of which only the first score is returned: of stored messages, or the schedule where those
@@ -47,10 +47,6 @@
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
-local time = redis.call('TIME')
--- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
-local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, {}, {}, '', ''} end
 
 if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
@@ -92,13 +88,13 @@ repeat
     local key, nominal = due[i], due[i + 1]
     local kind, size, error_size = '', 0, 0
     if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
-      kind, size, error_size = measure_key(key)
+      kind, size, error_size = measure_entry(key)
     end
     if kind == '' or (kind == 'none' and redis.call('EXISTS', prefix .. key) == 1) then
       redis.call('ZREM', schedule, key)
       key = prefix .. key
       if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
-      kind, size, error_size = measure_key(key)
+      kind, size, error_size = measure_entry(key)
     end
     local message, body_bytes = false, false
     if kind == 'hash' and (are_messages or string.sub(key, #prefix + 1, #prefix + 1) == ':') then

@@ -1,31 +1,25 @@
--- measure_entry(key): return how many bytes an entry's definition, meta and policy have together, and how many its
--- error. measure_key(key): return the type of a key, and the same of a hash; 0 of others. read_fields(key, entry_bytes, bytes, error_bytes): return the fields of an entry of these sizes:
--- definition, meta, policy, error, lease, revision and meta_sha1. If the first three have more than entry_bytes, they
--- are false; if the error is too long to be RedBeat's own, it is 'too large'. The last three aren't measured: they
--- don't leave the server as they are.
+-- measure_entry(key): return the type of a key, and of a hash how many bytes an entry's definition, meta and policy have
+-- together, and how many its error; 0 of others. Measuring doesn't read the fields, unless the caller lacks the right to
+-- ask for lengths (HSTRLEN).
+-- read_fields(key, entry_bytes, bytes, error_bytes): return the fields of an entry of these sizes: definition, meta,
+-- policy, error, lease, revision and meta_sha1. If the first three have more than entry_bytes, they are false; if the
+-- error is too long to be RedBeat's own, it is 'too large'. The last three aren't measured: they don't leave the server
+-- as they are.
 -- Not scripts of their own, but put in front of those that read entries.
--- Measuring doesn't read the fields, unless the caller lacks the right to ask for lengths (HSTRLEN).
 local may_measure, long_bytes = true, 16384
 local function measure_entry(key)
-  local bytes = may_measure and redis.pcall('HSTRLEN', key, 'definition')
-  if type(bytes) == 'number' then
-    bytes = bytes + redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')
-    return bytes, redis.call('HSTRLEN', key, 'error')
-  end
-  may_measure = false
-  local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-  return #(fields[1] or '') + #(fields[2] or '') + #(fields[3] or ''), #(fields[4] or '')
-end
-
-local function measure_key(key)
   local bytes = may_measure and redis.pcall('HSTRLEN', key, 'definition')
   if type(bytes) ~= 'number' or bytes == 0 then  -- else it is a hash
     local kind = redis.call('TYPE', key).ok
     if kind ~= 'hash' then return kind, 0, 0 end
-    return kind, measure_entry(key)
   end
-  bytes = bytes + redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')
-  return 'hash', bytes, redis.call('HSTRLEN', key, 'error')
+  may_measure = type(bytes) == 'number'
+  if may_measure then
+    bytes = bytes + redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')
+    return 'hash', bytes, redis.call('HSTRLEN', key, 'error')
+  end
+  local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
+  return 'hash', #(fields[1] or '') + #(fields[2] or '') + #(fields[3] or ''), #(fields[4] or '')
 end
 
 local function read_fields(key, entry_bytes, bytes, error_bytes)

@@ -18,36 +18,22 @@ end
 
 local is_of_writers = {definition = true, policy = true, owner = true, message = true, body_bytes = true, revision = true}
 
--- the entry's hash: those who write entries, and beat, each have their fields
+-- the entry's hash: those who write entries have some fields, and theirs count where they are newer; the others are beat's
 local function merge_entry(home, theirs, is_foreign)
   local ours = fields_of(redis.call('HGETALL', home))
   local newer, before = is_foreign and theirs or ours, is_foreign and ours or theirs
   local is_changed = newer.definition and newer.definition ~= before.definition or (newer.policy or before.policy) ~= before.policy
-  local bookkeeping = (is_foreign and ours or theirs)
   for field, value in pairs(theirs) do
-    local is_wanted
-    if is_of_writers[field] then
-      is_wanted = is_foreign or not ours[field]
-    elseif field == 'meta_sha1' then
-      is_wanted = false
-    elseif field == 'meta' then
-      is_wanted = bookkeeping == theirs or not ours.meta
-      if is_wanted and theirs.meta_sha1 then
-        redis.call('HSET', home, 'meta_sha1', theirs.meta_sha1)
-      elseif is_wanted then
-        redis.call('HDEL', home, 'meta_sha1')
-      end
-    elseif field == 'error' then
-      is_wanted = bookkeeping == theirs and not is_changed
-    else
-      is_wanted = bookkeeping == theirs or not ours[field]
+    local counts = is_foreign == (is_of_writers[field] or false)
+    if field ~= 'meta_sha1' and (counts or (field ~= 'error' and not ours[field])) then
+      redis.call('HSET', home, field, value)
+      if field == 'meta' then set_field(home, 'meta_sha1', theirs.meta_sha1 or '') end
     end
-    if is_wanted then redis.call('HSET', home, field, value) end
   end
   if is_changed then redis.call('HDEL', home, 'error') end
 end
 
-local function merge_hash(home, theirs, is_foreign)
+local function merge_fields(home, theirs, is_foreign)
   for field, value in pairs(theirs) do redis.call(is_foreign and 'HSET' or 'HSETNX', home, field, value) end
 end
 
@@ -73,6 +59,12 @@ local function merge_minutes(home, theirs)
       redis.call('HSET', home, slot, text)
     end
   end
+end
+
+local merge_of_kind = {entry = merge_entry, totals = merge_counts, figures = merge_counts, minutes = merge_minutes}
+local function merge_hashes(home, arrived, kind, is_foreign)
+  local merge = merge_of_kind[kind] or merge_fields
+  merge(home, fields_of(redis.call('HGETALL', arrived)), is_foreign)
 end
 
 -- histories: the newest first, each record with its time
@@ -112,7 +104,13 @@ local function merge_streams(home, arrived)
     last_ms, last_number = ms, number
     redis.call('XADD', home, string.format('%.0f-%.0f', ms, number), unpack(rows[i][3]))
   end
-  return nil
+end
+
+local function merge_sets(home, arrived) redis.call('SUNIONSTORE', home, home, arrived) end
+
+local function merge_zsets(home, arrived)
+  local found = redis.call('ZRANGE', arrived, 0, -1, 'WITHSCORES')
+  for i = 1, #found, 2 do redis.call('ZADD', home, 'NX', found[i + 1], found[i]) end
 end
 
 local function merge_strings(home, arrived, kind)
@@ -123,35 +121,14 @@ local function merge_strings(home, arrived, kind)
   end
 end
 
+local merge_of_type = {
+  hash = merge_hashes, list = merge_lists, set = merge_sets, zset = merge_zsets, string = merge_strings, stream = merge_streams,
+}
 local function merge_values(kind, home, arrived, is_foreign)
   local type_ = redis.call('TYPE', arrived).ok
-  if type_ ~= redis.call('TYPE', home).ok then return 'refused' end
-  if type_ == 'hash' then
-    local theirs = fields_of(redis.call('HGETALL', arrived))
-    if kind == 'entry' then
-      merge_entry(home, theirs, is_foreign)
-    elseif kind == 'totals' or kind == 'figures' then
-      merge_counts(home, theirs)
-    elseif kind == 'minutes' then
-      merge_minutes(home, theirs)
-    else
-      merge_hash(home, theirs, is_foreign)
-    end
-  elseif type_ == 'list' then
-    merge_lists(home, arrived)
-  elseif type_ == 'set' then
-    redis.call('SUNIONSTORE', home, home, arrived)
-  elseif type_ == 'zset' then
-    local found = redis.call('ZRANGE', arrived, 0, -1, 'WITHSCORES')
-    for i = 1, #found, 2 do redis.call('ZADD', home, 'NX', found[i + 1], found[i]) end
-  elseif type_ == 'string' then
-    merge_strings(home, arrived, kind)
-  elseif type_ == 'stream' then
-    return merge_streams(home, arrived)
-  else
-    return 'refused'
-  end
-  return nil
+  local merge = merge_of_type[type_]
+  if not merge or type_ ~= redis.call('TYPE', home).ok then return 'refused' end
+  return merge(home, arrived, kind, is_foreign)
 end
 
 -- the stream of events: what was told of stays behind, and the rest is told of here

@@ -17,7 +17,7 @@ local rows = {}
 if #entries == 0 or redis.call('EXISTS', unpack(entries)) == 0 then return {now, rows} end
 for i, key in ipairs(entries) do
   local row = false
-  local kind, size, error_size = measure_key(key)
+  local kind, size, error_size = measure_entry(key)
   if kind == 'hash' then
     local fields = read_fields(key, entry_bytes, size, error_size)
     local definition, meta, score = fields[1], fields[2], redis.call('ZSCORE', schedule, key)

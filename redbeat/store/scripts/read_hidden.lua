@@ -1,6 +1,6 @@
 -- read_hidden: read what a part has hidden of entries that are on their way to another part, all of one move.
 --
--- Uses move_keys
+-- Uses check_mover, clock, move_keys
 -- KEYS mover   token of who moves entries out of this part, and into it
 -- KEYS moving  hash: name of each hidden entry, to JSON: what it was in this part
 -- ARGV token   the caller's
@@ -10,9 +10,7 @@
 -- The keys that are read are made of what kinds says and what the records in moving say.
 --
 -- Returns a list: of each entry its name, 'hidden', the record in moving, and four for each key, as hide_entries does
-check_mover(mover, token)
-local time = redis.call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
 local found, rows, move = redis.call('HGETALL', moving), {}, nil
 for place = 1, #found, 2 do
   local is_read, record = pcall(cjson.decode, found[place + 1])
@@ -23,7 +21,7 @@ for place = 1, #found, 2 do
   move = move or record.id
   if record.id == move and #rows < limit then
     local row = {found[place], 'hidden', found[place + 1]}
-    dump_hidden(row, kinds, record.kept, now_ms)
+    dump_hidden(row, record.kept)
     rows[#rows + 1] = row
   end
 end

@@ -1,6 +1,6 @@
 -- read_upcoming: read usual entries that fall due soon, the earliest first; nothing is written.
 --
--- Uses entry_texts, measure_entry, read_scores
+-- Uses clock, entry_texts, measure_entry, read_scores
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS again[]       keys of entries that are read besides, if they fall due in that time
 -- ARGV seconds       how far to look ahead
@@ -16,8 +16,6 @@
 --   now     the server's clock, UNIX seconds with microseconds, a string
 --   scores  of all members that were looked at from 'after' on, in order
 --   rows    as of fetch_due, of those that were read; those of again first
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local last = string.format('%.6f', tonumber(now) + seconds)
 local first = after
 -- what was due at a time that is over has gone from there, and mustn't be left out of what is found now
@@ -27,10 +25,9 @@ local scores, rows = {}, {}
 for i = 2, #due, 2 do scores[#scores + 1] = due[i] end
 
 local function add_row(key, nominal)
-  local is_entry = string.sub(key, 1, #prefix) == prefix and redis.call('TYPE', key).ok == 'hash'
-  local size, error_size = 0, 0
-  if is_entry then size, error_size = measure_entry(key) end
-  if is_entry and size <= entry_bytes and error_size == 0 then
+  if string.sub(key, 1, #prefix) ~= prefix then return end
+  local kind, size, error_size = measure_entry(key)
+  if kind == 'hash' and size <= entry_bytes and error_size == 0 then
     local fields = read_fields(key, entry_bytes, size, error_size)
     local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
     if fields[1] and not fields[5] and not fields[6] then

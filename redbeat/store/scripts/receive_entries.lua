@@ -1,6 +1,6 @@
 -- receive_entries: write entries to the part of the schedule where they belong, with all that is kept for them, once.
 --
--- Uses check_layout, clock, move_keys, try_rights, merge_kept, receive_entry
+-- Uses check_layout, check_mover, clock, move_keys, try_rights, set_field, merge_kept, place_entry
 -- KEYS schedule       zset of entry keys, scored by due time
 -- KEYS later          zset of the keys of stored messages' entries
 -- KEYS statics        set of the names of entries that came from beat_schedule
@@ -18,7 +18,7 @@
 -- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
 --                     merged. The name of an entry follows, or ''
 -- ARGV items          of each entry its name, its record as hide_entries has made it, and kept: of each key that is kept for
---                     it its kind, the rest of the key, and when it ends
+--                     it kind, rest, which is the rest of the key, and ends_at
 -- BYTES dumps         what these keys hold, one after the other, as hide_entries returns it
 -- What somebody has written here already is merged with what arrives, as merge_values says. What can't be merged is kept
 -- under a key of its own. An entry that can't be written wholly isn't written at all, nor is it by another call for this move.
@@ -27,30 +27,77 @@
 --   written  of each entry 1, 0 when it was written before, or the error for which it couldn't be: 'before' when it
 --            couldn't be before
 --   refused  keys of what couldn't be merged
-check_mover(mover, token)
+
 for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
 for _, key in ipairs({statics, static_owners}) do redis.call('SCARD', key) end
 for _, key in ipairs({downgraded, arrived}) do redis.call('HLEN', key) end
 
-local before, failed_before, soon_seconds = redis.call('HGET', arrived, move), {}, 5
+local staged, unmerged, refused, is_allowed = {}, {}, {}, false
+
+-- nil: its time is over
+local function stage(payload, at)
+  local key = arriving .. ':' .. #staged + 1
+  redis.call('RESTORE', key, at, payload, 'REPLACE', 'ABSTTL')
+  staged[#staged + 1] = key
+  return (at == '0' or redis.call('EXISTS', key) == 1) and key or nil
+end
+
+-- all of it stands under names below arriving at first, also a copy of what it is merged with, as what a failing script has
+-- written stays written. Returns what is to be renamed, and to what, in pairs.
+local function prepare_kept(kept, is_foreign)
+  local by_kind, ready = {}, {}
+  local function finish(from, to)
+    if from then ready[#ready + 1] = {from, to} end
+  end
+  for _, one in ipairs(kept) do by_kind[one.kind] = one end
+  local has_events = by_kind.events and redis.call('EXISTS', kinds.events.key) == 1
+  for _, one in ipairs(kept) do
+    local kind, home, unmoved = one.kind, kinds[one.kind].key .. one.rest, kinds[one.kind].unmoved .. one.rest
+    local is_told_with = has_events and kind == 'events_read'  -- it is about the other stream
+    local here = not is_told_with and stage(one.dump, one.ends_at)
+    local merged = here and redis.call('EXISTS', home) == 1 and stage(redis.call('DUMP', home), ends_at(home))
+    if has_events and kind == 'events' then
+      local told = by_kind.events_read
+      finish(merge_events(merged, kinds.events_read.key, here, told and stage(told.dump, told.ends_at)), kinds.events_read.key)
+      finish(merged, home)
+    elseif here and not merged then
+      finish(here, home)
+    elseif merged and merge_values(kind, merged, here, is_foreign) then
+      finish(here, unmoved)
+      unmerged[#unmerged + 1] = unmoved
+    elseif merged then
+      finish(merged, home)
+    end
+  end
+  return ready
+end
+
+-- write one entry, with all that is kept for it, all of it or nothing
+local function receive_entry(name, record, kept)
+  staged, unmerged = {}, {}
+  if not is_allowed then try_rights(arriving) end
+  is_allowed = true
+  if record.owned then redis.call('SCARD', kinds.owner.key .. record.owned) end
+  local definition = redis.pcall('HGET', kinds.entry.key .. name, 'definition')
+  for _, one in ipairs(prepare_kept(kept, record.is_foreign)) do redis.call('RENAME', one[1], one[2]) end
+  for _, key in ipairs(staged) do redis.call('UNLINK', key) end
+  for _, key in ipairs(unmerged) do refused[#refused + 1] = key end
+  place_entry(name, record, definition)
+end
+
+local before, failed_before = redis.call('HGET', arrived, move), {}
 for _, name in ipairs(before and cjson.decode(before) or {}) do failed_before[name] = true end
-local zone = {
-  schedule = schedule, later = later, statics = statics, owners = static_owners, away = downgraded, deadlines = deadlines,
-  expected = expected, streaks = streaks, arriving = arriving, kinds = kinds, refused = {}, is_soon = false,
-  last = time[1] + soon_seconds, now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000),
-}
 local written, failed, next_dump = {}, {}, 1
 for number, item in ipairs(items) do
-  local name, record, kept = item.name, item.record, item.kept
-  for _, one in ipairs(kept) do one[4], next_dump = dumps[next_dump], next_dump + 1 end
+  for _, one in ipairs(item.kept) do one.dump, next_dump = dumps[next_dump], next_dump + 1 end
   if before then
-    written[number] = failed_before[name] and 'before' or 0
+    written[number] = failed_before[item.name] and 'before' or 0
   else
-    local is_written, problem = pcall(receive_entry, zone, name, cjson.decode(record), kept)
+    local is_written, problem = pcall(receive_entry, item.name, cjson.decode(item.record), item.kept)
     written[number] = is_written and 1 or (type(problem) == 'table' and problem.err or tostring(problem))
     if not is_written then
-      for _, staged in ipairs(zone.staged) do redis.call('UNLINK', staged) end
-      failed[#failed + 1] = name
+      for _, key in ipairs(staged) do redis.call('UNLINK', key) end
+      failed[#failed + 1] = item.name
     end
   end
 end
@@ -58,6 +105,5 @@ if not before then
   redis.call('HDEL', arrived, move)  -- first, as this needs no memory, and what comes after it isn't refused for want of it
   redis.call('HSET', arrived, move, cjson.encode(failed))
 end
--- without the right to publish it is noticed a little later
-if zone.is_soon then redis.pcall('PUBLISH', wake, 'moved') end
-return {written, zone.refused}
+wake_soon()
+return {written, refused}

@@ -1,6 +1,6 @@
 -- reserve_runs: note runs as in progress whose messages are about to be published, unless other runs hold them back.
 --
--- Uses check_layout, hold_lock, run_records, find_hold
+-- Uses check_layout, clock, hold_lock, run_records, find_hold
 -- KEYS deadlines     zset of when beat must look at each run in progress
 -- KEYS running[]     hashes of an entry's runs in progress, by task id: one for each run
 -- ARGV rows          of each run:
@@ -19,10 +19,7 @@
 --   answers   for each entry 'reserved'; 'known' when the run has been published already: a worker has begun it, or it
 --             was recorded as sent; 'held ' and the members of its record that say by what; 'refused ' and why its
 --             entry's runs can't be read; 'gone' with 'published' when another run has taken its place
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, {}} end
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 local answers = {}
 for i, run in ipairs(rows) do

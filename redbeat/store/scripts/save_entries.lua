@@ -1,12 +1,11 @@
 -- save_entries: store entries, all of them or none: only if each is still what the caller has read.
 --
--- Uses check_layout, hold_lock, entry_texts, measure_entry
+-- Uses check_layout, hold_lock, entry_texts, measure_entry, match_entry, set_field
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS entries[]     the entries' keys
 -- ARGV wake          channel on which the change is announced
 -- ARGV states        what entries have in common; what a state leaves out stays as it is:
---   read        what the caller has read: definition, policy, revision and meta with NULs between, of a long text '#'
---               and its SHA-1; of an entry that wasn't read '=' and its bytes; '': there was no entry
+--   read        what the caller has read with its meta, as match_entry has it
 --   meta
 --   score       the next due time
 --   policy      '' removes it
@@ -18,7 +17,6 @@
 --   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --            holds it (then nothing was written)
 --   changed  0, or which entry, counted from 1, has changed since it was read (then nothing was written)
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, 0} end
 
 local is_hash = {}
@@ -26,17 +24,10 @@ local is_hash = {}
 local is_any_there = #entries > 0 and redis.call('EXISTS', unpack(entries)) > 0
 for i, key in ipairs(entries) do
   local read = states[state_of[i]].read
-  local kind, found = is_any_there and redis.call('TYPE', key).ok or 'none', ''
-  if kind == 'hash' then
-    is_hash[i] = true
-    if string.match(read, '^=%d+$') then
-      found = '=' .. measure_entry(key)
-    else
-      local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta')
-      found = texts_of(fields) .. '\0' .. (fields[4] or '')
-    end
-  end
-  if (kind ~= 'hash' and kind ~= 'none') or not match_text(found, read) then return {status, i} end
+  local is_same, kind = read == '', 'none'
+  if is_any_there then is_same, kind = match_entry(key, read, 'meta') end
+  if not is_same then return {status, i} end
+  is_hash[i] = kind == 'hash'
 end
 
 local scored = {}
@@ -50,12 +41,8 @@ for i, key in ipairs(entries) do
   elseif meta then
     redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
   end
-  if policy == '' then
-    redis.call('HDEL', key, 'policy')
-  elseif policy then
-    redis.call('HSET', key, 'policy', policy)
-  end
-  if revision then redis.call('HSET', key, 'revision', revision) end
+  set_field(key, 'policy', policy)
+  set_field(key, 'revision', revision)
   if is_hash[i] and (definition ~= '' or policy or revision) then redis.call('HDEL', key, 'error') end
   if state.score then scored[#scored + 1], scored[#scored + 2] = state.score, key end
 end

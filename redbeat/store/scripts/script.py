@@ -14,10 +14,11 @@
     SAVE_ENTRIES = Script("save_entries")
     SAVE_ENTRIES.call(part, fence=fence, entries=[...], dumps=[...])
 
-The body finds each of them in a local variable of that name: a number is a number, a list a table, a row a
-table with named fields (``as_row``), and None is nil. Scores are texts, as Lua's numbers lose microseconds.
+The body, and the files in front of it, find each of them in a local variable of that name: a number is a
+number, a list a table, a row a table with named fields (``as_row``), and None is nil. Scores are texts, as
+Lua's numbers lose microseconds.
 What a caller doesn't name is the part's own: ``schedule`` and ``wake`` are attributes of its ``Keys``.
-``fence`` is for scripts that use ``hold_lock``, and gives them ``lock``, ``mark``, ``token`` and ``lock_ms``.
+``fence`` is for scripts that use ``hold_lock``, which finds the ``status`` of the lock for them.
 Those that use ``check_layout`` do nothing where entries aren't where their caller takes them to be.
 
 A ``Call`` is a value: it is run on a client, on several nodes (``store.nodes``), or written to a stream.
@@ -125,17 +126,16 @@ class Script:
         is_raw: its replies aren't decoded, whatever the client's settings are.
     """
 
-    def __init__(self, *names: str, is_raw: bool = False) -> None:
-        name = names[-1]
-        texts = {one: _read(one) for one in names}
+    def __init__(self, name: str, *, is_raw: bool = False) -> None:
         self.name = name
-        self.header = Header(name, texts[name])
-        self.names = (*self.header.uses, *names)
+        self.header = Header(name, _read(name))
+        uses = self.header.uses
         self.options: Mapping[str, Any] = {"NEVER_DECODE": []} if is_raw else {}
-        variables = "" if len(names) > 1 else self.header.variables()
-        self.source = "".join([*map(_read, self.names[:-1]), variables, texts[name]])
+        self.is_checking, self.is_fenced = CHECK in uses, HOLD in uses
+        texts = [*map(_read, uses), _read(name)]
+        texts.insert(1 if self.is_checking else 0, self.header.variables())
+        self.source = "".join(texts)
         self.sha1 = sha1_of_text(self.source)
-        self.is_checking, self.is_fenced = CHECK in self.names, HOLD in self.names
 
     def call(self, *sources: Any, fence: Fence | None = None, **values: Any) -> Call[Any]:
         """Return a call with the keys and arguments that the header declares, by their names.

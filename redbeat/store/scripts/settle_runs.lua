@@ -1,6 +1,6 @@
 -- settle_runs: do what beat has decided about runs whose deadlines have come, if they are still as it has read them.
 --
--- Uses check_layout, hold_lock, count_figures, run_records, finish_run
+-- Uses check_layout, clock, hold_lock, count_figures, run_records, finish_run
 -- KEYS schedule     zset of entry keys, scored by due time
 -- KEYS deadlines    zset of when beat must look at each run
 -- KEYS events       stream of what has happened
@@ -30,10 +30,7 @@
 --   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
 --             the same
 --   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
-local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, '', {}} end
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 
 -- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit
 local function release(running, failing, entry, member)

@@ -1,6 +1,7 @@
--- put_back: put entries that a part has hidden back to where they were, as they couldn't be written elsewhere.
+-- end_hiding: remove what a part has hidden of entries that were written to another part, or put it back to where it
+-- was, as it couldn't be written there.
 --
--- Uses check_layout, clock, move_keys, merge_kept, receive_entry
+-- Uses check_layout, check_mover, clock, move_keys, set_field, merge_kept, place_entry
 -- KEYS schedule       zset of entry keys, scored by due time
 -- KEYS later          zset of the keys of stored messages' entries
 -- KEYS statics        set of the names of entries that came from beat_schedule
@@ -14,33 +15,26 @@
 -- KEYS left           set of the names of those that have left this part since the layout was changed
 -- ARGV token          the caller's
 -- ARGV move           the id of the move
+-- ARGV has_arrived    they were written to another part
 -- ARGV wake           channel on which it is announced if beat may have to look soon
 -- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
 --                     merged. The name of an entry follows, or ''
 -- ARGV names          of the entries
--- The keys that are renamed are made of what kinds says and what the records in moving say. What somebody has written there
--- meanwhile is merged, as merge_values says.
+-- The keys that are renamed or removed are made of what kinds says and what the records in moving say. What somebody has
+-- written there meanwhile is merged, as merge_values says.
 --
 -- Returns {count, refused}
---   count    how many were put back
+--   count    how many entries these were
 --   refused  keys of what couldn't be merged
-check_mover(mover, token)
-local count, soon_seconds = 0, 5
-local zone = {
-  schedule = schedule, later = later, statics = statics, owners = static_owners, away = downgraded, deadlines = deadlines,
-  expected = expected, streaks = streaks, kinds = kinds, refused = {}, is_soon = false,
-  last = time[1] + soon_seconds,
-}
 
-local function unhide(kind, rest)
-  local hidden, home = kinds[kind].hidden .. rest, kinds[kind].key .. rest
+local count, refused = 0, {}
+local function put_back(hidden, home, kind, unmoved)
   local is_there = redis.call('EXISTS', hidden) == 1  -- else its time is over
   if is_there and redis.call('EXISTS', home) == 0 then
     redis.call('RENAME', hidden, home)
   elseif is_there and merge_values(kind, home, hidden, false) then
-    local unmoved = kinds[kind].unmoved .. rest
     redis.call('RENAME', hidden, unmoved)
-    zone.refused[#zone.refused + 1] = unmoved
+    refused[#refused + 1] = unmoved
   else
     redis.call('UNLINK', hidden)
   end
@@ -52,14 +46,22 @@ for _, name in ipairs(names) do
   if record and record.id == move then
     -- first, as this needs no memory, and what comes after it isn't refused for want of it
     redis.call('HDEL', moving, name)
-    if record.foreign ~= 1 then redis.call('SREM', left, name) end
-    record.foreign = nil  -- what somebody has written here meanwhile is newer
     local definition = redis.pcall('HGET', kinds.entry.key .. name, 'definition')
-    for _, kept in ipairs(record.kept) do unhide(kept[1], kept[2]) end
-    place_entry(zone, name, record, definition)
+    for _, one in ipairs(record.kept) do
+      local prefix, rest = kinds[one[1]], one[2]
+      if has_arrived then
+        redis.call('UNLINK', prefix.hidden .. rest)
+      else
+        put_back(prefix.hidden .. rest, prefix.key .. rest, one[1], prefix.unmoved .. rest)
+      end
+    end
+    if not has_arrived then
+      if not record.is_foreign then redis.call('SREM', left, name) end
+      record.is_foreign = false  -- what somebody has written here meanwhile is newer
+      place_entry(name, record, definition)
+    end
     count = count + 1
   end
 end
--- without the right to publish it is noticed a little later
-if zone.is_soon then redis.pcall('PUBLISH', wake, 'moved') end
-return {count, zone.refused}
+wake_soon()
+return {count, refused}
