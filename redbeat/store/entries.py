@@ -538,7 +538,7 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
 
     def read(reply: Any) -> tuple[float, list[Stored]]:
         now, rows = reply
-        return float(now), [*map(stored_of, keys, rows or [None] * len(keys))]
+        return float(now), stored_of(keys, rows)
 
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 

@@ -479,30 +479,14 @@ def read_of(stored: Stored, field: str) -> str:
     return digest_of(f"{texts_of(stored)}\0{field}") if stored.exists else ""
 
 
-def due_entries_of(rows: Iterable[str | bytes | Sequence[Any]]) -> list[DueEntry]:
+def due_entries_of(rows: str | bytes) -> list[DueEntry]:
     """Return the entries of the rows of fetch_due."""
-    found: list[DueEntry] = []
-    for row in rows:
-        if isinstance(row, (str, bytes)):
-            values = iter(text_of(row).split("\0"))
-            found += [
-                DueEntry(key, nominal, definition, meta, None, None, nominal)
-                for key, nominal, definition, meta in zip(values, values, values, values, strict=True)
-            ]
-        else:
-            found.append(_due_entry_of(row))
-    return found
-
-
-def _due_entry_of(row: Sequence[Any]) -> DueEntry:
-    due_entry = DueEntry(*map(text_of, row))
-    due_entry.is_asked = bool(due_entry.is_asked)
-    due_entry.score = due_entry.score or due_entry.nominal
-    due_entry.type = KeyType(due_entry.type or "hash")
-    due_entry.unread_bytes = due_entry.unread_bytes or 0
-    due_entry.is_meta_foreign = bool(due_entry.is_meta_foreign)
-    due_entry.revision, due_entry.next_score = due_entry.revision or "", due_entry.next_score or ""
-    return due_entry
+    found = json.loads(text_of(rows))
+    for row in found:
+        row.setdefault("score", row["nominal"])
+        if "type" in row:
+            row["type"] = KeyType(row["type"])
+    return [DueEntry(**row) for row in found]
 
 
 def held_of(members: str) -> Held:
@@ -518,27 +502,14 @@ def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:
     return [Deadline(*map(text_of, row)) for row in rows]
 
 
-def stored_of(key: str, row: str | bytes | Sequence[Any] | None) -> Stored:
-    """Return the entry of a row of read_entries."""
-    if row is None:
-        return Stored(key)
-    if isinstance(row, (str, bytes)):
-        definition, meta, score = text_of(row).split("\0")
-        return Stored(key, definition, meta, float(score), type=_HASH)
-    values = [*map(text_of, row), *_ALL_MISSING[len(row) :]]
-    definition, meta, score, is_foreign, policy, error, kind, unread, revision = values
-    return Stored(
-        key,
-        definition,
-        meta,
-        score and float(score),
-        policy,
-        error,
-        KeyType(kind or "hash"),
-        unread or 0,
-        is_meta_foreign=bool(is_foreign),
-        revision=revision or "",
-    )
+def stored_of(keys: Sequence[str], rows: str | bytes) -> list[Stored]:
+    """Return the entries under ``keys`` by the rows of read_entries."""
+    found = json.loads(text_of(rows)) or [False] * len(keys)
+    return [
+        Stored(key, **_fields_of(row)) if row else Stored(key) for key, row in zip(keys, found, strict=True)
+    ]
 
 
-_ALL_MISSING = (None,) * 9
+def _fields_of(row: dict[str, Any]) -> dict[str, Any]:
+    score, type_ = row.get("score"), row.get("type")
+    return row | {"score": score and float(score), "type": KeyType(type_) if type_ else _HASH}

@@ -1,7 +1,7 @@
 -- match_text(text, fetched): tell whether a text is still what the caller has read.
 -- texts_of(fields): what decisions about an entry rest on: its definition, policy and revision, the first three fields,
 -- with NULs between; the definition alone if there are no others.
--- has_nul(text): whether there is a NUL in a text, so that it can't be told from its neighbours.
+-- json_of(rows): a list of rows as JSON: one value, because a client takes as long to read each value of its own.
 -- revision_of(revision): a revision as the caller knows it: its SHA-1, however long it is, '' for none.
 -- sha1_of_meta(meta): what stands in the field meta_sha1 beside a meta of RedBeat's own.
 -- sha1hex(text): its SHA-1.
@@ -20,7 +20,7 @@ local function match_text(text, fetched)
   return string.sub(fetched, 1, 1) == '#' and '#' .. sha1hex(text) == fetched
 end
 
-local function has_nul(text) return string.find(text, '\0', 1, true) end
+local function json_of(rows) return #rows > 0 and cjson.encode(rows) or '[]' end
 
 local function revision_of(revision) return revision and sha1hex(revision) or '' end
 

@@ -33,13 +33,11 @@
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
---             revision, next_score, message} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
---             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
---             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
---             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
---             Rows of four that aren't nil and have no NULs are one text if nothing else is between them, with NULs
---             between all values.
+--   rows      JSON, a list of objects {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes,
+--             is_meta_foreign, revision, next_score, message}; nominal is the score that the entry was due at, score the
+--             one that it has now, is_asked true if it was 0, unread_bytes its size if it was not read, is_meta_foreign
+--             true if another program wrote the meta and nominal is not a whole second. What is missing is left out, as
+--             are a score that is the nominal one and the type of a hash.
 --   passed_deadlines  {member, score, record} of each that is not later than now, the first 100; record is that of its
 --             run, nil if there is none
 --   next_deadline  the first score after those, a string, '' when there is none
@@ -47,21 +45,17 @@
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
-if status == 'lost' then return {status, now, '', 0, {}, {}, '', ''} end
+if status == 'lost' then return {status, now, '', 0, '[]', {}, '', ''} end
 
 if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
-  return {status, now, '', 1, {}, {}, '', ''}
+  return {status, now, '', 1, '[]', {}, '', ''}
 end
 offset = pending + offset
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, texts, bytes, seen = {}, {}, 0, {}
+local rows, bytes, seen = {}, 0, {}
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
 local window = limit
-local function add_texts()  -- of most rows; each value of its own costs the reader more than one text for all of them
-  if #texts > 0 then rows[#rows + 1] = table.concat(texts, '\0') end
-  texts = {}
-end
 repeat
   due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
   local has_any, passed = missing < missing_limit, 0
@@ -160,21 +154,13 @@ repeat
       local definition, meta = fields[1], fields[2]
       local is_unread = kind == 'hash' and not is_read
       local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
-      local has_more_values = fields[3] or fields[4] or fields[6] or score ~= nominal or kind ~= 'hash' or is_asked
-        or is_unread or is_foreign or next_score or message
-      if not has_more_values and definition and meta and not (has_nul(key) or has_nul(definition) or has_nul(meta)) then
-        local length = #texts
-        texts[length + 1], texts[length + 2], texts[length + 3], texts[length + 4] = key, nominal, definition, meta
-      else
-        local row = {key, nominal, definition, meta, fields[3], fields[4], score ~= nominal and score}
-        row[8], row[9], row[10] = kind ~= 'hash' and kind, is_asked and 1, is_unread and size
-        row[11], row[12], row[13] = is_foreign and 1, fields[6] and revision_of(fields[6]), next_score
-        row[14] = not is_unread and message
-        local length = 14
-        while not row[length] do length = length - 1 end
-        add_texts()
-        rows[#rows + 1] = {unpack(row, 1, length)}
-      end
+      rows[#rows + 1] = {
+        key = key, nominal = nominal, definition = definition or nil, meta = meta or nil, policy = fields[3] or nil,
+        error = fields[4] or nil, score = score ~= nominal and score or nil, type = kind ~= 'hash' and kind or nil,
+        is_asked = is_asked or nil, unread_bytes = is_unread and size or nil, is_meta_foreign = is_foreign or nil,
+        revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score or nil,
+        message = not is_unread and message or nil,
+      }
       bytes = bytes + row_bytes
     end
     if stays then offset = offset + 1 end
@@ -185,7 +171,6 @@ repeat
   has_more = has_more or is_full or (is_last and #due == 2 * window)
   window = chunk
 until is_last
-add_texts()
 
 -- of what can't be read, nothing is due
 local passed_deadlines, next_deadline = {}, ''
@@ -206,4 +191,4 @@ end
 
 local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local other_head = head[2] or ''
-return {status, now, upcoming[2] or '', has_more and 1 or 0, rows, passed_deadlines, next_deadline, other_head}
+return {status, now, upcoming[2] or '', has_more and 1 or 0, json_of(rows), passed_deadlines, next_deadline, other_head}

@@ -31,9 +31,10 @@ local function add_row(key, nominal)
     local fields = read_fields(key, entry_bytes, size, error_size)
     local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
     if fields[1] and not fields[5] and not fields[6] then
-      local row = {key, nominal, fields[1], fields[2], fields[3]}
-      if is_foreign then row = {key, nominal, fields[1], fields[2], fields[3], false, false, false, false, false, 1} end
-      rows[#rows + 1] = row
+      rows[#rows + 1] = {
+        key = key, nominal = nominal, definition = fields[1], meta = fields[2] or nil, policy = fields[3] or nil,
+        is_meta_foreign = is_foreign or nil,
+      }
     end
   end
 end
@@ -50,4 +51,4 @@ local bare = read_scores(schedule, names)
 for i, one in ipairs(wanted) do
   if not bare[i] then add_row(one[1], one[2]) end
 end
-return {now, scores, rows}
+return {now, scores, json_of(rows)}

@@ -74,8 +74,8 @@ def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
 
 
 def test_reply_in_bytes_is_read_as_text() -> None:
-    row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
-    reply = [b"ok", b"1.5", b"2.5", 1, [row], [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
+    rows = b'[{"key": "k\xff", "nominal": "1", "definition": "{}", "score": "2"}]'
+    reply = [b"ok", b"1.5", b"2.5", 1, rows, [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
     keys = lua.FetchKeys("schedule", "deadlines", "other", Keys())
     call = lua.fetch_call(keys, records.Fence(), limit=1, entry_bytes=1)
     assert call.run(Client(reply)) == records.Fetched(
