@@ -93,7 +93,7 @@ class Altered:
 
 
 FENCE = "if status == 'lost'"
-NO_FENCE = f"if redis.call('EXISTS', lock) == 1 then status = 'ok' end {FENCE}"
+NO_FENCE = f"{FENCE} and redis.call('EXISTS', lock) == 1 then status = 'ok' end {FENCE}"
 TWO_HOLDERS = "another beat held the lock, and yet: "
 AT_MOST = "math.min(tonumber(lock_ms), 10000)"
 FOR_LONG = "not retaken for 10000 ms after: "
