@@ -128,7 +128,7 @@ def _fetched_of(reply: Sequence[Any]) -> Fetched:
 
 
 #: how a script is told that a field of an entry's hash is removed
-_CLEAR = "clear"
+_CLEAR = ""
 #: and how an entry leaves the schedule
 _ENDINGS = {Ending.UNSCHEDULE: "remove", Ending.DELETE: "delete"}
 

@@ -24,8 +24,7 @@
 --            has; 'expired': its message has, and no worker had begun it in time
 --   rest_ms  with 'busy' how long the other's lease lives, else 0
 local member = task_id .. '\0' .. running
-local record = decode_record(redis.call('HGET', running, task_id))
-if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
+local record = read_run(running, task_id, due)  -- another one is of an entry with a task id of its own
 
 if record and is_over(record, delivery) then return {'over', 0} end
 local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
@@ -43,17 +42,16 @@ if not record then
   local is_found = false
   for _, text in ipairs(redis.call('LRANGE', history, 0, 19)) do
     local is_read, past = pcall(cjson.decode, text)
-    if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
-    if is_read and type(past) == 'table' and not is_found and is_same_time(past.due, due) then
-      is_found = past.id == nil or past.id == task_id
+    past = is_read and type(past) == 'table' and past or {}
+    if past.delivery == delivery then return {'over', 0} end
+    local is_this = is_same_time(past.due, due) and (not past.id or past.id == task_id)
+    if is_this and not is_found then
       local is_older = (tonumber(past.attempt) or 0) > attempt and (follows == '' or follows ~= past.delivery)
-      if is_found and past.ended and is_older then return {'over', 0} end  -- what replace() sends counts from 1 again
-      if is_found and is_over(past, delivery) then return {'over', 0} end
-      is_begun = is_found and past.outcome == 'lost' and past.worker and not past.late
+      if past.ended and is_older then return {'over', 0} end  -- what replace() sends counts from 1 again
+      if is_over(past, delivery) then return {'over', 0} end
+      is_found, is_begun = true, past.outcome == 'lost' and past.worker and not past.late
     end
-    if overlap == 'replace' and is_read and type(past) == 'table' and past.outcome == 'superseded' then
-      if is_same_time(past.due, due) and (not past.id or past.id == task_id) then return {'superseded', 0} end
-    end
+    if is_this and overlap == 'replace' and past.outcome == 'superseded' then return {'superseded', 0} end
   end
 end
 if is_expired and not is_begun then return {'expired', 0} end

@@ -1,7 +1,7 @@
 -- commit_runs: record what was decided about fetched entries, changing only what was read, and push the
 -- messages of the runs that are recorded: both or neither. A run that another one of its entry holds back isn't sent.
 --
--- Uses check_layout, clock, hold_lock, entry_texts, read_scores, push_messages, count_figures, run_records, finish_run, find_hold, note_run
+-- Uses check_layout, clock, hold_lock, entry_texts, read_scores, push_messages, set_field, count_figures, run_records, find_hold, note_run
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS deadlines     zset of when beat must look at each run in progress
 -- KEYS events        stream of what has happened
@@ -33,10 +33,10 @@
 --   labels           the id of the labels under which its run is counted
 --   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
 --                    'unsent' or 'skipped/late=3', each after a space
---   new_error        'clear' removes it, nil leaves it, else JSON. It tells of the run at score: with another score now,
+--   new_error        '' removes it, nil leaves it, else JSON. It tells of the run at score: with another score now,
 --                    the entry was given another time or fetched by another beat, and its error is left as it is
 --   new_definition   nil leaves the definition and the policy; with other texts now these two stay
---   new_policy       with a new_definition: nil leaves the policy, 'clear' removes it, else JSON
+--   new_policy       with a new_definition: nil leaves the policy, '' removes it, else JSON
 --   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or 'pexpire' of
 --                    milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If there are any, an
 --                    entry is left alone if anything about it has changed since it was fetched, or if with a lock it
@@ -134,7 +134,7 @@ for i, row in ipairs(rows) do
   entries[i] = entry
   if is_deciding and entry.new_score then
     local asked = {task_id = row.task_id, due = run.due, overlap = overlap}
-    local is_known, held = pcall(find_hold, deadlines, entry.running, asked, now)
+    local is_known, held = pcall(find_hold, entry.running, asked)
     if is_known and not held then  -- noted now, as what can't be noted must not be sent
       is_known, held = pcall(redis.call, 'HSET', entry.running, row.task_id, entry.text)
       entry.is_noted, held = is_known, not is_known and held
@@ -153,13 +153,9 @@ end
 local function take_back(entry)
   if entry.is_noted then redis.pcall('HDEL', entry.running, entry.task_id) end
   if entry.new_score then redis.pcall('ZADD', schedule, entry.row.score, entry.key) end
-  local meta, meta_sha1 = entry.found[5], entry.found[6]
-  for field, before in pairs(entry.new_meta and {meta = meta or false, meta_sha1 = meta_sha1 or false} or {}) do
-    if before then
-      redis.pcall('HSET', entry.key, field, before)
-    else
-      redis.pcall('HDEL', entry.key, field)
-    end
+  if entry.new_meta then
+    pcall(set_field, entry.key, 'meta', entry.found[5] or '')
+    pcall(set_field, entry.key, 'meta_sha1', entry.found[6] or '')
   end
 end
 
@@ -263,7 +259,7 @@ local function finish(entry)
     end
   elseif overlap and (new_score or overlap == 'published' or overlap == 'reserved') then
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
-    local is_noted, member, ended = pcall(note_run, deadlines, entry, now)
+    local is_noted, member, ended = pcall(note_run, entry)
     if not is_noted then
       unrecorded = text_of_error(member)
     elseif member then
@@ -274,20 +270,14 @@ local function finish(entry)
   end
   if new_score == 'delete' then
     redis.call('DEL', key)
-  elseif new_score and new_error == 'clear' then
-    redis.call('HDEL', key, 'error')
-  elseif new_score and new_error then
-    redis.call('HSET', key, 'error', new_error)
+  elseif new_score then
+    set_field(key, 'error', new_error)
   end
   if new_score and row.new_definition and not entry.held then
     local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
     if match_text(texts_of(found), row.texts) then
       redis.call('HSET', key, 'definition', row.new_definition)
-      if row.new_policy == 'clear' then
-        redis.call('HDEL', key, 'policy')
-      elseif row.new_policy then
-        redis.call('HSET', key, 'policy', row.new_policy)
-      end
+      set_field(key, 'policy', row.new_policy)
     end
   end
   if record and (new_score or entry.new_meta) and not entry.held then
@@ -311,15 +301,12 @@ local function finish(entry)
 end
 
 -- count what became of an entry's runs; it is written when all are done, as most have the same labels
-local now_seconds, amounts, lateness, sent_words = tonumber(now), {}, {}, {}
+local now_seconds, sent_words = tonumber(now), {}
+local amounts = setmetatable({}, {__index = function(all, words) all[words] = {} return all[words] end})
 for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
 
 local function add_amount(labels, words, amount)
   local of_words = amounts[words]
-  if not of_words then
-    of_words = {}
-    amounts[words] = of_words
-  end
   of_words[labels] = (of_words[labels] or 0) + amount
 end
 
@@ -342,7 +329,7 @@ local function count_run(entry, labels)
   local late = due and seconds_of(now_seconds - due)
   if late and late < 31536000 then
     add_amount(labels, sent_words[bucket_of(late_bounds, late)], 1)
-    lateness[labels] = (lateness[labels] or 0) + late
+    add_amount(labels, 'late/sum', micros_of(late))
   elseif late then  -- somebody made it due
     add_amount(labels, 'sent', 1)
   end
@@ -350,7 +337,7 @@ local function count_run(entry, labels)
   if run and entry.overlap ~= 'dropped' then
     local max_seconds = string.match(run.limits, '"max":([%d.]+)')
     local length = #expecting
-    expecting[length + 1] = expected_at(now, run.due, run.due, entry.row.new_score, max_seconds)
+    expecting[length + 1] = expected_at(run.due, run.due, entry.row.new_score, max_seconds)
     expecting[length + 2] = entry.running
   end
 end
@@ -359,7 +346,6 @@ local function write_counted()
   for words, of_words in pairs(amounts) do
     for labels, amount in pairs(of_words) do add_figure(figures, labels, words, amount) end
   end
-  for labels, seconds in pairs(lateness) do add_figure(figures, labels, 'late/sum', micros_of(seconds)) end
   for first = 1, #expecting, 1000 do
     redis.pcall('ZADD', expected, 'NX', unpack(expecting, first, math.min(first + 999, #expecting)))
   end

@@ -25,14 +25,13 @@
 --
 -- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
 -- delivery of its message is at work
-local record = decode_record(redis.call('HGET', running, task_id))
-if record and not is_same_time(record.due, due) then record = nil end  -- an entry with a task id of its own
+local record = read_run(running, task_id, due)  -- another one is of an entry with a task id of its own
 local goes_on = outcome == 'retrying' or outcome == 'requeued'
 if record and record.delivery ~= delivery and record.state == 'started' then
   -- while Redis is away the next attempt may end before it is told that the one before it is over
   if not goes_on and outcome ~= 'superseded' then
     record.after = {outcome = outcome, error = problem, ran = ran, worker = worker, attempt = attempt, delivery = delivery}
-    redis.call('HSET', running, task_id, cjson.encode(record))
+    store_run(running, task_id, record)
   end
   return 'other'
 end
@@ -59,18 +58,12 @@ if goes_on then
   if #record.over > 10 then table.remove(record.over, 1) end
   if outcome == 'retrying' then record.attempt = attempt + 1 end
   record.eta = later(now, retry_seconds)
-  redis.call('HSET', running, task_id, cjson.encode(record))
-  local seconds = retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1
-  redis.call('ZADD', deadlines, later(now, seconds), task_id .. '\0' .. running)
+  store_run(running, task_id, record, retry_seconds + (tonumber(record.queue) or default_queue_seconds) + 1)
   return 'retrying'
 end
 
-local keys = {
-  running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
-  streaks = streaks, figures = figures, expected = expected,
-}
-return finish_run(keys, {
-  name = name, task_id = task_id, due = due, outcome = outcome, error = problem ~= '' and problem or nil,
-  record = record, ran = ran ~= '' and ran or nil, worker = worker, attempt = attempt, delivery = delivery, now = now,
-  wake = wake,
+return finish_run({
+  running = running, history = history, failing = failing, name = name, task_id = task_id, due = due, outcome = outcome,
+  error = problem ~= '' and problem or nil, record = record, ran = ran ~= '' and ran or nil, worker = worker,
+  attempt = attempt, delivery = delivery,
 })

@@ -1,9 +1,9 @@
--- find_hold(deadlines, running, run, now): what holds back a run with an overlap policy, as members of its record; nil
+-- find_hold(running, run): what holds back a run with an overlap policy, as members of its record; nil
 -- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
 -- already; with 'replace' those in progress are to be terminated: a worker that can't do that says so, once. A void
 -- reservation of another run goes when nothing holds this one back, and this run's own when something does: should its
 -- message have left, the gate finds no record, and refuses it as long as another run holds the entry.
--- reserve_run(deadlines, running, run, now): note a run that is about to be published, or was, unless it is held back; run
+-- reserve_run(running, run): note a run that is about to be published, or was, unless it is held back; run
 -- has members, seconds and holds_seconds besides. Returns what reserve_runs does.
 -- text_of_error(problem): what a command has raised, as a text.
 -- refusal_of(running, problem): the sentence that says why a run isn't sent whose entry's runs can't be read or noted. An
@@ -36,26 +36,19 @@ local function terminate_others(running, run)
   end
 end
 
-local function drop_reservation(deadlines, running, task_id)
-  redis.call('HDEL', running, task_id)
-  redis.call('ZREM', deadlines, task_id .. '\0' .. running)
-end
-
-local function find_hold(deadlines, running, run, now)
-  local holder, record, record_id, void = find_holder(running, run.task_id, run.due, '', now)
+local function find_hold(running, run)
+  local holder, record, record_id, void = find_holder(running, run.task_id, run.due, '', true)
   local waiting
   if run.overlap ~= 'skip' then
     local found = decode_waiting(redis.call('HGET', running, ''))
     waiting = found and not is_same_time(found.due, run.due) and found['for'] or nil
   end
   if not holder and not waiting then
-    for _, task_id in ipairs(void) do drop_reservation(deadlines, running, task_id) end
+    for _, task_id in ipairs(void) do forget_run(running, task_id) end
     return nil
   end
-  local own = decode_record(redis.call('HGET', running, run.task_id))
-  if own and is_same_time(own.due, run.due) and is_void(own, now) then
-    drop_reservation(deadlines, running, run.task_id)
-  end
+  local own = read_run(running, run.task_id, run.due)
+  if own and is_void(own) then forget_run(running, run.task_id) end
   local outcome = 'skipped'
   if run.overlap ~= 'skip' and not waiting then
     outcome = 'waiting'
@@ -73,7 +66,7 @@ local function find_hold(deadlines, running, run, now)
   local members = '"outcome":"' .. outcome .. '","held_by":' .. cjson.encode(holder or waiting)
   if waiting then members = members .. ',"behind":' .. cjson.encode(waiting) end
   if not holder then return members end
-  if record.root then record = decode_record(redis.call('HGET', running, record.root)) or record end  -- the run itself
+  if record.root then record = read_run(running, record.root) or record end  -- the run itself
   if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
   local since = tonumber(record.started or record.sent)
   local state = record.state == 'sent' and (record.holds or not record.sent) and 'reserved' or record.state
@@ -88,27 +81,25 @@ local function find_hold(deadlines, running, run, now)
 end
 
 -- a worker may have begun it, or even ended it, before that
-local function record_published(deadlines, running, run, now, record)
+local function record_published(running, run, record)
   if not record then return 'gone' end
   if record.state == 'ended' then
-    drop_reservation(deadlines, running, run.task_id)
+    forget_run(running, run.task_id)
     return 'known'
   end
   record.sent, record.holds = record.sent or now, nil
-  redis.call('HSET', running, run.task_id, cjson.encode(record))
-  if record.state ~= 'sent' then return 'known' end
-  redis.call('ZADD', deadlines, later(now, run.seconds), run.task_id .. '\0' .. running)
-  return 'reserved'
+  local is_begun = record.state ~= 'sent'
+  store_run(running, run.task_id, record, not is_begun and run.seconds)
+  return is_begun and 'known' or 'reserved'
 end
 
-local function reserve_run(deadlines, running, run, now)
-  local known = decode_record(redis.call('HGET', running, run.task_id))
-  known = known and is_same_time(known.due, run.due) and known
-  if run.overlap == 'published' then return record_published(deadlines, running, run, now, known) end
+local function reserve_run(running, run)
+  local known = read_run(running, run.task_id, run.due)
+  if run.overlap == 'published' then return record_published(running, run, known) end
   if known and (known.state ~= 'sent' or (known.sent and not known.holds)) then return 'known' end
   local text = '{"state":"sent","sent":"' .. now .. '",' .. run.members .. '}'
   if run.overlap ~= 'allow' then
-    local held = find_hold(deadlines, running, run, now)
+    local held = find_hold(running, run)
     if held then return 'held ' .. held end
     local holds = tonumber(run.holds_seconds) > 0 and '"holds":"' .. later(now, run.holds_seconds) .. '",' or ''
     text = '{"state":"sent",' .. holds .. run.members .. '}'

@@ -1,9 +1,9 @@
--- finish_run(keys, run): note that a run is over, and forget it; where the tasks of its workflow aren't, note that.
--- poke(keys, now, wake): let beat look at an entry: its waiting run may go, or it has failed too often.
--- add_event(events, name, event, run): tell those who listen.
--- Not scripts of their own, but put in front of those that need them, after count_figures and run_records.
--- keys are running, deadlines, history, events, failures, failing, streaks, figures, expected. run has name, task_id,
--- due, outcome, now, wake, and if they are known error, record, ran, worker, attempt, delivery.
+-- finish_run(run): note that a run is over, and forget it; where the tasks of its workflow aren't, note that.
+-- poke(running): let beat look at an entry: its waiting run may go, or it has failed too often.
+-- add_event(name, event, run): tell those who listen.
+-- Not scripts of their own, but put in front of those that need them, after count_figures and run_records. These scripts
+-- have deadlines, events, failures, streaks, figures, expected and wake. run has the keys running, history and failing,
+-- and name, task_id, due, outcome, and if they are known error, record, ran, worker, attempt, delivery.
 -- finish_run returns 'ended', 'late' for a run that was given up or has ended before, 'spawned' if other tasks of its
 -- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
 -- what became of it.
@@ -21,31 +21,19 @@ local function try(...)
   return reply
 end
 
-local function add_event(events, name, event, run)
+local function add_event(name, event, run)
   try('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
 end
 
-local function poke(keys, now, wake)
-  redis.call('ZADD', keys.deadlines, now, '\0' .. keys.running)
-  redis.pcall('PUBLISH', wake, keys.running)
-end
-
--- what became of a run as members of a JSON object
-local function members_of(run)
-  local members = {'"outcome":' .. cjson.encode(run.outcome), '"ended":' .. run.now}
-  for _, name in ipairs({'wait', 'ran', 'attempt'}) do
-    if tonumber(run[name]) then members[#members + 1] = '"' .. name .. '":' .. run[name] end
-  end
-  for _, name in ipairs({'worker', 'delivery', 'error', 'over'}) do
-    if run[name] and run[name] ~= '' then members[#members + 1] = '"' .. name .. '":' .. cjson.encode(run[name]) end
-  end
-  return table.concat(members, ',')
+local function poke(running)
+  redis.call('ZADD', deadlines, now, '\0' .. running)
+  redis.pcall('PUBLISH', wake, running)
 end
 
 -- Returns 'ended', 'late', 'repeated' if this delivery's end was noted before, or nil if its history hasn't got the
 -- run, and whether it has any
-local function add_to_history(history, run)
-  local first, found = 0, nil
+local function add_to_history(run)
+  local history, first, found = run.history, 0, nil
   repeat
     found = try('LRANGE', history, first, first + 19)
     if found.err then return nil end
@@ -84,8 +72,8 @@ local function has_children(running, root)
 end
 
 -- whether a failure was told of in the last minute: without a history an end that is delivered twice shows nowhere else
-local function is_told(failures, run)
-  local since = math.floor(1000 * (tonumber(run.now) - kept_seconds))
+local function is_told(run)
+  local since = math.floor(1000 * (tonumber(now) - kept_seconds))
   local found = redis.pcall('XREVRANGE', failures, '+', since, 'COUNT', most_looked_at)
   for _, row in ipairs(found) do
     local values = {}
@@ -96,17 +84,16 @@ local function is_told(failures, run)
 end
 
 -- by when the next run is to have succeeded; nothing is expected after the last one
-local function expect_next(keys, run, record)
+local function expect_next(run, record)
   local next = record and record.next
   if tonumber(next) and tonumber(next) >= 0 then
-    local expected = expected_at(run.now, next, run.due, next, record.max)
-    redis.pcall('ZADD', keys.expected, 'GT', expected, keys.running)
+    redis.pcall('ZADD', expected, 'GT', expected_at(next, run.due, next, record.max), run.running)
   elseif next then
-    redis.pcall('ZREM', keys.expected, keys.running)
+    redis.pcall('ZREM', expected, run.running)
   end
 end
 
-local function count_end(figures, run, record)
+local function count_end(run, record)
   local labels = record and type(record.labels) == 'string' and record.labels or ''
   local words, ran, wait = run.outcome, run.ran and seconds_of(run.ran), run.wait and seconds_of(run.wait)
   if ran then words = words .. '+ran/' .. bucket_of(length_bounds, ran) end
@@ -117,26 +104,26 @@ local function count_end(figures, run, record)
 end
 
 -- tell of the end once: the failures in a row, the list of failures, what is expected next, the figures, the event
-local function tell_of(keys, run, record, has_history)
+local function tell_of(run, record, has_history)
   if is_failure[run.outcome] then
-    local in_a_row = try('INCR', keys.failing)
+    local in_a_row = try('INCR', run.failing)
     local most = has_history and (tonumber(record and record.pause) or math.huge) or 1  -- the entry may be gone
-    if type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
-    if type(in_a_row) == 'number' then redis.pcall('ZADD', keys.streaks, in_a_row, keys.running) end
+    if type(in_a_row) == 'number' and in_a_row >= most then poke(run.running) end
+    if type(in_a_row) == 'number' then redis.pcall('ZADD', streaks, in_a_row, run.running) end
   elseif run.outcome == 'succeeded' then
-    if try('DEL', keys.failing) == 1 then redis.pcall('ZREM', keys.streaks, keys.running) end
-    expect_next(keys, run, record)
+    if try('DEL', run.failing) == 1 then redis.pcall('ZREM', streaks, run.running) end
+    expect_next(run, record)
   end
-  count_end(keys.figures, run, record)
+  count_end(run, record)
   if is_listed[run.outcome] then
     try(
-      'XADD', keys.failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,
+      'XADD', failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,
       'outcome', run.outcome, 'error', run.error or '', 'worker', run.worker or ''
     )
   end
-  add_event(keys.events, run.name, 'run_ended', {
+  add_event(run.name, 'run_ended', {
     task_id = run.task_id, due = run.due, outcome = run.outcome, error = run.error, wait = run.wait, ran = run.ran,
-    worker = run.worker, attempt = run.attempt, at = run.now,
+    worker = run.worker, attempt = run.attempt, at = now,
   })
 end
 
@@ -148,58 +135,48 @@ local function describe_break(run, task)
   return string.sub(text, 1, size)  -- ends with a whole character
 end
 
-local function finish_run(keys, run)
-  local running, deadlines, record = keys.running, keys.deadlines, run.record
-  local member = run.task_id .. '\0' .. running
-  run.wait = record and record.wait
-  run.worker = run.worker or (record and record.worker)
-  run.attempt = run.attempt or (record and record.attempt)
-  run.delivery = run.delivery or (record and record.delivery)
-  run.ran = run.ran or (record and record.ran)
-  run.over = record and record.over
+local function finish_run(run)
+  local running, record = run.running, run.record
+  for _, name in ipairs({'worker', 'attempt', 'delivery', 'ran'}) do run[name] = run[name] or (record and record[name]) end
+  run.wait, run.over = record and record.wait, record and record.over
 
   if record and record.workflow and not record.root and has_children(running, run.task_id) then
     record.state, record.outcome, record.error, record.ran = 'spawned', run.outcome, run.error, run.ran
-    redis.call('HSET', running, run.task_id, cjson.encode(record))
-    redis.call('ZADD', deadlines, later(run.now, record.queue or default_queue_seconds), member)
+    store_run(running, run.task_id, record, record.queue or default_queue_seconds)
     return 'spawned'
   end
   if record and record.root then  -- a task of a workflow: it counts as a part of the run
-    redis.call('HDEL', running, run.task_id)
-    redis.call('ZREM', deadlines, member)
-    local text = redis.call('HGET', running, record.root)
-    local root = decode_record(text)
+    forget_run(running, run.task_id)
+    local root = read_run(running, record.root)
     if not root then return 'ended' end
     if run.outcome ~= 'succeeded' and run.outcome ~= 'ignored' and not root.broken then
       root.broken, root.breaking = run.outcome, describe_break(run, record.task)
-      redis.call('HSET', running, record.root, cjson.encode(root))
+      store_run(running, record.root, root)
     end
     if root.state ~= 'spawned' or has_children(running, record.root) then return 'ended' end
-    local ran = root.started and string.format('%.3f', tonumber(run.now) - root.started) or nil
-    return finish_run(keys, {
-      name = run.name, task_id = record.root, due = root.due, outcome = root.outcome, error = root.error, record = root,
-      ran = ran, now = run.now, wake = run.wake,
+    return finish_run({
+      running = running, history = run.history, failing = run.failing, name = run.name, task_id = record.root,
+      due = root.due, outcome = root.outcome, error = root.error, record = root,
+      ran = root.started and string.format('%.3f', tonumber(now) - root.started) or nil,
     })
   end
   if record and record.broken and (run.outcome == 'succeeded' or run.outcome == 'ignored') then
     run.outcome, run.error = 'failed', record.breaking
   end
 
-  local noted, has_history = add_to_history(keys.history, run)
+  local noted, has_history = add_to_history(run)
   if noted == 'repeated' then return 'late' end
-  local is_repeated = not noted and not record and is_listed[run.outcome] and is_told(keys.failures, run)
+  local is_repeated = not noted and not record and is_listed[run.outcome] and is_told(run)
   if noted ~= 'late' and not (record and record.told) and not is_repeated then
-    tell_of(keys, run, record, noted or has_history)
+    tell_of(run, record, noted or has_history)
   end
   if record and not noted and not record.sent and record.state ~= 'ended' then
     record.state, record.outcome, record.error, record.ran, record.told = 'ended', run.outcome, run.error, run.ran, 1
-    redis.call('HSET', running, run.task_id, cjson.encode(record))
-    redis.call('ZADD', deadlines, later(run.now, kept_seconds), member)
+    store_run(running, run.task_id, record, kept_seconds)
     noted = 'kept'
   elseif record then
-    redis.call('HDEL', running, run.task_id)
-    redis.call('ZREM', deadlines, member)
+    forget_run(running, run.task_id)
   end
-  if redis.call('HGET', running, '') then poke(keys, run.now, run.wake) end
+  if redis.call('HGET', running, '') then poke(running) end
   return noted or 'ended'
 end

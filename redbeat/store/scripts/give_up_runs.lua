@@ -24,36 +24,27 @@
 --   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
 --               the same
 --   done        for each run '1' if it was given up, or ''
-local keys = {
-  running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
-  streaks = streaks, figures = figures, expected = expected,
-}
-
 local function forget_children(root)
   local found = redis.call('HGETALL', running)
   for i = 1, #found, 2 do
     local record = decode_record(found[i + 1])
-    if record and record.root == root then
-      redis.call('HDEL', running, found[i])
-      redis.call('ZREM', deadlines, found[i] .. '\0' .. running)
-    end
+    if record and record.root == root then forget_run(running, found[i]) end
   end
 end
 
 local done = {}
 for i, run in ipairs(runs) do
-  local task_id, due = run.task_id, run.due
-  local record = decode_record(redis.call('HGET', running, task_id))
-  local is_like_that = record and record.state ~= 'ended' and record.state == run.state and is_same_time(record.due, due)
+  local record = read_run(running, run.task_id, run.due)
+  local is_like_that = record and record.state ~= 'ended' and record.state == run.state
+  done[i] = ''
   if is_like_that and (tonumber(record.attempt) or 1) == run.attempt then
-    forget_children(task_id)
-    finish_run(keys, {
-      name = name, task_id = task_id, due = due, outcome = 'lost', error = problem, record = record, now = now, wake = wake,
+    forget_children(run.task_id)
+    finish_run({
+      running = running, history = history, failing = failing, name = name, task_id = run.task_id, due = run.due,
+      outcome = 'lost', error = problem, record = record,
     })
     done[i] = '1'
-  else
-    done[i] = ''
   end
 end
-if redis.call('HGET', running, '') then poke(keys, now, wake) end
+if redis.call('HGET', running, '') then poke(running) end
 return {unrecorded, done}

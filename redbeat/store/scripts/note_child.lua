@@ -10,21 +10,20 @@
 -- ARGV task       the name of the task, '' if it isn't known
 --
 -- Returns 1 when it was noted, 0 when it is known, or the run isn't in progress any more
-local run = decode_record(redis.call('HGET', running, root))
+local run = read_run(running, root)
 if not run then return 0 end
 if task_id == root then
   if run.state == 'started' then  -- it hasn't been told of the end of its first task yet
     run.followed = 1
-    redis.call('HSET', running, root, cjson.encode(run))
+    store_run(running, root, run)
     return 1
   end
   if run.state ~= 'spawned' then return 0 end
   run.state, run.outcome, run.error, run.ran, run.delivery = 'retrying', nil, nil, nil, nil
-  redis.call('HSET', running, root, cjson.encode(run))
-  redis.call('ZADD', deadlines, later(now, (tonumber(run.queue) or 86400) + 1), root .. '\0' .. running)
+  store_run(running, root, run, (tonumber(run.queue) or 86400) + 1)
   return 1
 end
 local record = {state = 'sent', root = root, due = due, sent = now, queue = run.queue, task = task ~= '' and task or nil}
-if redis.call('HSETNX', running, task_id, cjson.encode(record)) == 0 then return 0 end
-redis.call('ZADD', deadlines, later(now, (tonumber(run.queue) or 86400) + 1), task_id .. '\0' .. running)
+if redis.call('HGET', running, task_id) then return 0 end
+store_run(running, task_id, record, (tonumber(run.queue) or 86400) + 1)
 return 1

@@ -1,53 +1,44 @@
--- note_run(deadlines, run, now): note a run that is being sent, or was dropped, among those of its entry. run has
+-- note_run(run): note a run that is being sent, or was dropped, among those of its entry. run has
 -- running, task_id, due, members and text: those of its record and the record itself; overlap; and is_released: it has
 -- waited for another run to end.
 -- Returns nil where it has no deadline of its own, then what became of it, as members of its record in the history, if it
 -- was published before this and has ended already.
 -- with_members(record, members): add members to the object about the run that was sent; record is several lines.
--- Not scripts of their own, but put in front of those that need them, after finish_run.
-local function end_waiting(deadlines, running, due)
+-- Not scripts of their own, but put in front of those that need them, after run_records.
+local function end_waiting(running, due)
   local waiting = decode_waiting(redis.call('HGET', running, ''))
-  if waiting and is_same_time(waiting.due, due) then
-    redis.call('HDEL', running, '')
-    redis.call('ZREM', deadlines, '\0' .. running)
-  end
+  if waiting and is_same_time(waiting.due, due) then forget_run(running, '') end
 end
 
 -- a worker may have begun it, or even ended it, before it was recorded as sent
-local function merge_run(deadlines, run, record, now)
+local function merge_run(run, record)
   if record.state == 'ended' then
-    redis.call('HDEL', run.running, run.task_id)
-    redis.call('ZREM', deadlines, run.task_id .. '\0' .. run.running)
-    record.now = now
+    forget_run(run.running, run.task_id)
     return nil, members_of(record)
   end
   local is_begun = record.state ~= 'sent'
   for name, value in pairs(cjson.decode('{' .. run.members .. '}')) do record[name] = value end
   record.sent, record.waited, record.holds = now, run.is_released and 1 or nil, nil
-  redis.call('HSET', run.running, run.task_id, cjson.encode(record))
-  if is_begun then return nil end
-  return run.task_id .. '\0' .. run.running
+  store_run(run.running, run.task_id, record)
+  return not is_begun and run.task_id .. '\0' .. run.running or nil
 end
 
 -- a run that was reserved and never published holds back no other
-local function give_back(deadlines, run)
-  local record = decode_record(redis.call('HGET', run.running, run.task_id))
-  if record and record.state == 'sent' and not record.sent and is_same_time(record.due, run.due) then
-    redis.call('HDEL', run.running, run.task_id)
-    redis.call('ZREM', deadlines, run.task_id .. '\0' .. run.running)
-  end
+local function give_back(run)
+  local record = read_run(run.running, run.task_id, run.due)
+  if record and record.state == 'sent' and not record.sent then forget_run(run.running, run.task_id) end
 end
 
-local function note_run(deadlines, run, now)
+local function note_run(run)
   local running, task_id = run.running, run.task_id
-  if run.is_released or run.overlap == 'dropped' then end_waiting(deadlines, running, run.due) end
+  if run.is_released or run.overlap == 'dropped' then end_waiting(running, run.due) end
   if run.overlap == 'dropped' then
-    give_back(deadlines, run)
+    give_back(run)
     return nil
   end
   if run.overlap == 'published' or run.overlap == 'reserved' then
-    local record = decode_record(redis.call('HGET', running, task_id))
-    if record and is_same_time(record.due, run.due) then return merge_run(deadlines, run, record, now) end
+    local record = read_run(running, task_id, run.due)
+    if record then return merge_run(run, record) end
     if run.overlap == 'reserved' then return nil end  -- another run has taken its place: the gate decides
   end
   local text = run.is_released and '{"waited":1,' .. string.sub(run.text, 2) or run.text

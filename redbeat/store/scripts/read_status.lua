@@ -22,30 +22,23 @@
 --   overdue  how many of these are overdue
 --   first    the lowest score of those that should have been sent, a string, '' for none
 --   entries  how many there are
-local token, rest_ms = false, -2
+local token, rest_ms, ticked = false, -2, redis.pcall('GET', tick)
 if lock ~= schedule then
   token, rest_ms = redis.call('GET', lock), redis.call('PTTL', lock)
 end
-local ticked = redis.pcall('GET', tick)
-if type(ticked) == 'table' then ticked = '' end -- a key of another type, which the leader overwrites
+if type(ticked) ~= 'string' then ticked = '' end  -- a key of another type, which the leader overwrites
 local due = redis.call('ZCOUNT', schedule, 0, now)
 local oldest = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
-local standing = {}
+local standing, stored, overdue, first = {}, -1, 0, {}
 if standbys ~= schedule then
   local since = string.format('%.6f', tonumber(now) - life_ms / 1000)
   standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
-  if standing.err then standing = {} end -- a key of another type
 end
-local stored, overdue, first = -1, 0, {}
-if later ~= schedule then
-  stored = redis.pcall('ZCOUNT', later, '-inf', '+inf')
-  if type(stored) == 'table' then
-    stored = -1 -- a key of another type
-  else
-    overdue = redis.call('ZCOUNT', later, 0, string.format('%.6f', tonumber(now) - late_ms / 1000))
-    first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
-  end
+local count = later ~= schedule and redis.pcall('ZCOUNT', later, '-inf', '+inf')
+if type(count) == 'number' then
+  stored, overdue = count, redis.call('ZCOUNT', later, 0, string.format('%.6f', tonumber(now) - late_ms / 1000))
+  first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local entries = redis.call('ZCOUNT', schedule, '-inf', '+inf')  -- not everybody has the right to ZCARD
-token, ticked = token or '', ticked or ''
-return {now, token, rest_ms, ticked, due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries}
+standing = standing.err and {} or standing  -- a key of another type
+return {now, token or '', rest_ms, ticked, due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries}

@@ -23,7 +23,7 @@ if status == 'lost' then return {status, {}} end
 
 local answers = {}
 for i, run in ipairs(rows) do
-  local is_known, answer = pcall(reserve_run, deadlines, running[i], run, now)
+  local is_known, answer = pcall(reserve_run, running[i], run)
   answers[i] = is_known and answer or 'refused ' .. refusal_of(running[i], answer)
 end
 return {status, answers}

@@ -32,88 +32,82 @@
 --   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
 if status == 'lost' then return {status, '', {}} end
 
--- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit
-local function release(running, failing, entry, member)
+-- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit. Returns when
+-- to look at it again, nil for never
+local function release(running, failing, entry)
   local waiting = decode_waiting(redis.call('HGET', running, ''))
   local due = waiting and waiting.due
   if due and tonumber(due) > tonumber(now) + 86400 then due = nil end
   local score = redis.call('ZSCORE', schedule, entry)
   if not due or not score or redis.call('TYPE', entry).ok ~= 'hash' then
     redis.call('HDEL', running, '')
-    redis.call('ZREM', deadlines, member)
     if not score then redis.pcall('DEL', failing) end  -- it was deleted, or has ended, while its last run was in progress
-    return
+    return nil
   end
-  if tonumber(due) > tonumber(now) then  -- the clock was set back: all that is due waits for its time
-    redis.call('ZADD', deadlines, later(due, 0), member)
-    return
-  end
-  if find_holder(running, '', due, '', now) then  -- whose end lets beat look again
-    redis.call('ZREM', deadlines, member)
-    return
-  end
+  if tonumber(due) > tonumber(now) then return due end  -- the clock was set back: all that is due waits for its time
+  if find_holder(running, '', due, '', true) then return nil end  -- whose end lets beat look again
   local lease = redis.call('HGET', entry, 'lease')
   local hidden_by = lease and string.match(lease, '^([%d.e+]+) ')
-  if hidden_by and tonumber(hidden_by) == tonumber(score) then  -- it is on its way already, for this run or another
-    redis.call('ZADD', deadlines, later(now, 1), member)
-    return
-  end
+  -- it is on its way already, for this run or another
+  if hidden_by and tonumber(hidden_by) == tonumber(score) then return later(now, 1) end
   redis.call('ZADD', schedule, 'XX', now, entry)
   local released_at = redis.call('ZSCORE', schedule, entry)
   redis.call('HSET', entry, 'lease', released_at .. ' ' .. due .. ' next ' .. score)
-  redis.call('ZADD', deadlines, later(now, 30), member)  -- the commit removes it
+  return later(now, 30)  -- the commit removes it
+end
+
+local function end_run(row, running, i, record)
+  local run = {
+    running = running, history = histories[i], failing = failing[i], name = row.name, task_id = row.task_id,
+    due = record.due, outcome = row.word, error = record.error, record = record,
+  }
+  -- Redis was away between two attempts, and the worker of the first one was killed before it could tell; or a
+  -- message was delivered twice. One that has only expired has done nothing
+  local after = row.word == 'lost' and record.after
+  if type(after) == 'table' and after.outcome ~= 'expired' then
+    for _, member in ipairs({'outcome', 'error', 'ran', 'worker', 'attempt', 'delivery'}) do
+      run[member] = after[member] ~= '' and after[member] or nil
+    end
+  end
+  local ended = finish_run(run)
+  return (ended == 'ended' or ended == 'kept') and run.outcome or ''
+end
+
+local function mark_overdue(row, running, record)
+  record.overdue = 1
+  if row.word == 'revoke' then record.terminate = 'overdue' end
+  store_run(running, row.task_id, record)
+  add_event(row.name, 'run_overdue', {
+    task_id = row.task_id, due = record.due, worker = record.worker, attempt = record.attempt, started = record.started,
+    at = now,
+  })
+  return later(now, row.seconds)
 end
 
 local done = {}
 for i, row in ipairs(rows) do
-  local running, failing, entry = running[i], failing[i], entries[i]
-  local action, name, task_id, member, word, seconds = row.action, row.name, row.task_id, row.member, row.word, row.seconds
-  local keys = {
-    running = running, deadlines = deadlines, history = histories[i], events = events, failures = failures, failing = failing,
-    streaks = streaks, figures = figures, expected = expected,
-  }
-  local found = redis.pcall('HGET', running, task_id)
-  local is_hash = type(found) ~= 'table'
-  found = is_hash and found or ''
-  local what = ''
-  if redis.call('ZSCORE', deadlines, member) == row.score and (action == 'look' or found == row.text) then
-    local record = decode_record(found)
-    if action == 'forget' or not is_hash then
-      if is_hash then redis.call('HDEL', running, task_id) end
-      redis.call('ZREM', deadlines, member)
-      if is_hash and redis.call('HGET', running, '') then poke(keys, now, wake) end
+  local running, member, text, look_at = running[i], row.member, redis.pcall('HGET', running[i], row.task_id), nil
+  local action = type(text) == 'table' and 'drop' or row.action  -- of a key of another type the deadline goes
+  text, done[i] = action ~= 'drop' and text or '', ''
+  if redis.call('ZSCORE', deadlines, member) == row.score and (row.action == 'look' or text == row.text) then
+    local record = decode_record(text)
+    if action == 'forget' then
+      redis.call('HDEL', running, row.task_id)
     elseif action == 'look' then
-      release(running, failing, entry, member)
+      look_at = release(running, failing[i], entries[i])
     elseif action == 'postpone' then
-      redis.call('ZADD', deadlines, later(now, seconds), member)
+      look_at = later(now, row.seconds)
     elseif action == 'overdue' then
-      record.overdue = 1
-      if word == 'revoke' then record.terminate = 'overdue' end
-      what = 'overdue'
-      redis.call('HSET', running, task_id, cjson.encode(record))
-      redis.call('ZADD', deadlines, later(now, seconds), member)
-      add_event(events, name, 'run_overdue', {
-        task_id = task_id, due = record.due, worker = record.worker, attempt = record.attempt, started = record.started,
-        at = now,
-      })
-      if redis.call('HGET', running, '') then poke(keys, now, wake) end
-    else
-      local run = {
-        name = name, task_id = task_id, due = record.due, outcome = word, error = record.error, record = record,
-        now = now, wake = wake,
-      }
-      -- Redis was away between two attempts, and the worker of the first one was killed before it could tell; or a
-      -- message was delivered twice. One that has only expired has done nothing
-      local after = word == 'lost' and record.after
-      if type(after) == 'table' and after.outcome ~= 'expired' then
-        for _, member in ipairs({'outcome', 'error', 'ran', 'worker', 'attempt', 'delivery'}) do
-          run[member] = after[member] ~= '' and after[member] or nil
-        end
-      end
-      local ended = finish_run(keys, run)
-      if ended == 'ended' or ended == 'kept' then what = run.outcome end
+      look_at, done[i] = mark_overdue(row, running, record), 'overdue'
+    elseif action == 'end' then
+      done[i] = end_run(row, running, i, record)
     end
+    if look_at then
+      redis.call('ZADD', deadlines, look_at, member)
+    elseif action ~= 'end' then
+      redis.call('ZREM', deadlines, member)
+    end
+    if (action == 'forget' or action == 'overdue') and redis.call('HGET', running, '') then poke(running) end
   end
-  done[i] = what
 end
 return {status, unrecorded, done}
