@@ -563,9 +563,8 @@ class RedBeatScheduler(Scheduler):
     @property
     def producer(self) -> Any:
         """The producer that ``apply_async`` is given."""
-        if self._is_bare:
-            return None  # Celery takes one of the app's pool
-        return self._broker.producer
+        broker = self.__dict__.get("_broker")
+        return None if broker is None else broker.producer  # None: Celery takes one of the app's pool
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:

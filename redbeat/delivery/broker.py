@@ -132,11 +132,11 @@ class Broker:
 
     def begin_batch(self) -> None:
         """Begin a batch: what is remembered for one batch only is forgotten."""
-        self.begin_sending()
+        self._deadline = time.monotonic() + self._timeout_seconds
         if self.outbox is not None:
-            self.outbox.forget_tables()
+            self.outbox.tables.clear()
         if self._producer is not None:
-            self._producer.forget_fleeting()
+            self._producer.fleeting.clear()
         if self.confirms is not None:
             self.confirms.begin_batch()
 

@@ -13,12 +13,12 @@ new connection, and the script that pushes checks it in the same step.
 from __future__ import annotations
 
 import time
+from enum import Enum
 
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.outbox import Outbox
 from redbeat.log.events import DELIVERY
 from redbeat.log.logger import logger
-from redbeat.process.memory import Memory
 from redbeat.store.records import Target
 from redbeat.store.rights import PUSHES
 from redbeat.store.server import Server
@@ -33,52 +33,71 @@ AT_LEAST_ONCE = "at least once, each run with one task id"
 AT_MOST_ONCE = "at most once"
 
 
+class Mode(Enum):
+    """How the messages of a batch leave."""
+
+    #: recorded first, and sent after that
+    RECORD_FIRST = AT_MOST_ONCE
+    #: pushed by the script that records them
+    SCRIPT = EXACTLY_ONCE
+    #: sent by the broker's client, and recorded after that
+    CLIENT = AT_LEAST_ONCE
+    #: not now: schedule and broker were one server a moment ago, and are two
+    IN_DOUBT = "in doubt"
+
+
 class Delivery:
-    """The guarantee of one scheduler's runs, found out when there is something to send."""
+    """The guarantee of one scheduler's runs, found out when there is something to send.
+
+    Attributes:
+        mode: how messages leave, as it was chosen last.
+        target: where the script pushes them; None: it does not.
+        announced: the mode that was logged last.
+    """
 
     def __init__(self, store: Store, broker: Broker) -> None:
         self._store = store
         self._broker = broker
-        self._target: Target | None = None
-        self._asked: Outbox | None = None
+        self._asked: Outbox | None = None  # the outbox for which the mode was chosen
         self._moved_at: float | None = None
-        self._is_refused = False
-        self._said = Memory[str, str]()
+        is_at_most_once = store.config.delivery == "at_most_once"
+        self.mode = Mode.RECORD_FIRST if is_at_most_once else Mode.CLIENT
+        self.target: Target | None = None
+        self.announced: Mode | None = None
 
-    @property
-    def is_at_most_once(self) -> bool:
-        """Whether a run is recorded before it is sent."""
-        return self._store.config.delivery == "at_most_once"
+    def choose(self) -> Mode:
+        """Return how messages leave now; the servers are asked once for each connection to the broker.
 
-    def target(self) -> Target | None:
-        """Return where a commit may push messages; None: they are to be sent by the broker's client."""
+        Raises:
+            RedBeatError: about the schedule's server.
+            Exception: whatever the broker's client raises.
+        """
         outbox = self._broker.outbox
-        if self.is_at_most_once or outbox is None or outbox.has_given_up:
-            return None
-        if self._asked is not outbox:
+        if outbox is not None and outbox.has_given_up:
+            outbox = None
+        if self.mode is Mode.RECORD_FIRST or (outbox is not None and outbox is self._asked):
+            return self.mode
+        about = target = None
+        if outbox is not None:
             about = Server(self._store).about()
-            server = about.run_id
-            target = _find_target(server, self._store, outbox)
-            if target is None and self._is_doubtful():
-                return None  # asked again the next time
-            self._asked, self._target, self._moved_at = outbox, target, None
-            self._is_refused = False  # the right may have been given meanwhile
-            if server is None and not about.is_in_cluster:
+            target = _find_target(about.run_id, self._store, outbox)
+        is_doubtful = self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
+        self.target = target
+        if target is not None:
+            self.mode = Mode.SCRIPT
+        else:
+            self.mode = Mode.IN_DOUBT if is_doubtful else Mode.CLIENT
+        if about is not None and self.mode is not Mode.IN_DOUBT:  # else they are asked again the next time
+            self._asked, self._moved_at = outbox, None
+            if about.run_id is None and not about.is_in_cluster:
                 self.note_refused("INFO isn't allowed")
-        return None if self._is_refused else self._target
-
-    def is_in_doubt(self) -> bool:
-        """Tell whether to wait: schedule and broker were one server a moment ago, and aren't now."""
-        return self.target() is None and self._is_doubtful()
-
-    def _is_doubtful(self) -> bool:
-        return self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
+        return self.mode
 
     def note_moved(self) -> None:
         """Note that the schedule is on another server than its last commit was for."""
         logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
-        self._asked = self._target = None
-        self._moved_at = self._moved_at or time.monotonic()
+        self._asked = self.target = None
+        self.mode, self._moved_at = Mode.IN_DOUBT, self._moved_at or time.monotonic()
         self._broker.close()
 
     def note_refused(self, reason: str) -> None:
@@ -86,21 +105,16 @@ class Delivery:
 
         With the next connection to the broker it is tried again.
         """
-        self._is_refused = True
+        self.mode, self.target = Mode.CLIENT, None
         self._store.rights.note(PUSHES, reason)
 
     def announce(self) -> None:
         """Log the guarantee of the runs that were just sent, if it has changed."""
-        if self.is_at_most_once:
-            self._say(AT_MOST_ONCE)
-        elif self._asked is not None:
-            self._say(AT_LEAST_ONCE if self._target is None or self._is_refused else EXACTLY_ONCE)
-        elif self._broker.outbox is None and not self._broker.is_away and not self._is_doubtful():
-            self._say(AT_LEAST_ONCE)
-
-    def _say(self, guarantee: str) -> None:
-        if self._said.is_news("guarantee", guarantee):
-            logger.info("beat: Delivery: %s.", guarantee, extra=DELIVERY.of(guarantee=guarantee))
+        is_unknown = self._broker.outbox is None and (self._broker.is_away or self._asked is not None)
+        if self.mode in (self.announced, Mode.IN_DOUBT) or (self.mode is Mode.CLIENT and is_unknown):
+            return
+        guarantee, self.announced = self.mode.value, self.mode
+        logger.info("beat: Delivery: %s.", guarantee, extra=DELIVERY.of(guarantee=guarantee))
 
 
 def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:

@@ -7,14 +7,18 @@ each call, such as routers that are functions.
 
 Functions are compared by identity with those remembered at import. A function that is not Celery's, kombu's
 or RedBeat's own at import counts as replaced.
+
+``read_state`` returns all of it as one value. As long as it is equal, the reasons need not be looked for.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Iterator
+from itertools import repeat
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -30,12 +34,13 @@ from celery.utils.dispatch.signal import Signal
 from kombu.messaging import Producer
 from kombu.serialization import registry
 from kombu.transport.redis import Channel as RedisChannel
+from kombu.utils import json as kombu_json
 from kombu.utils.functional import lazy
 
 from redbeat.config.config import RedBeatConfig
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer
-from redbeat.delivery.tracers import find_monitoring, is_idle, is_wrapped_by_sentry
+from redbeat.delivery.tracers import find_monitoring, find_provider, is_idle, is_wrapped_by_sentry
 from redbeat.log.text import joined
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
@@ -48,6 +53,15 @@ _OF_SCHEDULER = (
 )
 _OF_TASK = ("apply_async", "shadow_name")
 _OF_CHANNEL = ("basic_publish", "_put")
+#: settings that all messages depend on
+_SETTINGS = (
+    *("task_serializer", "task_always_eager", "task_protocol", "task_compression", "task_send_sent_event"),
+    *("task_default_queue", "task_repr_maxlevels"),
+)
+_OF_AMQP = (
+    *("as_task_v2", "_create_task_sender", "create_task_message", "send_task_message", "Producer"),
+    *("router", "queues"),
+)
 #: code of the function that Celery makes for ``app.amqp.send_task_message``
 _SENDER_CODES = tuple(
     one
@@ -70,6 +84,40 @@ def find_obstacle(app: Any, scheduler: Any = None) -> str:
         app = app._get_current_object()  # noqa: SLF001
     of_scheduler = "" if scheduler is None else find_scheduler_obstacle(scheduler)
     return joined(*_replaced(), *_of_app(app), of_scheduler)
+
+
+def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
+    """Return what all messages depend on, and the reasons: as long as it is equal, so are both.
+
+    That does not hold for a reason that is there. Celery has read other settings when it made these objects.
+
+    Arguments:
+        scheduler: None: messages are not sent by one.
+        channel: of the producer that sends them.
+
+    Raises:
+        Exception: whatever Celery raises of settings that are unusable.
+    """
+    if isinstance(app, Proxy):
+        app = app._get_current_object()  # noqa: SLF001
+    amqp, settings = app.amqp, list(map(app.conf.get, _SETTINGS))
+    objects = [getattr(owner, name, None) for owner, name, _ in _FUNCTIONS]
+    objects += [receiver for signal in _SIGNALS for _, receiver in signal.receivers]
+    objects += (find_provider(), codec_of(settings[0]))
+    objects += (amqp.create_task_message, amqp.send_task_message, amqp.queues)  # Celery makes them now
+    objects += getattr(amqp.router, "routes", ())
+    of_scheduler = () if scheduler is None else ((scheduler, ("Entry", *_OF_SCHEDULER)),)
+    subjects = (app, ("send_task",)), (amqp, _OF_AMQP), (channel, _OF_CHANNEL), *of_scheduler
+    for subject, names in subjects:
+        objects += map(vars(subject).get, names)
+        objects += map(getattr, repeat(type(subject)), names, repeat(None))
+    return (
+        # by identity, as a wrapper may be equal to the original; the objects are kept, and so their ids
+        *(list(map(id, objects)), objects),
+        *(os.getpid(), app.thread_oid, app.current_worker_task, find_monitoring(), *settings),
+        *(amqp, amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
+        list(getattr(kombu_json, "_encoders", {}).items()),
+    )
 
 
 def find_setting_obstacle(config: RedBeatConfig) -> str:
@@ -223,7 +271,7 @@ def _of_routes(conf: Any, router: Any) -> str:
 def _receivers() -> Iterator[str]:
     """Yield the receivers of the signals about publishing."""
     for signal in _SIGNALS:
-        for _, receiver in signal.receivers or ():
+        for _, receiver in signal.receivers:
             if isinstance(receiver, weakref.ReferenceType):
                 receiver = receiver()
                 if receiver is None:

@@ -40,6 +40,7 @@ class Outbox:
         has_given_up: this channel writes in a way that can't be collected, so all its messages are sent at
             once.
         bindings: how many queues this channel has bound to exchanges.
+        tables: which queues are bound to an exchange, as looked up in this batch.
     """
 
     has_given_up = False
@@ -64,7 +65,7 @@ class Outbox:
         self._event_recorder = _EventRecorder(self._full_key)
         self._pushes: list[Push] | None = None
         self.events: list[Push] = []
-        self._tables: dict[str, Any] = {}
+        self.tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel._put_fanout = self._put_fanout  # noqa: SLF001
         channel.get_table = self._get_table
@@ -127,10 +128,6 @@ class Outbox:
         expiries: dict[str, int] = getattr(self._channel, "_expires", {})
         return expiries.get(queue)
 
-    def forget_tables(self) -> None:
-        """Let the next message look up again which queues are bound to its exchange."""
-        self._tables.clear()
-
     def send(self, batches: list[tuple[Push, ...]]) -> list[Exception | None]:
         """Send the writes of all ``batches`` in one round trip; return the error of each, None for one that
         was sent.
@@ -177,10 +174,10 @@ class Outbox:
         # looked up once a batch, unless this channel binds a queue meanwhile
         if self._pushes is None:
             return self._get_table_now(exchange)
-        if exchange not in self._tables:
+        if exchange not in self.tables:
             with self._connected():
-                self._tables[exchange] = self._get_table_now(exchange)
-        return self._tables[exchange]
+                self.tables[exchange] = self._get_table_now(exchange)
+        return self.tables[exchange]
 
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -194,7 +191,7 @@ class Outbox:
         return queues
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
-        self._tables.pop(exchange, None)
+        self.tables.pop(exchange, None)
         self.bindings += 1
         return self._queue_bind_now(exchange, *args, **kwargs)
 

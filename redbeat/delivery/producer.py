@@ -63,6 +63,7 @@ class BoundedProducer:
         expiration_seconds: after how long the next message expires; None: its own expiration counts.
         is_redis: the broker is Redis, where a declaration is kept for good.
         destination: the name of the queue of the last run, else its routing key; '': there was none.
+        fleeting: queues that may delete themselves, as declared in this batch.
     """
 
     timeout_seconds: Callable[[], float]
@@ -70,6 +71,7 @@ class BoundedProducer:
     is_redis: bool
     destination = ""
     _declared: dict[int, Any]
+    fleeting: dict[int, Any]
     _is_retry_asked = False
     _sample: SampleRequests | None = None
 
@@ -81,6 +83,7 @@ class BoundedProducer:
         """Read the exchanges of ``app``, and listen for confirms; return them, None where there are none."""
         self._app = app
         self.is_redis = is_redis
+        self._declared, self.fleeting = {}, {}
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         channel = self.channel  # type: ignore[attr-defined]
         self._confirms = Confirms.of(channel, self._forget_declared)
@@ -88,10 +91,6 @@ class BoundedProducer:
             # it may come back when the next one is being sent, so nobody can tell whose it is
             channel.events["basic_return"].add(lambda *_: None)
         return self._confirms
-
-    def forget_fleeting(self) -> None:
-        """Let queues that delete themselves be declared again."""
-        self.__dict__.pop("_fleeting", None)
 
     @contextmanager
     def sampling(self, expiration_seconds: float | None) -> Iterator[SampleRequests]:
@@ -144,7 +143,7 @@ class BoundedProducer:
         """Let ``entities`` be declared again, as somebody may have deleted them."""
         client = getattr(self.channel.connection, "client", None)  # type: ignore[attr-defined]
         for entity in entities:
-            self.__dict__.get("_declared", {}).pop(id(entity), None)
+            self._declared.pop(id(entity), None)
             if client is not None and getattr(entity, "can_cache_declaration", False):
                 client.declared_entities.discard(hash(entity))
 
@@ -160,10 +159,10 @@ class BoundedProducer:
             self._sample.declarations.append(declaration)
             return False
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
-        declared = self.__dict__.setdefault("_declared", {})
+        declared = self._declared
         # a queue that may have deleted itself is declared for each message; on Redis once a batch, as a
         # declaration leaves nothing there but bindings, which kombu itself writes only once
-        fleeting = self.__dict__.setdefault("_fleeting", {})
+        fleeting = self.fleeting
         if declared.get(id(entity)) is entity or fleeting.get(id(entity)) is entity:
             return False
         # a copy is declared where kombu, too, declares one, as it may have fewer bindings than the queue

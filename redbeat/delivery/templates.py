@@ -13,7 +13,6 @@ Whether other code looks on is the question of the ``guard``.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import uuid
@@ -23,9 +22,8 @@ from datetime import timedelta, timezone
 from typing import Any
 
 from celery.backends.base import Backend
-from kombu.utils import json as kombu_json
 
-from redbeat.config.config import RedBeatConfig
+from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Drafts
 from redbeat.delivery.broker import Broker, reason_of
@@ -47,8 +45,8 @@ from redbeat.delivery.placeholders import (
     kind_of,
     options_of_task,
 )
-from redbeat.delivery.producer import Declaration
 from redbeat.delivery.samples import Sample, Send, replacing, take_sample
+from redbeat.delivery.tracers import find_monitoring
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import joined, printable, shorten
@@ -69,6 +67,8 @@ MAX_NEW_KINDS = 100
 #: lifetime of the messages of samples: Celery warns of those that have expired
 _SAMPLE_LIFETIME = timedelta(hours=1)
 
+_NOT_BEGUN = "the batch has not begun"
+
 #: attributes of a task that its messages depend on
 _TASK_ATTRIBUTES = (
     *("name", "ignore_result", "priority", "serializer", "soft_time_limit", "time_limit", "expires"),
@@ -80,6 +80,12 @@ class _Kind:
     """What messages of one kind share.
 
     Attributes:
+        destination: the name of its queue.
+        declarations: what is declared before one of its messages is sent.
+        on_call: function to call with the task id of each run that is sent.
+        expires_seconds: lifetime of its messages after they are sent, by an option.
+        is_traced: its messages carry the context of their runs' spans.
+        text, run_texts, queue, pexpires: what its messages are made of.
         proved_for: texts of the first entry; None: a second entry was compared, too.
         example: an entry for later samples.
         checked_at: when it was compared with a sample, monotonic.
@@ -110,16 +116,16 @@ class _Kind:
         encoding, no_args = properties.get("body_encoding"), () if body[0] else body[0]
         self._of_call = CallPlaceholders(self.serializer, encoding, no_args, body[2], describe)
         own = self._of_call.texts(call)
-        self._queue, self._pexpires = sample.pushes[0].queue, sample.pushes[1:]
-        self._text: TextTemplate | None = TextTemplate(sample.text, [*of_run.paths, *own])
-        self._run_texts = of_run.texts
+        self.queue, self.pexpires = sample.pushes[0].queue, sample.pushes[1:]
+        self.text: TextTemplate | None = TextTemplate(sample.text, [*of_run.paths, *own])
+        self.run_texts = of_run.texts
         self.proved_for: tuple[str, ...] | None = tuple(own.values())
         self.example = (MessageTemplate(self, self.proved_for), call, send)
 
     @property
     def size_bytes(self) -> int:
         """Memory that it takes, about."""
-        of_text = 0 if self._text is None else self._text.size_bytes
+        of_text = 0 if self.text is None else self.text.size_bytes
         return KIND_BYTES + of_text + len(repr(self.key)) + 2 * self.example[0].size_bytes
 
     def template_of(self, call: Call) -> MessageTemplate:
@@ -132,16 +138,10 @@ class _Kind:
             self.check_arguments(*call.args, **call.kwargs)
         return MessageTemplate(self, tuple(self._of_call.texts(call).values()))
 
-    def fill(self, own: tuple[str, ...], values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
-        """Return the list writes of a run; ``own``: the texts of its entry's values."""
-        assert self._text is not None  # noqa: S101 - it is not dropped
-        text = self._text.fill(self._run_texts(values, delivery_tag) + own)
-        return (Push("lpush", self._queue, text), *self._pexpires)
-
     def drop(self) -> None:
         """Let it be used no more, and forget its texts, as its entries' templates may be kept for long."""
         self.is_dropped = True
-        self._text = None
+        self.text = None
         del self.example, self.fingerprint
 
 
@@ -163,39 +163,12 @@ class MessageTemplate:
         """Memory of what it does not share with other entries."""
         return sys.getsizeof(self) + sys.getsizeof(self.own) + sum(map(sys.getsizeof, self.own))
 
-    @property
-    def is_dropped(self) -> bool:
-        """True if it must not be used any more."""
-        return self.kind.is_dropped
-
-    @property
-    def is_traced(self) -> bool:
-        """True if its messages carry the context of their runs' spans."""
-        return self.kind.is_traced
-
-    @property
-    def destination(self) -> str:
-        """The name of its queue."""
-        return self.kind.destination
-
-    @property
-    def declarations(self) -> tuple[Declaration, ...]:
-        """What is declared before one of its messages is sent."""
-        return self.kind.declarations
-
-    @property
-    def on_call(self) -> Callable[[str], Any] | None:
-        """Function to call with the task id of each run that is sent."""
-        return self.kind.on_call
-
-    @property
-    def expires_seconds(self) -> float | None:
-        """Lifetime of its messages after they are sent, by an option."""
-        return self.kind.expires_seconds
-
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
-        return self.kind.fill(self.own, values, delivery_tag)
+        kind = self.kind
+        assert kind.text is not None  # noqa: S101 - it is not dropped
+        text = kind.text.fill(kind.run_texts(values, delivery_tag) + self.own)
+        return (Push("lpush", kind.queue, text), *kind.pexpires)
 
 
 class Templates:
@@ -204,18 +177,23 @@ class Templates:
     Arguments:
         app: the Celery app.
         allowance: memory that they share with other caches; they take half of it at most.
+        scheduler: the one that sends; None: none does.
+
+    Attributes:
+        obstacle: why Celery makes all messages of this batch; '': templates may be used.
     """
 
-    def __init__(self, app: Any, allowance: Allowance) -> None:
+    def __init__(self, app: Any, allowance: Allowance, scheduler: Any = None) -> None:
         self._app = app
+        self._scheduler = scheduler
         self._allowance = allowance
         self._bytes = 0
         self._producer: Any = None
         self._outbox: Any = None
         self._trace: TraceHeaders | None = None
-        self._fingerprint: Any = None
+        self._state: Any = None
         self._describe: Describe = repr
-        self._obstacle = "the batch has not begun"
+        self.obstacle = _NOT_BEGUN
         self._batch = self._new_kinds = 0
         self._kinds: dict[Any, _Kind] = {}
         self._refused = Memory[Any, tuple[str, float]](MAX_KINDS)  # kind to reason, and when to try again
@@ -224,8 +202,8 @@ class Templates:
 
     def begin_batch(
         self, producer: Any, outbox: Outbox | Drafts | None, trace: TraceHeaders | None = None
-    ) -> None:
-        """Begin a batch: look for obstacles, and drop all templates if a setting has changed.
+    ) -> str:
+        """Begin a batch, and return ``obstacle``. Drop all templates if what they depend on has changed.
 
         Arguments:
             producer: sends the runs of this batch; it is a ``BoundedProducer``.
@@ -238,24 +216,29 @@ class Templates:
         self._batch += 1
         self._new_kinds = 0
         self._failed.clear()
+        had_obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
-        self._obstacle = "the batch has not begun"
-        obstacle = guard.find_obstacle(self._app)
-        if not obstacle and (outbox is None or outbox.has_given_up):
-            obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
-        obstacle = obstacle or guard.find_channel_obstacle(producer.channel)
+        obstacle = self._look() if had_obstacle else ""
         if not obstacle:
-            fingerprint = self._read_fingerprint()
-            if fingerprint != self._fingerprint:
-                self._drop_all()
-                self._describe = find_description(self._app)
-                self._fingerprint = fingerprint
-        self._obstacle = obstacle
+            of_batch = producer, outbox, outbox is not None and outbox.has_given_up, trace and trace.names
+            state = of_batch, guard.read_state(self._app, self._scheduler, producer.channel)
+            if state != self._state:
+                obstacle = self._look()  # after the state was read, so that no change comes between
+                if not obstacle:
+                    self._drop_all()
+                    self._describe = find_description(self._app)
+                    self._state = state
+        self.obstacle = obstacle
+        return obstacle
 
-    @property
-    def obstacle(self) -> str:
-        """Why Celery makes all messages of this batch; '': templates may be used."""
-        return self._obstacle
+    def _look(self) -> str:
+        """Return why Celery makes all messages; '': templates may be used."""
+        app, outbox = self._app, self._outbox
+        obstacle = joined(guard.find_setting_obstacle(ensure_conf(app)), find_monitoring())
+        obstacle = obstacle or guard.find_obstacle(app, self._scheduler)
+        if not obstacle and (outbox is None or outbox.has_given_up):
+            obstacle = guard.find_broker_obstacle(app) or guard.NOT_COLLECTED
+        return obstacle or guard.find_channel_obstacle(self._producer.channel)
 
     def find(self, call: Call, send: Send) -> MessageTemplate | str:
         """Return the template of ``call`` for this batch; a str: why Celery must make its messages.
@@ -282,7 +265,7 @@ class Templates:
         Declares its queues, once a batch. If that fails, the answer is no, and ``apply_async`` will raise it.
         """
         kind = template.kind
-        if kind.is_dropped or self._obstacle:
+        if kind.is_dropped or self.obstacle:
             return False
         if kind.batch == self._batch and kind.bindings == self._outbox.bindings:
             return True
@@ -304,8 +287,8 @@ class Templates:
         return True
 
     def _find(self, call: Call, send: Send) -> MessageTemplate | str:
-        if self._obstacle:
-            return self._obstacle
+        if self.obstacle:
+            return self.obstacle
         key = kind_of(call)
         if isinstance(key, str):
             return key
@@ -408,7 +391,7 @@ class Templates:
         Raises:
             UnfitError: they differ.
         """
-        trace = self._trace.examples[1] if self._trace is not None and template.is_traced else NO_HEADERS
+        trace = self._trace.examples[1] if self._trace is not None and template.kind.is_traced else NO_HEADERS
         with self._standing_clock():
             _require_equal(template, self._sample(call, send, trace))
         template.kind.checked_at = time.monotonic()
@@ -462,19 +445,7 @@ class Templates:
 
         return on_call
 
-    # -- fingerprints
-
-    def _read_fingerprint(self) -> tuple[Any, ...]:
-        """Return what all messages depend on. Celery has read other settings when it made these objects."""
-        app, trace = self._app, self._trace
-        amqp, setting = app.amqp, app.conf.get
-        return (
-            *(os.getpid(), app.thread_oid, self._producer, self._outbox, trace and trace.names),
-            *(amqp.create_task_message, amqp.send_task_message, amqp.router, amqp.queues),
-            *(amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
-            *(setting("task_default_queue"), setting("task_repr_maxlevels")),
-            tuple(getattr(kombu_json, "_encoders", {}).items()),
-        )
+    # -- the fingerprint
 
     def _fingerprint_of(self, kind: _Kind) -> tuple[Any, ...]:
         """Return what messages of a kind depend on.

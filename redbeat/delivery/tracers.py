@@ -37,7 +37,7 @@ def find_integration() -> Any:
 
 def find_monitoring() -> str:
     """Return a reason if Sentry's own code monitors entries, so that it must see each message."""
-    integration = find_integration()
+    integration = find_integration() if "sentry_sdk" in sys.modules else None
     if integration is None or EVERY_NAME in (integration.exclude_beat_tasks or ()):
         return ""
     return "sentry_sdk monitors entries"
@@ -103,7 +103,7 @@ def find_provider() -> Any:
         provider = get_provider()
     except Exception:  # noqa: BLE001 - the provider that the environment names is missing; the API says so
         return None
-    return None if is_apis(provider) else provider
+    return None if type(provider).__module__ == _API else provider
 
 
 def is_apis(value: Any) -> bool:

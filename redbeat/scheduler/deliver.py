@@ -25,10 +25,10 @@ from functools import partial
 from typing import Any
 
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
+from redbeat.delivery.guarantee import Mode
 from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.heartbeat import note_planning
-from redbeat.log.logger import logger
 from redbeat.process.containment import let_through
 from redbeat.process.signals import hold_interrupts
 from redbeat.scheduler.batch import Batch
@@ -73,15 +73,15 @@ class Deliverer:
         self._target: Target | None = None
         self._recordings: dict[Recording, tuple[Batch, Sequence[Decision]]] = {}
         self._executor: Executor | None = None
+        self._script_sink = ScriptSink(context)
 
     def deliver(self, batches: Sequence[Batch]) -> None:
         """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
         if not any(batch.fetched.rows or batch.prepared for batch in batches):
             return
         context, began_at = self._context, time.monotonic()
-        context.tracing.begin_batch()
         self._recordings, self._executor = {}, Executor(batches[0].store)
-        sink: Sink = ScriptSink(context)
+        sink: Sink = self._script_sink
         try:
             context.broker.begin_batch()
             context.planner.begin()
@@ -107,37 +107,21 @@ class Deliverer:
 
     def _choose_sink(self, batches: Sequence[Batch]) -> Sink:
         """Return how messages leave in this tick."""
-        context = self._context
-        delivery = context.delivery
-        self._target = None
+        context, delivery = self._context, self._context.delivery
+        mode, self._target = Mode.CLIENT, None
         try:
-            if delivery.is_at_most_once:
-                return _RecordFirst(context, self._record_now)
-            self._connect()
-            if not delivery.is_in_doubt():
-                self._target = delivery.target()
-            else:
-                for batch in batches:
-                    batch.is_in_doubt = True
+            mode, self._target = delivery.choose(), delivery.target
         except RedBeatError:  # about the schedule's server
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
             context.broker.note_away(exc)  # even if it answers, so that it is not asked in a loop
-        if self._target is not None:
-            return ScriptSink(context)
+        if mode in (Mode.SCRIPT, Mode.RECORD_FIRST):
+            return self._script_sink if mode is Mode.SCRIPT else _RecordFirst(context, self._record_now)
+        for batch in batches:
+            batch.is_in_doubt = mode is Mode.IN_DOUBT
         outbox = context.broker.outbox
         is_redis = outbox is not None and not outbox.has_given_up
         return (PipelineSink if is_redis else ProducerSink)(context, self._guard)
-
-    def _connect(self) -> None:
-        """Connect to the broker, as only then is it known how messages leave."""
-        try:
-            self._context.hooks.producer  # noqa: B018 - it connects
-        except RedBeatError:  # about the schedule's server
-            raise
-        except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
-            let_through(exc)
-            logger.debug("beat: The broker is unreachable: %r", exc)
 
     # -- one batch
 
@@ -357,15 +341,17 @@ class Deliverer:
         """Log what was sent, and count it."""
         context, figures = self._context, self._context.figures
         for batch in batches:
-            context.reports.tell_of_all(batch.told)
-            if not batch.is_out:
+            if batch.told:
+                context.reports.tell_of_all(batch.told)
+            if batch.events and not batch.is_out:
                 context.broker.send_events(batch.events)
+            if batch.reported and not batch.is_out:
                 context.reports.report_dropped(batch.reported)
             if batch.prepared is not None:
                 figures.used += len(batch.told)
             batch.told, batch.events = [], []
-        if any(batch.recorded for batch in batches):
-            context.delivery.announce()
+            if batch.recorded and context.delivery.mode is not context.delivery.announced:
+                context.delivery.announce()
 
     def _guard(self, batch: Batch, step: Callable[[], Any]) -> None:
         """Do a step for one shard; after an error nothing more is done with its batch, and others go on.

@@ -13,17 +13,13 @@ from typing import Any
 
 from celery.beat import SchedulingError
 
-from redbeat.config.config import ensure_conf
-from redbeat.delivery import guard
 from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker, reason_of
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
 from redbeat.delivery.templates import MessageTemplate, Templates
-from redbeat.delivery.tracers import find_monitoring
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.logger import logger
-from redbeat.log.text import joined
 from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.decisions import Send
@@ -63,17 +59,17 @@ class Encoder:
         self._tracing = tracing
         self._reports = reports
         self._figures = figures
-        self._config = ensure_conf(hooks.app)
-        self._templates = Templates(hooks.app, allowance)
+        self._templates = Templates(hooks.app, allowance, hooks)
         self._producer: Any = None
-        self._obstacle = AWAY
+        self._obstacle = self._reported = AWAY
 
     def begin(self) -> None:
-        """Begin a batch: ask whether templates may be used, once for all of its messages."""
+        """Begin a batch: connect to the broker, and find out whether templates may be used."""
         self._tracing.refresh()
-        self._obstacle = self._find_obstacle()
-        if self._obstacle != AWAY:
-            self._reports.report_way(self._obstacle)
+        obstacle = self._obstacle = AWAY if self._broker.is_away else self._find_obstacle()
+        if obstacle not in (AWAY, self._reported):
+            self._reported = obstacle
+            self._reports.report_way(obstacle)
 
     @property
     def uses_templates(self) -> bool:
@@ -82,26 +78,16 @@ class Encoder:
 
     def _find_obstacle(self) -> str:
         """Return why Celery makes all messages; '': templates may be used."""
-        obstacle = joined(guard.find_setting_obstacle(self._config), find_monitoring())
-        if obstacle:
-            return obstacle
-        if self._broker.is_away:
-            return AWAY
         try:
-            obstacle = guard.find_scheduler_obstacle(self._hooks)
-            if obstacle:
-                return joined(guard.find_obstacle(self._hooks.app), obstacle)
             producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
-            self._templates.begin_batch(producer, outbox, self._tracing.headers)
-            obstacle = self._templates.obstacle
+            return self._templates.begin_batch(producer, outbox, self._tracing.headers)
         except RedBeatError:  # about the lock
             raise
         except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
             let_through(exc)
             logger.debug("beat: Templates cannot be used now: %r", exc)
             return AWAY if self._broker.is_of_connection(exc) else reason_of(exc)
-        return obstacle
 
     # -- from a template
 
@@ -116,7 +102,7 @@ class Encoder:
                 self._begin_span(send)
         for send, tag in zip(found, delivery_tags(len(found)), strict=True):
             template: MessageTemplate = send.template
-            if template.is_dropped or (template.is_traced and send.span is None):
+            if template.kind.is_dropped or (template.kind.is_traced and send.span is None):
                 send.template = None  # the message of another entry differs
                 continue
             trace = NO_HEADERS if send.span is None else send.span.headers
@@ -127,17 +113,17 @@ class Encoder:
                 logger.debug("beat: %s has no template: %r", send.name, exc)
                 send.template = None
                 continue
-            if template.expires_seconds is not None:
-                expires_at = float(send.nominal) + template.expires_seconds
+            if template.kind.expires_seconds is not None:
+                expires_at = float(send.nominal) + template.kind.expires_seconds
                 send.valid_until = min(send.valid_until, expires_at)
             self._figures.compiled += 1
 
     def _begin_span(self, send: Send) -> None:
         template = send.template
-        if template.is_traced and send.span is None:
+        if template.kind.is_traced and send.span is None:
             due = float(send.nominal)
             send.span = self._tracing.begin(
-                send.name, send.task, send.task_id, send.due, due, template.destination
+                send.name, send.task, send.task_id, send.due, due, template.kind.destination
             )
 
     def is_current(self, send: Send) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
+from redbeat.delivery.guarantee import Mode
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
@@ -170,7 +171,7 @@ class LookAhead:
             return False
         self._leadership.confirm()  # as connecting to the broker may take long
         try:
-            return context.delivery.target() is not None
+            return context.delivery.choose() is Mode.SCRIPT
         except RedBeatError:  # about the schedule's server
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises: a tick finds out
@@ -192,7 +193,7 @@ class LookAhead:
                 sends.append(decision)
         context.encoder.fill(sends)
         # else the result backend is told of each run, which may fail
-        return [one for one in sends if one.template is not None and one.template.on_call is None]
+        return [one for one in sends if one.template is not None and one.template.kind.on_call is None]
 
     @property
     def _is_full(self) -> bool:

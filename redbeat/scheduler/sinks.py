@@ -90,7 +90,7 @@ class ScriptSink:
             while left:
                 let_interrupt()
                 send = left[0]
-                if send.template is not None and send.template.on_call is None:
+                if send.template is not None and send.template.kind.on_call is None:
                     batch.ready.append(left.popleft())
                     continue
                 if _has_no_time(context, batch, left):
@@ -346,13 +346,13 @@ def make(
             send_writes(broker, sent)
             return ()
         return sent
-    if template.on_call is not None:
-        template.on_call(send.task_id)
+    if template.kind.on_call is not None:
+        template.kind.on_call(send.task_id)
     if broker.drafts is None:
         return send.pushes
     with broker.sending(None, is_deferrable=is_deferrable) as publication:
         [draft] = send.pushes
-        declared = [one.entity for one in template.declarations]
+        declared = [one.entity for one in template.kind.declarations]
         broker.publish_draft(str(draft.value), declared)
     return () if isinstance(publication, list) else publication
 

@@ -64,6 +64,9 @@ class Tracing:
     Arguments:
         find_now: returns the time by Redis' clock, UNIX seconds.
         find_peer: returns which broker messages go to.
+
+    Attributes:
+        headers: what messages carry of their spans; None: there are no spans.
     """
 
     def __init__(self, find_now: Callable[[], float], find_peer: Callable[[], Peer]) -> None:
@@ -71,6 +74,7 @@ class Tracing:
         self._find_peer = find_peer
         self._provider: Any = None
         self._spans: Spans | None = None
+        self.headers: TraceHeaders | None = None
         self._retry_at = 0.0  # monotonic
         self._began_at = 0.0
         self._runs: list[RunSpan] = []  # of this batch; they are to be told of
@@ -78,11 +82,6 @@ class Tracing:
         self._count_given = self._count_told = 0  # each has one writer
         self._thread = BackgroundThread("redbeat-spans", self._run)
         self._said = Memory[str, str]()
-
-    @property
-    def headers(self) -> TraceHeaders | None:
-        """What messages carry of their spans; None: there are no spans."""
-        return None if self._spans is None else self._spans.headers
 
     # -- as a part of what beat shows
 
@@ -100,7 +99,7 @@ class Tracing:
     # -- in the ticks
 
     def refresh(self) -> None:
-        """Find out whether there are spans, and what messages carry of them; to be called for each batch."""
+        """Begin a batch: find out whether there are spans, and what messages carry of them."""
         provider = find_provider()
         if provider is None:
             if self._provider is not None:
@@ -114,24 +113,26 @@ class Tracing:
 
             propagator = spans.current_propagator()
             if not is_known or self._spans is None or self._spans.propagator is not propagator:
-                self._provider, self._spans = provider, None
+                self._provider, self._spans, self.headers = provider, None, None
                 tracer = provider.get_tracer("redbeat", _find_version(), spans.SCHEMA)
                 if is_apis(tracer):  # as with OTEL_SDK_DISABLED
                     self._give_up(None)
                     return
                 self._spans = spans.Spans(tracer, propagator)
+                self.headers = self._spans.headers
             stand_in()
+            self._began_at = self._find_now()
         except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
             let_through(exc)
             self._give_up(exc)
 
     def _forget(self) -> None:
-        self._provider = self._spans = None
+        self._provider = self._spans = self.headers = None
         step_aside()
 
     def _give_up(self, exc: BaseException | None) -> None:
         """Send runs without spans for a while, as the provider has raised ``exc``, or makes no spans."""
-        self._spans = None
+        self._spans = self.headers = None
         self._retry_at = time.monotonic() + RETRY_SECONDS
         if exc is not None:
             self._report("Runs are sent without spans now", exc)
@@ -176,14 +177,12 @@ class Tracing:
         with sending_run(), current:
             yield
 
-    def begin_batch(self) -> None:
-        """Note that a batch begins."""
-        self._began_at = self._find_now()
-
     def end_batch(self) -> None:
-        """Let the spans of the batch be ended."""
+        """Let the spans of the batch be ended, if there are any."""
+        if not self._runs:
+            return
         runs, self._runs = self._runs, []
-        if not runs or self._spans is None:
+        if self._spans is None:
             return
         told = _Told(self._spans, runs, self._began_at, self._find_peer())
         with hold_interrupts():  # not while something is locked

@@ -13,7 +13,7 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from redbeat.delivery.guarantee import Delivery
+from redbeat.delivery.guarantee import Delivery, Mode
 from redbeat.store.records import Target
 from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
@@ -108,8 +108,13 @@ def test_commit_on_another_server_than_intended_pushes_nothing(
     write_raw(client, "before", schedule=SELDOM)
     scheduler.tick()
     write_raw(client, "after", schedule=SELDOM)
+
+    def choose(delivery: Delivery) -> Mode:
+        delivery.target = OF_ANOTHER_SERVER
+        return Mode.SCRIPT
+
     with monkeypatch.context() as after_a_failover:
-        after_a_failover.setattr(Delivery, "target", lambda _: OF_ANOTHER_SERVER)
+        after_a_failover.setattr(Delivery, "choose", choose)
         assert scheduler.tick() == 0
     assert (sent_names(broker), client.hget("redbeat:after", "meta")) == (["before"], None)
     assert (score_of(client, "after") or 0) <= server_now(client)

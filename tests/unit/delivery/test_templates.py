@@ -10,15 +10,19 @@ from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
+from celery.app.task import Task
 from celery.backends.base import DisabledBackend
+from celery.signals import before_task_publish
 from kombu import Exchange, Producer, Queue
+from kombu.serialization import registry
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport.redis import Channel
 from kombu.utils import json as kombu_json
 
+from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import templates
 from redbeat.delivery.placeholders import RunValues, TextTemplate, UnfitError
-from redbeat.delivery.templates import MessageTemplate
+from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.delivery.tracers import is_wrapped_by_sentry
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
@@ -129,6 +133,69 @@ def test_change_in_place_drops_templates_with_the_next_batch(compiling: Compilin
     assert not compiling.templates.is_current(message)
     by_apply_async, by_template = compiling.make_both(call)
     assert by_template == by_apply_async
+
+
+class Wrapper:
+    """Stands in the place of a function, and is equal to it, as proxies of wrapt are."""
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        """Receive a signal, or a call."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+look_on = Wrapper()
+
+
+#: code that begins to look on between two batches, and what the reason says
+WATCHERS: dict[str, Callable[[Compiling, pytest.MonkeyPatch], Any]] = {
+    "a receiver of before_task_publish": lambda _, patch: patch.setattr(
+        before_task_publish, "receivers", [(1, look_on)]
+    ),
+    "replaces Task.apply_async": lambda _, patch: patch.setattr(Task, "apply_async", look_on),
+    "replaces Producer._publish": lambda _, patch: patch.setattr(Producer, "_publish", look_on),
+    "replaces apply_async of one RedBeatScheduler": lambda made, patch: patch.setattr(
+        made.scheduler, "apply_async", look_on
+    ),
+    "a class of entries of its own": lambda made, patch: patch.setattr(
+        made.scheduler, "Entry", type("Own", (Entry,), {}), raising=False
+    ),
+    "replaces send_task of one Celery": lambda made, patch: patch.setattr(made.app, "send_task", look_on),
+    "replaces AMQP.send_task_message": lambda made, patch: patch.setattr(
+        made.app.amqp, "send_task_message", look_on
+    ),
+    "the app has a router of its own": lambda made, patch: patch.setattr(made.app.amqp, "router", look_on),
+    "task_routes has a function": lambda made, patch: patch.setattr(
+        made.app.amqp.router, "routes", (look_on,)
+    ),
+    "replaces Channel._put": lambda made, patch: patch.setattr(made.broker.producer.channel, "_put", look_on),
+    "task_always_eager is set": lambda made, _: made.app.conf.update(task_always_eager=True),
+    "task_send_sent_event is set": lambda made, _: made.app.conf.update(task_send_sent_event=True),
+    "the serializer 'json' isn't kombu's own": lambda _, patch: patch.setitem(
+        registry._encoders,  # noqa: SLF001 - it has no public name
+        "json",
+        registry._encoders["yaml"],  # noqa: SLF001
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", WATCHERS)
+def test_code_that_begins_to_look_on_ends_templates_with_the_next_batch(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    compiling = Compiling(app)
+    compiling.templates = Templates(app, compiling.allowance, compiling.scheduler)
+    for _ in range(2):
+        compiling.begin_batch()
+        assert compiling.templates.obstacle == ""
+    with monkeypatch.context() as patch:
+        WATCHERS[reason](compiling, patch)
+        compiling.begin_batch()
+    assert reason in compiling.templates.obstacle
 
 
 def test_patched_task_drops_its_templates(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +408,8 @@ def test_result_backend_of_celery_is_told_of_each_run_if_it_wants_to_know(
     message = compiled(compiling)
     heard: list[str] = []
     monkeypatch.setattr(compiling.app.backend, "on_task_call", lambda _, task_id: heard.append(task_id))
-    if message.on_call is not None:
-        message.on_call("an-id")
+    if message.kind.on_call is not None:
+        message.kind.on_call("an-id")
     assert heard == told
 
 

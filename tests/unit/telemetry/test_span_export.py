@@ -89,7 +89,6 @@ def test_slow_exporter_delays_no_batch_and_the_loss_is_one_error(
     threads = threading.active_count()
     for _ in range(4):
         tracing.look()
-        tracing.begin_batch()
         for _ in range(5):
             begin(tracing).note_sent()
         tracing.end_batch()  # does not return if it waits for the exporter
