@@ -7,7 +7,6 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 from __future__ import annotations
 
 import functools
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,8 +70,8 @@ from redbeat.scheduler.overrides import (
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.reports import Reports, brief, ending_briefly, told_of_loss
 from redbeat.scheduler.service import BeatService
-from redbeat.scheduler.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
-from redbeat.scheduler.shards import Shards
+from redbeat.scheduler.shard import Shard, State
+from redbeat.scheduler.shards import MOVING_SECONDS, Shards
 from redbeat.scheduler.startup import (
     banner,
     check_eviction,
@@ -87,7 +86,7 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
-from redbeat.store.records import Fence, Fetched
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.endpoint.condition import Condition
@@ -112,6 +111,10 @@ CLOSE_SECONDS = 3.0
 #: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
 #: redis client waits for one server
 UNANSWERED_SECONDS = 10.0
+#: how often a broker that is away is tried again
+BROKER_RETRY_SECONDS = 1.0
+#: how often chores are done beside the runs
+CHORES_SECONDS = 0.25
 #: how long beats without a lock hide what they fetched from each other
 LEASE_SECONDS = 30.0
 
@@ -135,6 +138,7 @@ class RedBeatScheduler(Scheduler):
     _planned: PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
     _has_warned_of_loop = False  # it sends by itself, which was logged
+    _is_bare = True  # until ``__init__`` has run: a test has made it by ``__new__``, and sets what it needs
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
@@ -158,7 +162,8 @@ class RedBeatScheduler(Scheduler):
             Timing(lock_seconds, self.config.takeover_after),
         )
         self._shares = self._shards.shares
-        self._broker_tried_at = 0.0  # monotonic
+        self._is_bare = False
+        self._broker_tried_at = self._chores_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
@@ -250,11 +255,6 @@ class RedBeatScheduler(Scheduler):
             if not isinstance(getattr(cls, name), property):
                 setattr(cls, name, vars(RedBeatScheduler)[name])
 
-    @property
-    def _is_bare(self) -> bool:
-        """Whether ``__init__`` did not run: a test has made it by ``__new__``, and sets what it needs."""
-        return "_shards" not in self.__dict__
-
     # -- one tick
 
     def tick(self, *_args: Any, **_kwargs: Any) -> float:
@@ -286,9 +286,8 @@ class RedBeatScheduler(Scheduler):
 
         That of 2.x begins when its beat has got the lock, and it may send entries by itself.
         """
-        seconds = self._stand()
-        if seconds is not None:
-            return seconds
+        if not self._leads():
+            return self._stand_by()
         self._has_ticked = False
         seconds = type(self).tick(self)
         return seconds if self._has_ticked else self._wait(seconds or 0.0, is_preparing=False)
@@ -336,7 +335,9 @@ class RedBeatScheduler(Scheduler):
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
-            self._report_trouble_of(self._shards.troubled)
+            troubled = [shard for shard in self._shards.led if shard.state is not State.READY]
+            if troubled or self._reports.troubled:
+                self._report_trouble_of(troubled)
             return delay_seconds
         finally:
             self._ticking_thread = None
@@ -359,94 +360,106 @@ class RedBeatScheduler(Scheduler):
         if not shards:
             self._reports.report_trouble("")
             return
-        trouble, parts = shards[0].trouble, [shard.store.keys for shard in shards]
+        trouble, parts = str(shards[0].problem), [shard.store.keys for shard in shards]
         troubled = self.config.layout.named(parts)
         self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts])
         self._condition.note_trouble(trouble, troubled)
 
-    def _stand(self) -> float | None:
-        """Look at what has changed, and stand for leader; return how long to wait then, None: it leads."""
+    def _leads(self) -> bool:
+        """Find out what has changed since the last tick; return whether this beat leads any shard.
+
+        Raises:
+            LockLost: another beat leads an unsharded schedule.
+            LockNotAcquired: no beat runs, and this scheduler does not hold the lock.
+        """
+        shards = self._shards
+        if time.monotonic() >= self._chores_at:
+            self._do_chores()
+        if shards.is_outdated:
+            self._form_shards()
+        shards.check()
+        if shards.has_news:
+            self._report_lost()
+        if self._beat is None and not shards.led:
+            raise LockNotAcquired(
+                f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
+                "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
+                self.lock_key,
+            )
+        if shards.has_news or self._shares.is_look_due:
+            self.stand_for_leader()
+        return bool(shards.led)
+
+    def _do_chores(self) -> None:
+        """Do what is due now and then, beside the runs."""
+        self._chores_at = time.monotonic() + CHORES_SECONDS
+        shards = self._shards
         self._reports.failures.log_counted()
+        if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
+            Layouts(self.store).look()
+        shards.choose_patience(self.store)
         if self._beat is not None:
             self._telemetry.look()
-        if (self._shares.has_new_layout or self._shards.is_moving) and self._shards.reaches_base():
-            Layouts(self.store).look()
-        self._form_shards()
-        self._shards.choose_patience(self.store)
-        if not self._is_leading():
-            self._report_standby()
-            return self._wait(self._shares.seconds_to_look())
-        return None
+            self._shares.keep_alive()
+            if shards.leads_first and shards.reaches_base():
+                sweep(self._sweeper)
 
-    def _tick(self) -> float:
-        seconds = self._stand()
-        if seconds is not None:
-            return seconds
-        if self._broker.is_away:
-            self._shards.renew_locks()  # trying the broker may take long
-            if not self._is_broker_back():
-                return self._wait(BROKER_RETRY_SECONDS)
-        if self._beat is not None and self._shards.leads_first and self._shards.reaches_base():
-            sweep(self._sweeper)
-        began_at = time.monotonic()
-        with garbage_kept():  # else a burst takes 5 % more processor time
-            seconds = self._send_due()
-            seconds = min(seconds, self._send_messages())
-        if self._broker.is_away:
-            self._broker_tried_at = time.monotonic()
-        self._shards.hand_over()
-        self._shards.raise_trouble(is_waiting=self._beat is not None)
-        self._figures.ticks.observe(time.monotonic() - began_at)
-        return self._wait(seconds) if seconds and not self._shards.is_outdated else 0
-
-    def _send_due(self) -> float:
-        """Send one batch of what is due, of each shard; return how long to wait then, 0 when more is due."""
-        if not self._send_prepared():
-            return self._look_seconds
-        fetches = self._shards.fetch(is_waiting=self._beat is not None)
-        if self.lock:
-            logger.debug("beat: Extending lock...")
-        seconds = self._send_batches(fetches)
-        if seconds is None:  # what was asked for ahead may have missed something
-            return self._send_due()
-        return min(seconds, float(self.max_interval))
-
-    def _send_prepared(self) -> bool:
-        """Send the prepared runs whose time has come; return whether to go on."""
-        is_going_on = True
-        while is_going_on and (due := [shard for shard in self._shards.reached if shard.has_prepared]):
-            batches = [shard.begin_prepared() for shard in due]
-            self._deliverer.deliver(batches)
-            noted = [shard.note_prepared(batch) for shard, batch in zip(due, batches, strict=True)]
-            is_going_on = all(noted)
-        return is_going_on
-
-    def _send_batches(self, fetched: list[tuple[Shard, Fetched]]) -> float | None:
-        """Send what was fetched of each shard; return how long to wait then; None: fetch again at once."""
-        count = len(fetched)
-        # of a node that is away since then everything stays due
-        begun = [(shard, shard.begin(one)) for shard, one in fetched if not shard.away]
-        self._deliverer.deliver([batch for _, batch in begun])
-        seconds: float | None = 0.0
-        for shard, batch in begun:
-            if not batch.is_out:
-                seconds = shard.note_sent(batch, batches=count)
-        if not self._shards.is_divided:
-            return seconds
-        return min((shard.seconds_left for shard in self._shards.led), default=0.0)
-
-    def _send_messages(self) -> float:
-        """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
-        seconds = math.inf
-        for shard in self._shards.reached:
-            with self._shards.apart(shard):
-                seconds = min(seconds, shard.send_messages())
-        return seconds
-
-    def _report_standby(self) -> None:
+    def _stand_by(self) -> float:
+        """Wait until the next look at the locks of other beats."""
         candidacies = [one.candidacy for one in self._shares.leaderships if one.candidacy is not None]
         if candidacies:
             self._reports.report_standby(candidacies[0])
+        return self._wait(self._shares.seconds_to_look())
+
+    def _tick(self) -> float:
+        if not self._leads():
+            return self._stand_by()
+        shards, broker = self._shards, self._broker
+        if broker.is_away:
+            shards.renew_locks()  # trying the broker may take long
+            if not self._is_broker_back():
+                return self._wait(BROKER_RETRY_SECONDS)
+        began_at = time.monotonic()
+        with garbage_kept():  # else a burst takes 5 % more processor time
+            if self._send_prepared():
+                self._send_due()
+            if not broker.is_away:
+                shards.send_messages()
+        seconds = min(shards.seconds_to_next(), float(self.max_interval))
+        if broker.is_away:
+            self._broker_tried_at, seconds = time.monotonic(), BROKER_RETRY_SECONDS
+        if self._shares.is_shared:
+            shards.hand_over()
+        if shards.troubles or not shards.reached:
+            shards.raise_trouble(is_waiting=self._beat is not None)
+        self._figures.ticks.observe(time.monotonic() - began_at)
+        return self._wait(seconds) if seconds and not shards.is_outdated else 0
+
+    def _send_prepared(self) -> bool:
+        """Send the prepared runs whose time has come; return whether to go on."""
+        while begun := self._shards.begin_prepared():
+            self._deliverer.deliver([batch for _, batch in begun])
+            noted = [shard.note_prepared(batch) for shard, batch in begun]
+            if not all(noted):
+                for shard in self._shards.reached:
+                    shard.next_at = max(shard.next_at, time.monotonic() + self._look_seconds)
+                return False
+        return True
+
+    def _send_due(self) -> None:
+        """Send one batch of what is due, of each shard."""
+        fetched = self._shards.fetch(is_waiting=self._beat is not None)
+        if self._shares.lock_key is not None:
+            logger.debug("beat: Extending lock...")
+        # of a node that is away since then everything stays due
+        begun = [(shard, shard.begin(one)) for shard, one in fetched if shard.state is not State.AWAY]
+        self._deliverer.deliver([batch for _, batch in begun])
+        for shard, batch in begun:
+            if not batch.is_out:
+                try:
+                    shard.note_sent(batch, batches=len(fetched))
+                except RedBeatError as exc:
+                    self._shards.fail(shard, exc)
 
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
@@ -706,24 +719,13 @@ class RedBeatScheduler(Scheduler):
                 locks,
             )
 
-    def _is_leading(self) -> bool:
-        self._shards.check_locks()
-        self._report_lost()
-        if self._beat is None and not self._shares.is_leader:
-            raise LockNotAcquired(
-                f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
-                "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
-                self.lock_key,
-            )
-        return self.stand_for_leader()
-
     def stand_for_leader(self) -> bool:
         """Take the lock if it is free, and store ``beat_schedule``; return whether this scheduler leads.
 
         Of a schedule in shards it does so with each that is this beat's to lead.
         """
         layout, taken = self.config.layout, list[tuple[int | None, LeaderLock]]()
-        for shard in self._shards.look_at_locks():
+        for shard in self._shards.stand():
             shard.note_taken()
             if shard.leadership.lock_key is not None:
                 self._gathering.lead(shard.store)
@@ -742,8 +744,10 @@ class RedBeatScheduler(Scheduler):
     def _store_code(self, shards: list[Shard]) -> None:
         """Store what the code has in ``shards``, after what was taken out of them is back."""
         for shard in shards:
-            with self._shards.apart(shard):
+            try:
                 self._bring_back(shard)
+            except RedBeatError as exc:
+                self._shards.fail(shard, exc)
         try:
             self.setup_schedule()
         except StoreCorrupt as exc:
@@ -759,7 +763,7 @@ class RedBeatScheduler(Scheduler):
         """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
         keys = shard.store.keys
         try:
-            found = bring_back(shard.store, shard.fence)
+            found = bring_back(shard.store, shard.leadership.fence)
         except StoreRefused as exc:
             if exc.is_login or is_refusal(exc.__cause__) or isinstance(exc, LayoutChanged):
                 raise
@@ -819,7 +823,9 @@ class RedBeatScheduler(Scheduler):
             ends_at = min(due_at, time.monotonic() + self._shares.seconds_to_look())
             self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
-        while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
+        while (left := ends_at - time.monotonic()) > 0 and not (
+            self._is_stopping() or self._shards.is_outdated
+        ):
             self._reports.failures.log_counted()
             has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if has_prepared else min(left, self._look_seconds)
@@ -827,7 +833,7 @@ class RedBeatScheduler(Scheduler):
                 is_woken = self._wake.wait(pause_seconds)
             if is_woken:
                 self._shards.note_woken(self._wake.take_announced())
-            if is_woken or self._is_stopping() or self._shards.is_outdated:
+            if is_woken or self._is_stopping():
                 break
             self._shares.note_progress()
             self._beat.note_tick()
@@ -904,16 +910,18 @@ class RedBeatScheduler(Scheduler):
             self.install_default_entries(self.app.conf.beat_schedule)
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
-            with shards.apart(shard):
+            try:
                 store_statics(
                     shard.store,
-                    shard.fence,
+                    shard.leadership.fence,
                     statics,
                     self.update_from_dict,
                     lambda name, shard=shard: shards.home_of(name) is shard,  # type: ignore[misc]
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
+            except RedBeatError as exc:
+                shards.fail(shard, exc)
         shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
@@ -924,7 +932,7 @@ class RedBeatScheduler(Scheduler):
         if self._is_choosing:
             return
         for shard, entries in self._shards.by_home(dict_):
-            store_entries(shard.store, shard.fence, self._maybe_entry, entries)
+            store_entries(shard.store, shard.leadership.fence, self._maybe_entry, entries)
 
     @property
     def schedule(self) -> dict[str, Any]:

@@ -58,9 +58,13 @@ class Leadership:
         beat: the id of this beat, which the lock's tokens say; '': they say a new one each.
 
     Attributes:
-        lock: the lock that this beat holds; None: it holds none. A program may set it to a LeaderLock, a lock
-            of redis-py, or any object with ``extend`` and ``release``.
+        is_leader: this beat may send.
+        fence: the lock and the token that every write of the scheduler is checked against.
+        is_retaken: the lock was gone, perhaps with all data, and was taken back; the caller resets it.
         retaken_at: when the lock was gone last, and taken back; monotonic.
+        silent: the error of the lock's node, if the heartbeat reaches others, but not that one; else None.
+        renewed_at: when the lock was last known to be held, monotonic; None: no heartbeat renews it. This
+            and ``silent`` are as of the last ``check``.
         is_data_missing: a look found neither the lock nor its ``tick``, before these would have expired.
         candidacy: the lock that this beat waits for; None: it waits for none.
     """
@@ -73,7 +77,7 @@ class Leadership:
         heartbeat: Heartbeat | None = None,
         beat: str = "",
     ) -> None:
-        self.lock: LeaderLock | Any = None
+        self._lock: LeaderLock | Any = None
         self.candidacy: LeaderLock | None = None
         self.lock_key = lock_key
         self.timing = timing
@@ -82,12 +86,14 @@ class Leadership:
         self._heartbeat = heartbeat or Heartbeat(store.config.app, timing)
         self._renewal: Renewal | None = None
         self._presence = Presence(store)
-        self.retaken_at = -math.inf
+        self.is_retaken, self.retaken_at = False, -math.inf
+        self.silent: StoreUnavailable | None = None
+        self.renewed_at: float | None = None
         self.is_data_missing = self._has_seen_tick = False
         self._read_tick_at = -math.inf  # not before, monotonic
-        self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
+        self._follow_lock()
 
     @property
     def store(self) -> Store:
@@ -110,19 +116,40 @@ class Leadership:
                 lock.move_to(store)
         if self._renewal is not None:
             self._renewal.move_to(Part(store.keys))
+        self._follow_lock()
+
+    @property
+    def lock(self) -> LeaderLock | Any:
+        """The lock that this beat holds; None: it holds none.
+
+        A program may set it to a LeaderLock, a lock of redis-py, or any object with ``extend`` and
+        ``release``.
+        """
+        return self._lock
+
+    @lock.setter
+    def lock(self, lock: LeaderLock | Any) -> None:
+        self._lock = lock
+        self._follow_lock()
+
+    def set_lock_key(self, lock_key: str | None) -> None:
+        """Use another lock from now on; None: none is needed."""
+        self.lock_key = lock_key
+        self._follow_lock()
 
     def set_lock_seconds(self, seconds: float) -> None:
         """Set how long the lock lives, from its next renewal on."""
         self.timing = replace(self.timing, lock_seconds=seconds)
-        if isinstance(self.lock, LeaderLock):
-            self.lock.set_timeout(seconds)
+        if isinstance(self._lock, LeaderLock):
+            self._lock.set_timeout(seconds)
+        self._follow_lock()
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether this beat may send."""
-        if self.lock_key is None:
-            return True
-        return self.lock is not None and not (isinstance(self.lock, LeaderLock) and self.lock.is_released)
+    def _follow_lock(self) -> None:
+        """Update what follows from the lock: whether this beat leads, and the fence of its writes."""
+        lock = self._lock
+        is_held = lock is not None and not (isinstance(lock, LeaderLock) and lock.is_released)
+        self.is_leader = self.lock_key is None or is_held
+        self.fence = Fence() if lock is None else fence_of(lock, self.timing)
 
     @property
     def is_certain(self) -> bool:
@@ -133,21 +160,6 @@ class Leadership:
         if renewal is None:
             return False
         return not renewal.has_given_up and renewal.seconds_unconfirmed() < self.timing.replaced_after_seconds
-
-    @property
-    def renewed_at(self) -> float | None:
-        """When the lock was last known to be held, monotonic; None: no heartbeat renews it."""
-        return None if self._renewal is None else self._renewal.confirmed_at
-
-    @property
-    def silent(self) -> StoreUnavailable | None:
-        """The error of the lock's node, if the heartbeat reaches others, but not that one; else None."""
-        return None if self._renewal is None else self._renewal.silent
-
-    @property
-    def fence(self) -> Fence:
-        """The lock and the token that every write of the scheduler is checked against."""
-        return Fence() if self.lock is None else fence_of(self.lock, self.timing)
 
     def stand(self) -> bool:
         """Take the lock if it can be had; return whether this beat leads now."""
@@ -186,9 +198,14 @@ class Leadership:
 
     def lead(self) -> None:
         """Note that the lock is taken, and was renewed."""
-        self.lock, self.candidacy = self.stand_by(), None
-        self.lock.is_released = False
-        self.lock.on_release = self._stop_heartbeat
+        lock, self.candidacy = self.stand_by(), None
+        lock.is_released = False
+        lock.on_release = self._note_release
+        self.lock = lock
+
+    def _note_release(self) -> None:
+        self._stop_heartbeat()
+        self._follow_lock()
 
     def _new_candidacy(self, lock_key: str) -> LeaderLock:
         if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
@@ -246,20 +263,15 @@ class Leadership:
         renewal, self._renewal = self._renewal, None
         return renewal
 
-    def note_progress(self) -> None:
-        """Note that the scheduler has done something, so that it doesn't count as stuck."""
-        self._progressed_at = time.monotonic()
-        self._heartbeat.note_progress()
-
     def _note_answer(self) -> None:
         """Note that Redis has answered the scheduler; log how long it took if that was long.
 
         Where the client tries again, it has said so itself.
         """
-        self.note_progress()
+        now = self._heartbeat.progressed_at = time.monotonic()
         asks_since, before = self._store.asks_since, self._retries
         self._retries = COUNTS.retries
-        seconds = 0.0 if asks_since is None else time.monotonic() - asks_since
+        seconds = 0.0 if asks_since is None else now - asks_since
         if seconds > SLOW_SECONDS and self._retries == before:
             logger.warning(
                 "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
@@ -270,7 +282,7 @@ class Leadership:
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread."""
         lock, renewal, asks_since = self.lock, self._renewal, self._store.asks_since
-        progressed_at = self._progressed_at
+        progressed_at = self._heartbeat.progressed_at
         if renewal is not None:
             # the heartbeat is an excuse only where it waits for Redis, too
             progressed_at = max(progressed_at, self._heartbeat.excused_at)
@@ -286,26 +298,24 @@ class Leadership:
         role = Role.SHARING if self.lock_key is None else Role.LEADER
         return Pulse(role, progressed_at, now if asks_since is None else asks_since)
 
-    def check(self) -> bool:
-        """Return whether the lock was gone, perhaps with all data, and was taken back since the last call.
-
-        Raises:
-            LockLost: another beat leads.
-        """
-        was_retaken = False
-        if self.lock is not None and not self.fence.token:
-            self.lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
-        self.note_progress()
-        if self._renewal is not None:
-            if self._renewal.lost is not None:
-                raise self._renewal.lost
-            was_retaken = self._renewal.take_retaken()
-            self.retaken_at = max(self.retaken_at, self._renewal.retaken_at)
-        if self._store.has_retaken_lock:
-            self._store.has_retaken_lock = False
-            self.retaken_at = self._store.retaken_lock_at
-            was_retaken = True
-        return was_retaken
+    def check(self) -> LockLost | None:
+        """Find out what has become of the lock since the last call; return the error if it is lost."""
+        self._heartbeat.progressed_at = time.monotonic()
+        lock, renewal, store = self._lock, self._renewal, self._store
+        if lock is not None and not isinstance(lock, LeaderLock):
+            self._follow_lock()
+            if not self.fence.token:
+                lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
+        if store.has_retaken_lock:
+            store.has_retaken_lock = False
+            self.is_retaken, self.retaken_at = True, store.retaken_lock_at
+        if renewal is None:
+            self.silent = self.renewed_at = None
+            return None
+        self.silent, self.renewed_at = renewal.silent, renewal.confirmed_at
+        if renewal.lost is None and renewal.take_retaken():
+            self.is_retaken, self.retaken_at = True, max(self.retaken_at, renewal.retaken_at)
+        return renewal.lost
 
     def confirm(self) -> None:
         """Make sure that the lock is still held, before a message is sent that no script checks.
@@ -316,7 +326,7 @@ class Leadership:
         Raises:
             LockLost: another beat leads.
         """
-        self.note_progress()
+        self._heartbeat.progressed_at = time.monotonic()
         if self._renewal is None:
             return
         if self._renewal.seconds_unconfirmed() > self.timing.fresh_seconds:

@@ -176,10 +176,6 @@ class Heartbeat:
             if thread.store is not None:
                 thread.store.close()
 
-    def note_progress(self) -> None:
-        """Note that the scheduler has done something."""
-        self.progressed_at = time.monotonic()
-
     def _run(self, thread: _Beating) -> None:
         while not self._has_stopped(thread):
             began_at = time.monotonic()

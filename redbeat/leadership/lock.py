@@ -360,8 +360,8 @@ class LeaderLock:
         Raises:
             LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
-        self.on_release()
         was_released, self.is_released = self.is_released, True
+        self.on_release()
         if was_released or not self.give_up():
             raise self._not_owned("released")
 

@@ -80,6 +80,11 @@ class Shares:
         lock_key: the lock's key, as the settings have it for a schedule that isn't divided; None: no lock is
             configured, and every beat leads every part.
         timing: how long each lock lives, and what follows from that.
+
+    Attributes:
+        leaderships: those of all parts, in their order. Each has ``keys``, the names in its part.
+        is_divided: there are several parts.
+        is_look_due: ``look`` has something to do, as the last ``check`` found.
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
@@ -88,6 +93,9 @@ class Shares:
         self._lock_key = lock_key
         self._timing = timing
         self._leaderships: dict[str, Leadership] = {}
+        self.leaderships: tuple[Leadership, ...] = ()
+        self.is_divided = False
+        self.is_look_due = True
         self._is_kept_alive = False
         self._untold: set[str] = set()  # parts that were led from the beginning, as there is no lock
         self._heartbeat = Heartbeat(store.config.app, timing)
@@ -132,6 +140,8 @@ class Shares:
             prefix: self._leaderships.get(prefix) or self._new_leadership(store)
             for prefix, store in wanted.items()
         }
+        self.leaderships = tuple(self._leaderships.values())
+        self.is_divided = len(self.leaderships) > 1
         for prefix, store in wanted.items():
             self._leaderships[prefix].move_to(store)
         self._division.set_parts(wanted)
@@ -151,19 +161,9 @@ class Shares:
         return store.keys.prefixed(base.name(self._lock_key))
 
     @property
-    def is_divided(self) -> bool:
-        """Whether there are several parts."""
-        return len(self._leaderships) > 1
-
-    @property
-    def _is_shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether there are several locks."""
         return self._lock_key is not None and self.is_divided
-
-    @property
-    def leaderships(self) -> tuple[Leadership, ...]:
-        """Those of all parts, in their order. Each has ``keys``, the names in its part."""
-        return tuple(self._leaderships.values())
 
     def of(self, prefix: str) -> Leadership:
         """Return that of the part with this prefix."""
@@ -195,7 +195,7 @@ class Shares:
     def lock_key(self, lock_key: str | None) -> None:
         self._lock_key = lock_key
         for leadership in self.leaderships:
-            leadership.lock_key = self._lock_key_of(leadership.store)
+            leadership.set_lock_key(self._lock_key_of(leadership.store))
 
     @property
     def timing(self) -> Timing:
@@ -237,20 +237,26 @@ class Shares:
         Raises:
             LockLost: another beat leads a schedule that isn't divided.
         """
-        was_renewing = self._heartbeat.is_renewing
-        retaken: list[Leadership] = []
-        lost: list[LockLost] = []
+        lost, retaken, is_standby = list[LockLost](), list[Leadership](), False
         for leadership in self.leaderships:
-            try:
-                if leadership.check():
-                    retaken.append(leadership)
-            except LockLost as exc:
-                lost.append(exc)
+            if (error := leadership.check()) is not None:
+                lost.append(error)
+            elif leadership.is_retaken:
+                leadership.is_retaken = False
+                retaken.append(leadership)
+            is_standby = is_standby or not leadership.is_leader
         if lost:
             self.lose(*lost)
+        if self._lock_key is None:
+            self.is_look_due = bool(self._untold)
+        elif self.is_divided:
+            is_time = time.monotonic() >= self._look_at
+            self.is_look_due = is_time and (bool(lost) or is_standby or not self._heartbeat.is_running)
+        else:
+            self.is_look_due = is_standby
         self._retaken += retaken
         # together, so not while there may be more of them
-        if self._retaken and not (self.is_divided and (was_renewing or self._heartbeat.is_renewing)):
+        if self._retaken and not (self.is_divided and (retaken or self._heartbeat.is_renewing)):
             self._report_retaken()
         return retaken
 
@@ -281,7 +287,7 @@ class Shares:
             StoreUnavailable, StoreRefused, StoreCorrupt: no lock could be asked for. What this beat leads it
                 still leads.
         """
-        if self._is_shared:
+        if self.is_shared:
             return self._look_at_all() if time.monotonic() >= self._look_at else []
         if self._lock_key is None:
             untold, self._untold = self._untold, set()
@@ -483,7 +489,7 @@ class Shares:
     def leaving(self) -> tuple[Leadership, ...]:
         """Those of the parts that ``hand_over`` would release now; costs nothing."""
         live, now = self._peers.live, time.monotonic()
-        if not self._is_shared or len(live) < 2:
+        if not self.is_shared or len(live) < 2:
             return ()
         return tuple(one for one in self.leading if self._is_leaving(one, live, now))
 
@@ -533,7 +539,7 @@ class Shares:
     @property
     def _awaited(self) -> set[str]:
         """The parts that this beat is to lead, and doesn't."""
-        own = self._division.own(self._peers.live) if self._is_shared else set()
+        own = self._division.own(self._peers.live) if self.is_shared else set()
         return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
 
     def note_wake(self) -> None:
@@ -551,7 +557,7 @@ class Shares:
         return tuple(
             one.keys.wake
             for prefix, one in self._leaderships.items()
-            if not self._is_shared or one.is_leader or prefix in awaited
+            if not self.is_shared or one.is_leader or prefix in awaited
         )
 
     def seconds_to_look(self) -> float:
@@ -560,17 +566,13 @@ class Shares:
         It is fewer when one is about to be taken over. Also a beat that leads some parts waits no longer than
         that.
         """
-        if self._is_shared:
+        if self.is_shared:
             return max(self._look_at - time.monotonic(), 0.0)
         return min(leadership.seconds_to_look() for leadership in self.leaderships)
 
     def note_progress(self) -> None:
         """Note that the scheduler has done something, so that it doesn't count as stuck."""
-        if self.is_divided:
-            self._heartbeat.note_progress()
-        else:
-            for leadership in self.leaderships:
-                leadership.note_progress()
+        self._heartbeat.progressed_at = time.monotonic()
 
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any part."""
@@ -608,7 +610,7 @@ class Shares:
     def resign(self) -> None:
         """Release all locks, and tell the other beats that this one ends; Redis isn't waited for long."""
         self._release(self.leaderships)
-        if self._is_shared:
+        if self.is_shared:
             self._peers.leave(self._channels_of_others())
         self._locks.close()
 
@@ -622,7 +624,7 @@ class Shares:
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""
-        if not self._is_shared:
+        if not self.is_shared:
             for leadership in leaderships:
                 leadership.resign()
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from redbeat.entries.dropped import Dropped
@@ -23,7 +22,7 @@ class Batch:
 
     Attributes:
         plan: makes the decisions about them.
-        apart: returns a context that keeps errors of its shard from the others; it raises what ends the tick.
+        fail: records an error as the outcome of its shard, or raises it if it ends the tick.
         is_leased: they are hidden from other beats, so what is not sent must be given back.
         prepared: decisions that were made before they were due; None: the fetched entries are planned.
         ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
@@ -50,7 +49,7 @@ class Batch:
     fence: Fence
     fetched: Fetched
     plan: Plan
-    apart: Callable[[], AbstractContextManager[None]]
+    fail: Callable[[BaseException], None]
     is_leased: bool = False
     prepared: Sequence[Send] | None = None
     ready: list[Decision] = field(default_factory=list)

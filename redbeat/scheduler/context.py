@@ -45,19 +45,19 @@ class Hooks(Protocol):
 
 
 class ServerClock:
-    """The time by Redis' clock; late by what its answer took, but never early."""
+    """The time by Redis' clock; late by what its answer took, but never early.
+
+    Attributes:
+        offset: the server's time when its last answer arrived, less the monotonic time; seconds.
+    """
 
     def __init__(self) -> None:
-        self._read_at, self._now = 0.0, 0.0
-
-    def note(self, now: float) -> None:
-        """Note the server's time, UNIX seconds, from an answer that has just arrived."""
-        self._read_at, self._now = time.monotonic(), now
+        self.offset = 0.0
 
     @property
     def now(self) -> float:
         """The server's time, UNIX seconds."""
-        return self._now + time.monotonic() - self._read_at
+        return time.monotonic() + self.offset
 
 
 @dataclass

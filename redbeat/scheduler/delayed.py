@@ -8,6 +8,7 @@ Invariant: no round trip more while none is due, as each fetch of the schedule s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -22,7 +23,6 @@ from redbeat.later.message import Message
 from redbeat.policy.policy import Policy
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.source import Fetcher
 from redbeat.scheduler.suspects import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
@@ -33,6 +33,9 @@ from redbeat.store.store import read_due_entry
 #: how soon to go on where the broker can't take all; seconds
 SOON_SECONDS = 1.0
 
+#: how many are fetched at most while some are left behind, as all of them are held in memory
+MAX_ENLARGED = 5_000
+
 #: of each stored message's entry
 _POLICY = Policy(one_off=True, after_finish="delete")
 
@@ -40,7 +43,7 @@ _content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
 class StoredMessages:
-    """What is due of them.
+    """The stored messages of one shard, as far as they are due.
 
     Arguments:
         store: has them.
@@ -49,6 +52,7 @@ class StoredMessages:
 
     Attributes:
         head_score: when the first one is to be sent, UNIX seconds; None: there is none.
+        next_at: the same, monotonic; inf: there is none.
     """
 
     def __init__(
@@ -58,28 +62,21 @@ class StoredMessages:
         begin: Callable[[Fetched], Batch],
         deliver: Callable[[Sequence[Batch]], None],
     ) -> None:
+        self._store, self._suspects = store, suspects
         self._begin, self._deliver = begin, deliver
-        self._fetcher = Fetcher(store, suspects)
-        self.head_score: float | None = None
-        self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
+        self._left_behind = 0  # how many that are likely to fail were left due
         self._not_before = 0.0  # monotonic
+        self.head_score: float | None = None
+        self.next_at = math.inf
 
-    def note(self, fetched: Fetched, fetched_at: float) -> None:
-        """Note what a fetch of the schedule says of them.
+    def note_head(self, head_score: float | None, now: float, at: float) -> None:
+        """Record when the first message is to be sent.
 
         Arguments:
-            fetched_at: when it was made, monotonic.
+            now: the server's clock, UNIX seconds, ``at`` this monotonic time.
         """
-        self.head_score, self._noted_at = fetched.other_score, (fetched.now, fetched_at)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The seconds until the first one is to be sent, 0 when it is late; None: there is none."""
-        if self.head_score is None:
-            return None
-        now, noted_at = self._noted_at
-        elapsed = time.monotonic() - noted_at
-        return max(self.head_score - now - elapsed, self._not_before - time.monotonic(), 0.0)
+        self.head_score = head_score
+        self.next_at = math.inf if head_score is None else max(at + head_score - now, self._not_before)
 
     def send(self, fence: Fence, lease_ms: int) -> Batch:
         """Send one batch of due messages.
@@ -89,22 +86,22 @@ class StoredMessages:
 
         Raises what ``deliver`` raises.
         """
-        fetched = self._fetcher.fetch(fence, lease_ms)
+        limit = min(self._store.config.batch_size + self._left_behind, MAX_ENLARGED)
+        fetched, fetched_at = self._store.fetch_due(fence, limit, lease_ms), time.monotonic()
         batch = self._begin(fetched)
         self._deliver([batch])
-        self._fetcher.note_batch(batch)
+        self._left_behind = len(batch.behind)
         left = [*batch.next_scores().values()]
         if fetched.next_score is not None:
             left.append(fetched.next_score)
         if fetched.has_more or batch.is_cut or batch.behind:
             left.append(fetched.now)
-        self.head_score, self._noted_at = min(left, default=None), (fetched.now, self._fetcher.fetched_at)
         self._not_before = time.monotonic()
-        left_seconds = self._fetcher.seconds_to_left_behind()
-        if left_seconds is not None and not fetched.has_more and not batch.is_cut:
-            self._not_before += left_seconds
+        if self._left_behind and not fetched.has_more and not batch.is_cut:
+            self._not_before += self._suspects.seconds_left()
         if batch.is_in_doubt:
             self._not_before += SOON_SECONDS
+        self.note_head(min(left, default=None), fetched.now, fetched_at)
         return batch
 
 

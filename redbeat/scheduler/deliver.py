@@ -363,10 +363,9 @@ class Deliverer:
             return
         try:
             step()
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
             batch.is_out = True
-            with batch.apart():
-                raise  # then what was sent is recorded when the sink knows what has arrived
+            batch.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
             self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:

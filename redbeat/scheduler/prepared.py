@@ -8,6 +8,7 @@ which the committing script itself asks.
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Mapping, Sequence
 from itertools import count, groupby, islice
@@ -54,6 +55,8 @@ class LookAhead:
 
     Attributes:
         next_at: when to look next whether more falls due soon, monotonic.
+        first_score: when the first prepared run is due, UNIX seconds; inf: none is prepared.
+        clock: that of the node of this part: nothing of it leaves early.
     """
 
     def __init__(self, upcoming: Upcoming | None, leadership: Leadership, context: Context) -> None:
@@ -71,7 +74,8 @@ class LookAhead:
         #: keys of entries that are due again before the cursor; as a set that keeps their order
         self._again: dict[str, None] = {}
         self.next_at = 0.0  # monotonic
-        self._clock = ServerClock()  # that of the part's own node: nothing of it leaves early
+        self.clock = ServerClock()
+        self.first_score = math.inf
 
     def __len__(self) -> int:
         """Return how many runs are prepared."""
@@ -79,12 +83,7 @@ class LookAhead:
 
     def note_clock(self, now: float) -> None:
         """Note the server's time, UNIX seconds, from an answer that has just arrived."""
-        self._clock.note(now)
-
-    @property
-    def now(self) -> float:
-        """The server's time, UNIX seconds; late by what its answer took, but never early."""
-        return self._clock.now
+        self.clock.offset = now - time.monotonic()
 
     def note_next(self, scores: Mapping[str, float]) -> None:
         """Note that entries have new due times: those that are in the time that was read are read again."""
@@ -101,24 +100,11 @@ class LookAhead:
         """
         if self._upcoming is None or head_score is None or self._is_full:
             return False
-        return head_score <= self.now + self._upcoming.seconds and time.monotonic() >= self.next_at
-
-    def prepare(self) -> None:
-        """Read and prepare a slice of what falls due soon."""
-        asked = self._begin(SLICE)
-        if asked is None:
-            return
-        try:
-            found = asked.read()
-        except RedBeatError as exc:
-            self._note_unread(exc)
-        else:
-            self.note_clock(found.now)
-            self._prepare(found, asked.again)
+        return head_score <= self.clock.now + self._upcoming.seconds and time.monotonic() >= self.next_at
 
     @staticmethod
     def prepare_together(those: Sequence[LookAhead]) -> None:
-        """Read and prepare, of several parts of the schedule, as much as of one; one round trip a node."""
+        """Read and prepare a slice of what falls due soon in these shards; one round trip a node."""
         slice_size = max(SLICE // len(those), 1)
         asked = [one._begin(slice_size) for one in those]  # noqa: SLF001 - of this class
         reading = [(one, what) for one, what in zip(those, asked, strict=True) if what is not None]
@@ -215,11 +201,7 @@ class LookAhead:
         size_bytes = _size_of(run)
         self._take(size_bytes)
         heapq.heappush(self._due, (float(run.nominal), next(self._numbers), size_bytes, run))
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the time of a prepared run has come."""
-        return bool(self._due) and self._due[0][0] <= self.now
+        self.first_score = self._due[0][0]
 
     def take_due(self, limit: int = TAKEN) -> list[Send]:
         """Return some of the prepared runs whose time has come; they are forgotten here.
@@ -227,7 +209,7 @@ class LookAhead:
         Arguments:
             limit: how many at most.
         """
-        now = self.now
+        now = self.clock.now
         taken: list[Send] = []
         while self._due and self._due[0][0] <= now and len(taken) < limit:
             _, _, size_bytes, run = heapq.heappop(self._due)
@@ -236,6 +218,7 @@ class LookAhead:
                 del self._runs[run.due_entry.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
                     taken.append(run)
+        self.first_score = self._due[0][0] if self._due else math.inf
         return taken
 
     def forget(self) -> None:
@@ -244,7 +227,7 @@ class LookAhead:
         self._runs.clear()
         self._again.clear()
         self._take(-self._bytes)
-        self._cursor, self.next_at = Cursor(), 0.0
+        self._cursor, self.next_at, self.first_score = Cursor(), 0.0, math.inf
 
 
 def _size_of(run: Send) -> int:

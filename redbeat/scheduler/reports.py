@@ -146,22 +146,20 @@ class Reports:
 
     Attributes:
         failures: what is logged of runs that couldn't be sent.
+        troubled: the places from which nothing could be sent lately, which was logged.
+        ahead_seconds: by how much the server's clock is ahead of this machine's.
     """
 
     def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
         self._name_of = name_of
         self.failures = FailureLog()
-        self._ahead_seconds = 0.0  # the server's clock, of this machine's
+        self.ahead_seconds = 0.0
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
-        self._troubled: set[str] = set()  # the keys of the topic "trouble"
+        self.troubled: set[str] = set()
         self._next_standby_at = 0.0
         self._look_for_workers_at = self._say_untracked_at = -math.inf
         self._has_seen_none = False
-
-    def note_clock(self, now: float) -> None:
-        """Note what time it is at the server."""
-        self._ahead_seconds = now - time.time()
 
     def tell_of(self, run: Send) -> None:
         """Log that ``run`` was sent."""
@@ -171,7 +169,7 @@ class Reports:
         if not logger.isEnabledFor(logging.INFO):
             return
         due = float(run.nominal)
-        lateness = round(time.time() + self._ahead_seconds - due, 3)
+        lateness = round(time.time() + self.ahead_seconds - due, 3)
         logger.info(
             "Scheduler: Sending due task %s (%s)",
             run.name,
@@ -404,12 +402,12 @@ class Reports:
             places: what stands for each of these shards. It is logged again if more are concerned, or others.
         """
         if not trouble:
-            said = [self._said.pop(("trouble", place), "") for place in self._troubled]
-            self._troubled.clear()
+            said = [self._said.pop(("trouble", place), "") for place in self.troubled]
+            self.troubled.clear()
             if any(said):
                 logger.error("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
             return
-        self._troubled.update(places)
+        self.troubled.update(places)
         news = [place for place in places if self._said.is_news(("trouble", place), trouble)]
         if news:
             words = trouble_in_words(trouble, troubled)

@@ -1,69 +1,87 @@
-"""What one beat has of one part of the schedule: of a shard, or of all of it where there are none.
+"""State that a beat keeps per shard. An unsharded schedule is one shard.
 
-Owns its fetches and what is known of it: when its first entry is due, whether more is due, whether the code's
-entries are stored. What it is sent with belongs to the beat. Invariant: nothing is sent of a part that this
-beat doesn't lead.
+Owns the fetches of a shard, and what is known of it: when its first entry is due, whether more is due,
+whether the entries of the code are stored. The broker, the planner and the encoder belong to the beat
+(``context.py``). Invariant: nothing is sent of a shard that this beat does not lead.
+
+In a backlog the next batch is asked for while the one before it is still planned and sent. Invariant: what
+was fetched ahead could be fetched now; what it has missed, an ordinary fetch finds.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
-from redbeat.scheduler.delayed import StoredMessages, plan_message
+from redbeat.scheduler.delayed import MAX_ENLARGED, StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
-from redbeat.scheduler.source import Fetcher
 from redbeat.scheduler.supervision import Supervision
 from redbeat.schedules.occurrences import Excluded
+from redbeat.store.fetching import FetchAhead
 from redbeat.store.later import LaterStore
-from redbeat.store.records import DueEntry, Fence, Fetched, Head, LockStatus
+from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
 from redbeat.store.rounds import FetchAsked
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
 
-#: how often a broker that is away is tried again
-BROKER_RETRY_SECONDS = 1.0
-
-#: a part that wasn't looked at for so long is fetched from: no wait for anything was that long
-UNSEEN_SECONDS = 2.0
-#: the same while entries move from one layout to another: they may be due soon after they have come
-MOVING_SECONDS = 0.25
-
-#: a part whose node didn't answer is left alone until the heartbeat has renewed its lock; where there is no
-#: heartbeat, for so long
+#: seconds after which a shard is tried again whose node did not answer, if no heartbeat renews its lock
 AWAY_SECONDS = 5.0
 
-#: a fetch may have found no entries so long before it is noticed that the lock was gone with them
+#: seconds before a lock is noticed to be gone in which a fetch may have found the schedule empty already
 NOTICED_SECONDS = 1.0
 
 #: fetches are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
 
+#: an answer that is read later than this is asked for again, seconds
+FRESH_SECONDS = 1.0
+
+
+class State(Enum):
+    """What a beat can do with a shard."""
+
+    #: this beat does not lead it
+    STANDBY = "standby"
+    #: due entries are fetched and sent
+    READY = "ready"
+    #: Redis refused the last step; the shard is tried again after a pause
+    BLOCKED = "blocked"
+    #: its node did not answer; the shard is left alone until the heartbeat has renewed its lock
+    AWAY = "away"
+
 
 class Shard:
-    """One part of the schedule, in one beat.
+    """One shard of the schedule, in one beat.
 
     Arguments:
-        store: has that part.
-        leadership: this beat's part in who leads it.
+        store: has the shard.
+        leadership: who leads it.
         context: what all shards of this beat share.
         deliver: delivers batches.
-        apart: returns a context that keeps what goes wrong with a shard from the others.
+        fail: records an error as the outcome of this shard, or raises it if it ends the tick.
         lease_ms: how long beats without a lock hide what they fetched from each other.
 
     Attributes:
+        state: what this beat can do with it.
+        problem: why it is blocked or away; it may have been so lately if it is ready.
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last fetch has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
         is_lock_retaken: the lock was gone, and ``take_lost`` has not found out yet if the entries were, too.
+        next_at: when to fetch next, monotonic.
+        seen_at: when Redis last said what is due in it, monotonic.
+        fetched_at: when it was last fetched from, monotonic.
+        ahead: the next batch, which was asked for ahead; None: it was not.
+        messages: its stored messages.
+        look_ahead: its prepared runs.
     """
 
     def __init__(
@@ -72,161 +90,76 @@ class Shard:
         leadership: Leadership,
         context: Context,
         deliver: Callable[[Sequence[Batch]], None],
-        apart: Callable[[Shard], AbstractContextManager[None]],
+        fail: Callable[[Shard, BaseException], None],
         lease_ms: int,
     ) -> None:
         self.store = store
         self.leadership = leadership
         self._context = context
-        self._apart = apart
+        self._fail = fail
         self._leased_ms = lease_ms
-        self._broker = context.broker
-        self._figures = context.figures
         self._later = LaterStore.beside(store)
-        self._messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
+        self.messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
         lookahead_seconds = store.config.lookahead
         upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
         self.look_ahead = LookAhead(upcoming, leadership, context)
-        self._fetcher = Fetcher(store, context.suspects)
         self._supervision = Supervision(
             store, lambda: context.hooks.Entry, context.reports, store.config.run_lease
         )
+        self.state = State.STANDBY
+        self.problem: RedBeatError | None = None
         self.head_score: float | None = None
         self.has_backlog = False
         self.has_statics = False
-        self._emptied_at: (
-            float | None
-        ) = -math.inf  # when the last entry had gone, monotonic; None: there are some
         self.is_lock_retaken = False
-        self._trouble = ""
-        self._away: StoreUnavailable | None = None
-        self._away_at = 0.0  # since when its node hasn't answered, monotonic
-        self._next_at = 0.0  # when to fetch next, monotonic
-        self._seen_at = 0.0  # when it was fetched from, or looked at, last
-
-    @property
-    def fence(self) -> Fence:
-        """What writes to this part are checked against."""
-        return self.leadership.fence
+        self.next_at = self.seen_at = self.fetched_at = 0.0
+        self._away_at = 0.0  # monotonic
+        #: when the last entry had gone, monotonic; None: there are some; -inf: nothing was fetched yet
+        self._emptied_at: float | None = -math.inf
+        self.ahead: FetchAhead | None = None
+        # it pays after a batch from templates only; another sink would publish what has changed since
+        self._may_ask_ahead = False
+        self._left_behind = 0  # how many runs that are likely to fail were left due
 
     @property
     def _lease_ms(self) -> int:
         return 0 if self.leadership.lock_key else self._leased_ms
 
-    # -- whose turn it is
+    # -- its state
 
-    @property
-    def is_due(self) -> bool:
-        """Whether something of it is known to be due."""
-        return (self.has_backlog or self.head_score is not None) and time.monotonic() >= self._next_at
-
-    @property
-    def wants_fetch(self) -> bool:
-        """Whether it is time to fetch: something may be due, or nobody has looked for long."""
+    def block(self, problem: RedBeatError) -> None:
+        """Record why nothing can be sent of it now; it is tried again after a pause."""
         now = time.monotonic()
-        unseen_seconds = MOVING_SECONDS if self.store.config.layout.is_moving else UNSEEN_SECONDS
-        return now >= self._next_at or now >= self._seen_at + unseen_seconds
+        self.state, self.problem, self.has_backlog = State.BLOCKED, problem, False
+        self.next_at, self.seen_at = now + self.leadership.timing.look_seconds, now
 
-    @property
-    def fetched_at(self) -> float:
-        """When it was fetched from last, monotonic."""
-        return self._fetcher.fetched_at
+    def leave_alone(self, problem: StoreUnavailable) -> None:
+        """Record that its node does not answer: all other shards would wait for it, too."""
+        self.block(problem)
+        self.state, self._away_at = State.AWAY, time.monotonic()
 
-    @property
-    def seconds_left(self) -> float:
-        """The seconds until the next fetch."""
-        return max(self._next_at - time.monotonic(), 0.0)
-
-    def note_woken(self) -> None:
-        """Note that somebody has changed this part: something may be due."""
-        self._next_at = 0.0
-
-    def note_trouble(self, exc: Exception) -> None:
-        """Note why nothing can be sent of it now; it is tried again after a pause."""
-        now = time.monotonic()
-        self._trouble, self.has_backlog = str(exc), False
-        self._next_at, self._seen_at = now + self.leadership.timing.look_seconds, now
-
-    def note_away(self, exc: StoreUnavailable) -> None:
-        """Note that its node doesn't answer: it isn't asked for a while, as all other parts would wait."""
-        self.note_trouble(exc)
-        self._away, self._away_at = exc, time.monotonic()
+    def follow_node(self) -> None:
+        """Update the state by what the heartbeat has found out about its node."""
+        silent, renewed_at = self.leadership.silent, self.leadership.renewed_at
+        if silent is not None:
+            if self.state is not State.AWAY:
+                self.leave_alone(silent)
+        elif self.state is State.AWAY:
+            is_back = (
+                time.monotonic() >= self._away_at + AWAY_SECONDS
+                if renewed_at is None
+                else renewed_at > self._away_at
+            )
+            if is_back:
+                self.state = State.BLOCKED
 
     @property
     def node_name(self) -> str | None:
-        """On which node of a cluster it is, as far as is known."""
+        """The node of a cluster that it is on, as far as that is known."""
         return self.store.node_of(self.store.keys)
 
-    @property
-    def away(self) -> StoreUnavailable | None:
-        """The error of its node, which doesn't answer, so that it isn't asked; None: it is."""
-        if self.leadership.silent is not None:
-            return self.leadership.silent
-        if self._away is None:
-            return None
-        renewed_at = self.leadership.renewed_at
-        if renewed_at is None:
-            return self._away if time.monotonic() < self._away_at + AWAY_SECONDS else None
-        return self._away if renewed_at <= self._away_at else None
-
-    @property
-    def trouble(self) -> str:
-        """What keeps it from being sent, while other shards are; '': nothing does."""
-        away = self.away
-        return self._trouble if away is None else str(away)
-
-    # -- one batch
-
-    @property
-    def has_prepared(self) -> bool:
-        """Whether the time of prepared runs has come; with a backlog they wait for what was due before."""
-        return not self.has_backlog and self.look_ahead.is_due
-
-    def begin_prepared(self) -> Batch:
-        """Return a batch of prepared runs whose time has come."""
-        fetched = Fetched(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
-        return self._batch(fetched, prepared=self.look_ahead.take_due())
-
-    def note_prepared(self, batch: Batch) -> bool:
-        """Note that prepared runs were sent; return whether to go on."""
-        self.look_ahead.note_next(batch.next_scores())
-        return not (self._broker.is_away or batch.is_in_doubt)
-
-    def _batch(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
-        return Batch(
-            self.store,
-            self.leadership,
-            self.fence,
-            fetched,
-            self._context.planner.plan,
-            partial(self._apart, self),
-            is_leased=self._lease_ms > 0 and prepared is None,
-            prepared=prepared,
-            is_in_doubt=fetched.is_partial,
-        )
-
-    def fetch(self) -> Fetched:
-        """Fetch due entries."""
-        fetched = self._fetcher.fetch(self.fence, self._lease_ms)
-        self._note_fetched(fetched)
-        return fetched
-
-    @property
-    def fetches_alone(self) -> bool:
-        """Whether its next fetch isn't asked for together with others: it is on its way."""
-        return self._fetcher.is_alone
-
-    def begin_fetch(self, max_entries: int) -> FetchAsked:
-        """Return what is to be fetched, of so many entries at most; :meth:`note_fetch` takes the answer."""
-        return self._fetcher.asked(self.fence, self._lease_ms, max_entries)
-
-    def note_fetch(self, asked: FetchAsked, fetched: Fetched) -> None:
-        """Note the answer to what was asked, as soon as it has come."""
-        self._fetcher.note(fetched, asked)
-        self._note_fetched(fetched)
-
     def note_retaken(self) -> None:
-        """Note that the lock was gone and is taken back: what the code has may be gone, too."""
+        """Record that the lock was gone and is taken back: the entries of the code may be gone, too."""
         self.has_statics, self.is_lock_retaken = False, True
 
     def note_taken(self) -> None:
@@ -247,7 +180,7 @@ class Shard:
         emptied_at = self._emptied_at
         if emptied_at is None:
             had_entries = True
-        elif emptied_at == -math.inf:  # nothing was fetched yet
+        elif emptied_at == -math.inf:
             had_entries = bool(static_keys)
         else:  # entries that had gone before the lock were deleted
             had_entries = emptied_at >= self.leadership.retaken_at - NOTICED_SECONDS
@@ -255,74 +188,131 @@ class Shard:
         self.is_lock_retaken = False
         return is_lost
 
-    def _note_fetched(self, fetched: Fetched) -> None:
+    def forget(self) -> None:
+        """Forget what was prepared, and what was known: another beat leads."""
+        self.look_ahead.forget()
+        self.state, self.problem = State.STANDBY, None
+        self.has_backlog, self.head_score, self.next_at = False, None, 0.0
+
+    def close(self) -> None:
+        """Wait for what is on its way, while the lock is held, and drop it."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead.close()
+
+    # -- one batch
+
+    def begin_fetch(self, max_entries: int) -> FetchAsked:
+        """Return what to fetch, of so many entries at most, not counting those that were left behind."""
+        limit = min(self.store.config.batch_size, max_entries) + self._left_behind
+        return FetchAsked(self.store, self.leadership.fence, min(limit, MAX_ENLARGED), self._lease_ms)
+
+    def read_ahead(self) -> Fetched | None:
+        """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None:
+            return None
+        is_old = time.monotonic() > ahead.asked_at + FRESH_SECONDS  # its clock would be wrong
+        if is_old or ahead.fence != self.leadership.fence:
+            ahead.close()
+            return None
+        fetched = ahead.read()
+        if fetched is not None:
+            self.note_fetched(fetched, ahead.asked_at)
+        return fetched
+
+    def note_fetched(self, fetched: Fetched, fetched_at: float) -> None:
+        """Record a fetch, and ask for the entries after it if that pays.
+
+        Arguments:
+            fetched_at: when it was made, monotonic.
+        """
+        context, now = self._context, time.monotonic()
+        self.seen_at, self.fetched_at = now, fetched_at
+        if self._may_ask_ahead and fetched.has_more and fetched.rows and not self._left_behind:
+            fence, size = self.leadership.fence, self.store.config.batch_size
+            self.ahead = self.store.fetch_ahead(fence, size, fetched.rows)
         if fetched.rows or fetched.has_more or fetched.next_score is not None:
             self._emptied_at = None
         elif self._emptied_at is None and not fetched.is_ahead:
-            self._emptied_at = time.monotonic()
-        self._seen_at, self._away = time.monotonic(), None
-        self._messages.note(fetched, self._fetcher.fetched_at)
+            self._emptied_at = now
+        if fetched.other_score is not None or self.messages.head_score is not None:
+            self.messages.note_head(fetched.other_score, fetched.now, fetched_at)
         if not fetched.is_ahead:
-            self.look_ahead.note_clock(fetched.now)
-            self._context.clock.note(fetched.now)
-            self._context.reports.note_clock(fetched.now)
+            self.look_ahead.clock.offset = context.clock.offset = fetched.now - now
+            context.reports.ahead_seconds = fetched.now - time.time()
         self._supervision.watch.note_answer(None if fetched.is_ahead else fetched.now)
 
-    def begin(self, fetched: Fetched) -> Batch:
-        """Return the batch of what was fetched; :meth:`note_sent` follows when it was delivered."""
-        return self._batch(fetched)
+    def begin(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
+        """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery."""
+        return Batch(
+            self.store,
+            self.leadership,
+            self.leadership.fence,
+            fetched,
+            self._context.planner.plan,
+            partial(self._fail, self),
+            is_leased=prepared is None and self._lease_ms > 0,
+            prepared=prepared,
+            is_in_doubt=fetched.is_partial,
+        )
 
-    def note_sent(self, batch: Batch, *, batches: int = 1) -> float | None:
-        """Note what became of a batch.
-
-        Returns how long to wait then, 0 when more is due, and infinity as long as nothing is scheduled; None:
-        fetch again at once, as this fetch may have missed what is due now.
+    def note_sent(self, batch: Batch, *, batches: int = 1) -> None:
+        """Record what became of a batch, and when to fetch next.
 
         Arguments:
             batches: how many shards send one in this tick.
         """
-        seconds = self._note_sent(batch, is_ahead_wanted=batches <= MAX_AHEAD)
-        self._trouble = ""
-        self._next_at = time.monotonic() + (seconds or 0.0)
-        return seconds
-
-    def _note_sent(self, batch: Batch, *, is_ahead_wanted: bool) -> float | None:
-        fetched = batch.fetched
-        self._fetcher.note_batch(batch)
+        context, fetched, now = self._context, batch.fetched, time.monotonic()
+        self._left_behind = len(batch.behind)
         self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
-            self._fetcher.close()
-        has_settled = self._supervision.settle(fetched, batch.fence)
+            self.close()
+        has_settled = bool(fetched.deadlines) and self._supervision.settle(fetched, batch.fence)
         if fetched.rows:
-            is_ahead_safe = batch.is_pushed and batch.is_from_templates
-            self._fetcher.may_ask_ahead = is_ahead_safe and is_ahead_wanted
-        if self._broker.is_away:
-            return BROKER_RETRY_SECONDS
-        next_scores = batch.next_scores()
+            is_safe = batch.is_pushed and batch.is_from_templates and not batch.is_leased
+            self._may_ask_ahead = is_safe and batches <= MAX_AHEAD
+        self.state, self.problem, self.next_at = State.READY, None, now
+        if context.broker.is_away:
+            return
+        next_scores = batch.next_scores() if batch.recorded else {}
         if batch.recorded:
-            self._broker.note_well()
+            context.broker.note_well()
             self.look_ahead.note_next(next_scores)
         if batch.is_in_doubt:
-            return self.leadership.timing.look_seconds
-        if fetched.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
-            return 0
-        if fetched.is_ahead:
-            return None
-        delay_seconds = self._seconds_to_next(fetched, next_scores.values())
-        left_seconds = self._fetcher.seconds_to_left_behind()
-        return delay_seconds if left_seconds is None else min(delay_seconds, left_seconds)
+            self.next_at = now + self.leadership.timing.look_seconds
+        # only an ordinary fetch says that nothing more is due
+        elif not (self.has_backlog or has_settled or self.store.has_retaken_lock or fetched.is_ahead):
+            self.next_at = self._find_next(fetched, next_scores)
 
-    def _seconds_to_next(self, fetched: Fetched, next_scores: Iterable[float]) -> float:
-        scores = [*next_scores] if fetched.next_score is None else [*next_scores, fetched.next_score]
-        self.head_score = min([score for score in scores if score >= 0], default=None)
-        known = [at for at in (self.head_score, fetched.next_deadline) if at is not None]
-        if not known:
-            return math.inf
-        elapsed = time.monotonic() - self._fetcher.fetched_at
-        return max(min(known) - fetched.now - elapsed, 0)
+    def _find_next(self, fetched: Fetched, next_scores: Mapping[str, float]) -> float:
+        """Return when its next entry or deadline is due, monotonic."""
+        scores = [score for score in next_scores.values() if score >= 0]
+        if fetched.next_score is not None:
+            scores.append(fetched.next_score)
+        self.head_score = min(scores, default=None)
+        next_at = math.inf
+        for score in (self.head_score, fetched.next_deadline):
+            if score is not None:
+                next_at = min(next_at, self.fetched_at + score - fetched.now)
+        if self._left_behind:
+            next_at = min(next_at, time.monotonic() + self._context.suspects.seconds_left())
+        return next_at
+
+    # -- prepared runs and stored messages
+
+    def begin_prepared(self) -> Batch:
+        """Return a batch of prepared runs whose time has come."""
+        fetched = Fetched(LockStatus.HELD, self.look_ahead.clock.now, None, has_more=False, rows=[])
+        return self.begin(fetched, self.look_ahead.take_due())
+
+    def note_prepared(self, batch: Batch) -> bool:
+        """Record that prepared runs were sent; return whether to go on."""
+        self.look_ahead.note_next(batch.next_scores())
+        return not (self._context.broker.is_away or batch.is_in_doubt)
 
     def _begin_messages(self, fetched: Fetched) -> Batch:
-        batch = self._batch(fetched)
+        batch = self.begin(fetched)
         batch.store, batch.plan = self._later, self._plan_message
         return batch
 
@@ -330,45 +320,23 @@ class Shard:
         hooks = self._context.hooks
         return plan_message(hooks.Entry, hooks.app, row, now)
 
-    def send_messages(self) -> float:
-        """Send one batch of the stored messages that are due; return how long to wait, 0 when more are."""
-        if self._messages.seconds_left == 0 and not self._broker.is_away:
-            batch = self._messages.send(self.fence, self._lease_ms)
-            self._figures.later += batch.deleted
-            if self._broker.is_away:
-                return BROKER_RETRY_SECONDS
-            if batch.recorded:
-                self._broker.note_well()
-            if self.store.has_retaken_lock:
-                return 0
-        left = self._messages.seconds_left
-        return math.inf if left is None else left
-
-    # -- between two batches
-
-    @property
-    def wants_to_prepare(self) -> bool:
-        """Whether runs that are due soon should be prepared now."""
-        return self.look_ahead.is_wanted(self.head_score)
+    def send_messages(self) -> None:
+        """Send one batch of the stored messages that are due."""
+        context = self._context
+        batch = self.messages.send(self.leadership.fence, self._lease_ms)
+        context.figures.later += batch.deleted
+        if batch.recorded and not context.broker.is_away:
+            context.broker.note_well()
+        if self.store.has_retaken_lock:
+            self.next_at = 0.0
 
     def note_head(self, head: Head) -> bool:
-        """Note what a look at this part has found; tell whether that ends the wait."""
-        self._seen_at, self._away = time.monotonic(), None
-        has_changed = head.score != self.head_score or head.later != self._messages.head_score
-        self.look_ahead.note_clock(head.now)
-        self._context.clock.note(head.now)
+        """Record what a look at this shard has found; return True if that ends the wait."""
+        self.seen_at = now = time.monotonic()
+        has_changed = head.score != self.head_score or head.later != self.messages.head_score
+        self.look_ahead.clock.offset = self._context.clock.offset = head.now - now
         self._supervision.watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
-            self._next_at = 0.0
+            self.next_at = 0.0
             return True
         return False
-
-    def forget(self) -> None:
-        """Forget what was prepared, and what was known: another beat leads."""
-        self.look_ahead.forget()
-        self.has_backlog, self.head_score, self._next_at, self._trouble = False, None, 0.0, ""
-        self._away = None
-
-    def close(self) -> None:
-        """Wait for what is on its way, while the lock is held, and drop it."""
-        self._fetcher.close()

@@ -1,12 +1,16 @@
-"""The parts of the schedule of one beat: which there are, which of them it leads, and whose turn it is.
+"""The shards of one beat: which there are, which of them it leads, and whose turn it is.
 
-A tick sends one batch of each part that has something due, the one that has waited longest first. What
-several parts are asked goes out together. Invariant: a part that is in the new layout, too, keeps what this
-beat has of it when the layout changes: its lock, its fetches, and what is prepared.
+There is always at least one. A tick sends one batch of each shard that has something due, the one that has
+waited longest first. What several shards are asked goes out together. What goes wrong with one of several
+shards is its outcome, a :class:`~redbeat.scheduler.shard.State`, and ends the tick only if none is left.
+Invariant: a shard that is in the new layout, too, keeps its lock, its fetches and its prepared runs when the
+layout changes.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -22,11 +26,11 @@ from redbeat.leadership.shares import Shares
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
-from redbeat.scheduler.shard import Shard
+from redbeat.scheduler.shard import Shard, State
 from redbeat.store.locks import Held, Locks
 from redbeat.store.parts import Part
 from redbeat.store.records import Fetched
-from redbeat.store.rounds import fetch_together, look_together
+from redbeat.store.rounds import FetchAsked, fetch_together, look_together
 from redbeat.store.store import Store
 
 Item = TypeVar("Item")
@@ -34,26 +38,35 @@ Item = TypeVar("Item")
 #: how many entries are fetched together at most, as all of them are held in memory
 ROUND_ENTRIES = 5_000
 
-#: in how many parts it is looked at a time what is due soon: a slice is shared among them
+#: in how many shards it is looked at a time what is due soon: a slice is shared among them
 PREPARED_TOGETHER = 4
 
 #: so many entries of the code show whether Redis has lost its data
 SAMPLED_STATICS = 100
 
-#: how many entries are fetched at least of a part of which nothing is known to be due
+#: how many entries are fetched at least of a shard of which nothing is known to be due
 FEW_ENTRIES = 5
+
+#: seconds after which a shard is fetched from that was not looked at: no wait for anything was that long
+UNSEEN_SECONDS = 2.0
+#: the same while entries move from one layout to another: they may be due soon after they have come
+MOVING_SECONDS = 0.25
 
 
 class Shards:
-    """The parts of the schedule of one beat.
+    """The shards of one beat.
 
     Arguments:
         store: the whole schedule.
-        lock_key: that of a schedule that isn't divided; None: no lock is configured.
+        lock_key: that of an unsharded schedule; None: no lock is configured.
         timing: how long each lock lives, and what follows from that.
 
     Attributes:
         shares: what this beat leads.
+        led: the shards that this beat leads, as of the last check or error.
+        reached: those of them whose nodes answer, as far as is known.
+        troubles: the errors of shards in this tick, while others went on.
+        has_news: the last check found a lock that was taken back, or a shard without the entries of the code.
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
@@ -63,26 +76,26 @@ class Shards:
         self._locks = Locks(store)
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
         self._layout: Layout | None = None
+        self._found_layout: Layout | None = None  # in Redis, as of ``_layout``
         self._shards: dict[str, Shard] = {}  # by prefix
-        self._led: list[Shard] = []
-        self._troubles: list[RedBeatError] = []
+        self.led: list[Shard] = []
+        self.reached: list[Shard] = []
+        self.troubles: list[RedBeatError] = []
+        self.has_news = False
         self._is_hasty = False
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(self._shards.values())
 
-    def __len__(self) -> int:
-        return len(self._shards)
-
     @property
     def first(self) -> Shard:
-        """The first one: of a schedule that isn't divided the only one."""
+        """The first one: of an unsharded schedule the only one."""
         return next(iter(self))
 
     @property
     def is_divided(self) -> bool:
-        """Whether the schedule has several parts."""
-        return len(self._shards) > 1
+        """Whether there are several."""
+        return self.shares.is_divided
 
     # -- which there are
 
@@ -93,7 +106,7 @@ class Shards:
         deliver: Callable[[Sequence[Batch]], None],
         lease_ms: int,
     ) -> bool:
-        """Have a shard for each part of the schedule as it is divided now; tell whether that has changed.
+        """Have a shard for each part of the schedule as it is divided now; return True if that has changed.
 
         Arguments:
             store: of any part of the schedule, or of all of it; the part that it is about works with it.
@@ -115,20 +128,20 @@ class Shards:
         )
         self._shards = {
             one.keys.prefix: kept.get(one.keys.prefix)
-            or Shard(one.store, one, context, deliver, self.apart, lease_ms)
+            or Shard(one.store, one, context, deliver, self.fail, lease_ms)
             for one in self.shares.leaderships
         }
-        self._led = [shard for shard in self if shard.leadership.is_leader]
-        self._layout = layout
+        self._update()
+        self._layout, self._found_layout = layout, self._config.found_layout
         return True
 
     def choose_patience(self, store: Store) -> None:
-        """Let what ticks ask wait for a node only as long as parts on other nodes can do without this beat.
+        """Let what ticks ask wait for a node only as long as shards on other nodes can do without this beat.
 
-        Where there is one server, or one part, Redis is waited for as the settings say.
+        Where there is one server, or one shard, Redis is waited for as the settings say.
 
         Arguments:
-            store: what a tick asks with, besides the parts' own.
+            store: what a tick asks with, besides the shards' own.
         """
         is_hasty = self.is_divided and self._config.is_cluster
         if is_hasty == self._is_hasty:
@@ -146,7 +159,13 @@ class Shards:
     @property
     def is_outdated(self) -> bool:
         """Whether the schedule is known to be divided otherwise by now."""
-        return self._config.layout != self._layout
+        is_same = self._config.found_layout is self._found_layout and self._layout is not None
+        return not is_same and self._config.layout != self._layout
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether entries are on their way from where they were before."""
+        return self._config.layout.is_moving
 
     def home_of(self, name: str) -> Shard:
         """Return the one that the entry called ``name`` belongs into.
@@ -168,26 +187,90 @@ class Shards:
             found.setdefault(self.home_of(name), {})[name] = entry
         return found.items()
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether entries are on their way from where they were before."""
-        return self._config.layout.is_moving
+    # -- which of them this beat leads, and what it can do with them
 
-    # -- which of them this beat leads
+    def _update(self) -> None:
+        """Update the shards' states, and which of them are led and reached."""
+        self.led, self.reached = [], []
+        for shard in self._shards.values():
+            if not shard.leadership.is_leader:
+                if shard.state is not State.STANDBY:
+                    shard.forget()
+                continue
+            if shard.state is State.STANDBY:
+                shard.state = State.READY
+            self.led.append(shard)
+            if shard.state is not State.AWAY:
+                self.reached.append(shard)
 
-    @property
-    def led(self) -> list[Shard]:
-        """Those that this beat leads, by what the last look has found."""
-        return self._led
+    def check(self) -> None:
+        """Find out what has become of the locks and of the nodes since the last check.
 
-    @property
-    def reached(self) -> list[Shard]:
-        """Those of them whose nodes answer, as far as is known."""
-        return [shard for shard in self._led if not shard.away]
+        Raises:
+            LockLost: another beat leads an unsharded schedule.
+        """
+        for leadership in self.shares.check():
+            self._of(leadership).note_retaken()
+        for shard in self.led:
+            if shard.leadership.silent is not None or shard.state is State.AWAY:
+                shard.follow_node()
+        self._update()
+        self.has_news = False
+        for shard in self.reached:
+            self.has_news = self.has_news or shard.is_lock_retaken or not shard.has_statics
+
+    def stand(self) -> list[Shard]:
+        """Take the locks that this beat is to lead; return the shards that it leads from now on."""
+        taken = [self._of(leadership) for leadership in self.shares.look()]
+        self._update()
+        return taken
+
+    def _of(self, leadership: Leadership) -> Shard:
+        return self._shards[leadership.keys.prefix]
+
+    def fail(self, shard: Shard, error: BaseException) -> None:
+        """Record an error as the outcome of one of several shards; the others go on.
+
+        Raises:
+            BaseException: the error, if it is that of the only shard, or concerns all of them.
+        """
+        is_known = isinstance(error, (LockLost, StoreRefused, StoreCorrupt)) or (
+            isinstance(error, StoreUnavailable) and self._config.is_cluster
+        )
+        if not self.is_divided or not is_known:
+            raise error
+        if isinstance(error, LockLost):
+            self.shares.lose(error)
+        elif isinstance(error, StoreUnavailable):
+            self.troubles.append(error)
+            node = shard.node_name
+            if node is not None:
+                self.shares.note_silent(node)
+            for one in self.led:  # those on the same node aren't to wait for it one after the other
+                if one is shard or (node is not None and one.node_name == node):
+                    one.leave_alone(error)
+        elif isinstance(error, RedBeatError):
+            self.troubles.append(error)
+            shard.block(error)
+        self._update()
+
+    def raise_trouble(self, *, is_waiting: bool) -> None:
+        """Raise what has gone wrong with shards while others went on, if the beat can't go on by itself.
+
+        Arguments:
+            is_waiting: the ticks wait; else their caller wants to know in any case.
+        """
+        troubles, self.troubles = self.troubles, []
+        if not troubles and not self.reached:
+            troubles = [shard.problem for shard in self.led if shard.problem is not None]
+        changes = [exc for exc in troubles if isinstance(exc, LayoutChanged)]
+        is_any_ready = any(shard.state is State.READY for shard in self.led)
+        if changes or (troubles and not (is_waiting and is_any_ready)):
+            raise [*changes, *troubles][0]
 
     def reaches_base(self) -> bool:
-        """Tell whether the node of what all parts share answers, as far as is known."""
-        away = [shard for shard in self._led if shard.away]
+        """Return True if the node of what all shards share answers, as far as is known."""
+        away = [shard for shard in self.led if shard.state is State.AWAY]
         if not away:
             return True
         base = away[0].store.node_of(self._config.base_keys)
@@ -195,18 +278,9 @@ class Shards:
 
     @property
     def leads_first(self) -> bool:
-        """Whether this beat leads the first part, and so does what one beat is to do for all of them."""
+        """Whether this beat leads the first shard, and so does what one beat is to do for all of them."""
         first = self._config.layout.parts[0]
-        return any(shard.store.keys.is_part(first) for shard in self._led)
-
-    def check_locks(self) -> None:
-        """Find out whether a lock is lost, or was gone and is taken back.
-
-        Raises:
-            LockLost: another beat leads a schedule that isn't divided.
-        """
-        for leadership in self.shares.check():
-            self._of(leadership).note_retaken()
+        return any(shard.store.keys.is_part(first) for shard in self.led)
 
     def take_lost(self, read_statics: Callable[[], Iterable[str]]) -> list[Shard]:
         """Return the shards whose data Redis has lost since the last call.
@@ -214,93 +288,25 @@ class Shards:
         Arguments:
             read_statics: returns the names of the entries that come from the code.
         """
-        suspects = [shard for shard in self._led if shard.is_lock_retaken]
+        suspects = [shard for shard in self.led if shard.is_lock_retaken]
         statics, lost = read_statics() if suspects else (), list[Shard]()
         for shard in suspects:
             names = (name for name in statics if self.home_of(name) is shard)
             keys = [shard.store.keys.entry(name) for name in islice(names, SAMPLED_STATICS)]
-            with self.apart(shard):
+            try:
                 lost += [shard] if shard.take_lost(keys) else []
+            except RedBeatError as exc:
+                self.fail(shard, exc)
         return lost
-
-    def look_at_locks(self) -> list[Shard]:
-        """Find out which ones this beat leads; return those that it leads from now on."""
-        taken = [self._of(leadership) for leadership in self.shares.look()]
-        self._note_led()
-        return taken
-
-    def _note_led(self) -> None:
-        before, self._led = self._led, [shard for shard in self if shard.leadership.is_leader]
-        if before == self._led:
-            return
-        for shard in before:
-            if not shard.leadership.is_leader:
-                shard.forget()
-
-    def _of(self, leadership: Leadership) -> Shard:
-        return self._shards[leadership.keys.prefix]
 
     def hand_over(self) -> None:
         """Let go of those that another beat is to lead; called when no batch is on its way."""
-        leaving = [self._of(leadership) for leadership in self.shares.leaving]
-        if not leaving:
-            return
-        for shard in leaving:
-            shard.close()
-        self.shares.hand_over()
-        self._note_led()
-
-    @contextmanager
-    def apart(self, shard: Shard) -> Iterator[None]:
-        """Within this block what goes wrong with one part of several keeps none of the others from going on.
-
-        Raises:
-            LockLost, StoreRefused, StoreCorrupt: of the only part, as they come.
-            StoreUnavailable: where all parts are on one server.
-        """
-        try:
-            yield
-        except LockLost as exc:
-            self.shares.lose(exc)  # raises it if the schedule isn't divided
-            self._note_led()
-        except (StoreRefused, StoreCorrupt) as exc:
-            if not self.is_divided:
-                raise
-            self._note_trouble(shard, exc)
-        except StoreUnavailable as exc:
-            if not (self.is_divided and self._config.is_cluster):
-                raise
-            self._note_trouble(shard, exc)
-
-    def _note_trouble(self, shard: Shard, exc: RedBeatError) -> None:
-        self._troubles.append(exc)
-        if not (isinstance(exc, StoreUnavailable) and self._config.is_cluster):
-            shard.note_trouble(exc)
-            return
-        node = shard.node_name
-        if node is not None:
-            self.shares.note_silent(node)
-        for one in self._led:  # those on the same node aren't to wait for it one after the other
-            if one is shard or (node is not None and one.node_name == node):
-                one.note_away(exc)
-
-    def raise_trouble(self, *, is_waiting: bool) -> None:
-        """Raise what has gone wrong with parts while others went on, if the beat can't go on by itself.
-
-        Arguments:
-            is_waiting: the ticks wait; else their caller wants to know in any case.
-        """
-        troubles, self._troubles = self._troubles, []
-        if not troubles and self._led and not self.reached:
-            troubles = [away for shard in self._led if (away := shard.away) is not None]
-        changes = [exc for exc in troubles if isinstance(exc, LayoutChanged)]
-        if changes or (troubles and not (is_waiting and any(not shard.trouble for shard in self._led))):
-            raise [*changes, *troubles][0]
-
-    @property
-    def troubled(self) -> list[Shard]:
-        """The parts of which nothing could be sent lately, though others are."""
-        return [shard for shard in self._led if shard.trouble]
+        leaving = self.shares.leaving
+        if leaving:
+            for leadership in leaving:
+                self._of(leadership).close()
+            self.shares.hand_over()
+            self._update()
 
     # -- whose turn it is
 
@@ -308,50 +314,97 @@ class Shards:
         """Fetch for those whose turn it is, in one round trip a node.
 
         Arguments:
-            is_waiting: the ticks wait, and look at all parts meanwhile; else all are fetched from where
+            is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
                 nothing is known to be due.
         """
+        found: dict[Shard, Fetched | None] = {}
+        asked: list[tuple[Shard, FetchAsked]] = []
+        for shard, size in self._turns(is_waiting=is_waiting):
+            try:
+                found[shard] = shard.read_ahead() if shard.ahead is not None else None
+            except RedBeatError as exc:
+                self.fail(shard, exc)
+            else:
+                if found[shard] is None:
+                    asked.append((shard, shard.begin_fetch(size)))
+        for shard, answer in self._ask(asked):
+            try:
+                if isinstance(answer, RedBeatError):
+                    raise answer
+                shard.note_fetched(answer, time.monotonic())
+            except RedBeatError as exc:
+                self.fail(shard, exc)
+            else:
+                found[shard] = answer
+        return [(shard, fetched) for shard, fetched in found.items() if fetched is not None]
+
+    def _ask(
+        self, asked: Sequence[tuple[Shard, FetchAsked]]
+    ) -> Iterable[tuple[Shard, Fetched | RedBeatError]]:
         if not self.is_divided:
-            return [(shard, shard.fetch()) for shard in self._led]
+            return [(shard, one.fetch()) for shard, one in asked]
+        answers = fetch_together([one for _, one in asked])
+        return [(shard, answer) for (shard, _), answer in zip(asked, answers, strict=True)]
+
+    def _turns(self, *, is_waiting: bool) -> list[tuple[Shard, int]]:
+        """Return which shards to fetch from now, and how many entries of each at most."""
         size = self._config.batch_size
-        led = self.reached
-        due = sorted((shard for shard in led if shard.is_due), key=lambda shard: shard.fetched_at)
-        is_any = due or is_waiting
-        others = [one for one in led if not one.is_due and (one.wants_fetch or not is_any)]
+        if not self.is_divided:
+            return [(shard, size) for shard in self.led]
+        now, due, others = time.monotonic(), list[Shard](), list[Shard]()
+        unseen_seconds = MOVING_SECONDS if self.is_moving else UNSEEN_SECONDS
+        for shard in self.reached:
+            if shard.next_at <= now and (shard.has_backlog or shard.head_score is not None):
+                due.append(shard)
+            else:
+                others.append(shard)
+        due.sort(key=lambda shard: shard.fetched_at)
+        if due or is_waiting:
+            others = [one for one in others if one.next_at <= now or one.seen_at <= now - unseen_seconds]
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
-        turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
-        found: dict[Shard, Fetched] = {}
-        together = [turn for turn in turns if not turn[0].fetches_alone]
-        asked = [shard.begin_fetch(entries) for shard, entries in together]
-        for (shard, _), what, answer in zip(together, asked, fetch_together(asked), strict=True):
-            with self.apart(shard):
-                if isinstance(answer, StoreUnavailable):  # and other nodes have answered
-                    self._note_trouble(shard, answer)
-                elif isinstance(answer, RedBeatError):
-                    raise answer
-                else:
-                    shard.note_fetch(what, answer)
-                    found[shard] = answer
-        for shard, _ in turns:
-            if shard not in found and shard.fetches_alone and shard.leadership.is_leader:
-                with self.apart(shard):
-                    found[shard] = shard.fetch()
-        return [(shard, found[shard]) for shard, _ in turns if shard in found]
+        return [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
+
+    def begin_prepared(self) -> list[tuple[Shard, Batch]]:
+        """Return a batch for each shard with prepared runs whose time has come.
+
+        With a backlog they wait for what was due before.
+        """
+        now, begun = time.monotonic(), list[tuple[Shard, Batch]]()
+        for shard in self.reached:
+            look_ahead = shard.look_ahead
+            if look_ahead.first_score <= now + look_ahead.clock.offset and not shard.has_backlog:
+                begun.append((shard, shard.begin_prepared()))
+        return begun
+
+    def send_messages(self) -> None:
+        """Send one batch of the stored messages that are due, of each shard."""
+        now = time.monotonic()
+        for shard in self.reached:
+            if shard.messages.next_at <= now:
+                try:
+                    shard.send_messages()
+                except RedBeatError as exc:
+                    self.fail(shard, exc)
+
+    def seconds_to_next(self) -> float:
+        """Return the seconds until a shard has something to do; 0: one has already, or none is led."""
+        now = time.monotonic()
+        next_at = math.inf if self.reached else now
+        if len(self.reached) < len(self.led):
+            next_at = now + self.shares.timing.look_seconds
+        for shard in self.reached:
+            next_at = min(next_at, shard.next_at, shard.messages.next_at)
+        return max(next_at - now, 0.0)
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""
-        if not self.is_divided:
-            for shard in self._led:
-                shard.store.renew_lock(shard.fence, obstacle=self.shares.find_obstacle())
-            return
         led = self.reached
-        locks = [Held(shard.store, shard.fence) for shard in led]
+        locks = [Held(shard.store, shard.leadership.fence) for shard in led]
         errors, _ = self._locks.renew(locks, obstacle=self.shares.find_obstacle())
         for shard, error in zip(led, errors, strict=True):
-            with self.apart(shard):
-                if error is not None:
-                    raise error
+            if error is not None:
+                self.fail(shard, error)
 
     # -- while they wait
 
@@ -362,7 +415,7 @@ class Shards:
     @property
     def has_locks(self) -> bool:
         """Whether this beat holds a lock."""
-        return any(shard.leadership.lock for shard in self._led)
+        return any(shard.leadership.lock for shard in self.led)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -373,39 +426,31 @@ class Shards:
             yield
 
     def note_woken(self, channels: Collection[str]) -> None:
-        """Note that something was announced on these channels."""
+        """Record that a change was announced on these channels: something may be due."""
         self.shares.note_wake()
-        for shard in self._led:
+        for shard in self.led:
             if shard.store.keys.wake in channels:
-                shard.note_woken()
+                shard.next_at = 0.0
 
     def prepare(self) -> bool:
-        """Prepare some runs that are due soon; tell whether there was anything to do."""
-        wanting = [shard.look_ahead for shard in self.reached if shard.wants_to_prepare]
+        """Prepare some runs that are due soon; return True if there was anything to do."""
+        wanting = [shard for shard in self.reached if shard.look_ahead.is_wanted(shard.head_score)]
+        wanting.sort(key=lambda shard: shard.look_ahead.next_at)
         try:
-            if len(wanting) == 1:
-                wanting[0].prepare()
-            elif wanting:
-                wanting.sort(key=lambda look_ahead: look_ahead.next_at)
-                LookAhead.prepare_together(wanting[:PREPARED_TOGETHER])
+            if wanting:
+                LookAhead.prepare_together([shard.look_ahead for shard in wanting[:PREPARED_TOGETHER]])
         except LockLost as exc:  # that of one of them: the others are prepared the next time
-            self.shares.lose(exc)  # raises it if the schedule isn't divided
-            self._note_led()
+            self.fail(wanting[0], exc)
         return bool(wanting)
 
     def look(self) -> bool:
-        """Look at those that this beat leads, one round trip a node; tell whether something is due."""
-        if not self.is_divided:
-            return any(shard.note_head(shard.store.look()) for shard in self._led)
+        """Look at those that this beat leads, one round trip a node; return True if something is due."""
         is_due, led = False, self.reached
         for shard, head in zip(led, look_together([one.store for one in led]), strict=True):
-            with self.apart(shard):
-                if isinstance(head, StoreUnavailable):
-                    self._note_trouble(shard, head)
-                elif isinstance(head, RedBeatError):
-                    raise head
-                else:
-                    is_due = shard.note_head(head) or is_due
+            if isinstance(head, RedBeatError):
+                self.fail(shard, head)
+            else:
+                is_due = shard.note_head(head) or is_due
         return is_due
 
     def close(self) -> None:
@@ -414,7 +459,7 @@ class Shards:
             shard.has_statics = False
             shard.close()
         self.shares.resign()
-        self._led = []
+        self._update()
         if self._hasty is not None:
             self._hasty.close()
 

@@ -72,8 +72,8 @@ def leader(
 def prepare(scheduler: RedBeatScheduler) -> int:
     """Prepare all that is due soon; return how many runs these are."""
     look_ahead = scheduler.look_ahead
-    while look_ahead.is_wanted(look_ahead.now):
-        look_ahead.prepare()
+    while look_ahead.is_wanted(look_ahead.clock.now):
+        look_ahead.prepare_together([look_ahead])
     return len(look_ahead)
 
 
