@@ -255,6 +255,10 @@ class Keys:
         history, backfilled, failing = self._beginnings.beside
         return history + name, backfilled + name, failing + name
 
+    def history(self, key: str) -> str:
+        """Return the key of the history of the entry under ``key``."""
+        return self._beginnings.history + key.removeprefix(self.prefix)
+
     @cached_property
     def _beginnings(self) -> EntryKeys:
         """What the keys about an entry begin with: its name comes last in each."""

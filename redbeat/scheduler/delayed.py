@@ -26,6 +26,8 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.suspects import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
+from redbeat.store.executor import ask
+from redbeat.store.fetching import fetch_due
 from redbeat.store.later import LaterStore, MessageTexts
 from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched
 from redbeat.store.store import read_due_entry
@@ -87,7 +89,8 @@ class StoredMessages:
         Raises what ``deliver`` raises.
         """
         limit = min(self._store.config.batch_size + self._left_behind, MAX_ENLARGED)
-        fetched, fetched_at = self._store.fetch_due(fence, limit, lease_ms), time.monotonic()
+        fetched = ask(fetch_due(self._store, fence, limit=limit, lease_ms=lease_ms))
+        fetched_at = time.monotonic()
         batch = self._begin(fetched)
         self._deliver([batch])
         self._left_behind = len(batch.behind)

@@ -44,8 +44,10 @@ from redbeat.scheduler.sinks import (
     report_held,
     send_writes,
 )
-from redbeat.store.executor import CALL_ROWS, Executor, Recording, record_last
-from redbeat.store.records import NOWHERE, Committed, DueEntry, Held, KeyType, Result, Target
+from redbeat.store.executor import CALL_ROWS, Executor, ask
+from redbeat.store.fetching import fetch_due
+from redbeat.store.records import NOWHERE, DueEntry, Held, KeyType, Result, Target
+from redbeat.store.schedule import Recording, commit_runs, record_last, reserve_runs
 
 #: with at_most_once, runs that are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_CHUNK = 20
@@ -251,7 +253,7 @@ class Deliverer:
             for decision in chunk:
                 if isinstance(decision, Send):
                     decision.commit.pushes = decision.pushes
-            recording = Recording(
+            recording = commit_runs(
                 batch.store,
                 batch.fence,
                 [decision.commit for decision in chunk],
@@ -286,20 +288,18 @@ class Deliverer:
 
     def _apply(self, batch: Batch, recording: Recording, decisions: Sequence[Decision]) -> None:
         """Apply the outcome of a recording to its decisions."""
-        context, outcome = self._context, recording.outcome
-        if isinstance(outcome, StoreRefused) and is_no_permission(outcome):
+        context, refusal = self._context, recording.outcome
+        if isinstance(refusal, StoreRefused) and is_no_permission(refusal):
             sends = [one for one in decisions if isinstance(one, Send)]
             if not any(send.pushes for send in sends):
-                raise outcome
-            batch.store.fetch_due(batch.fence, limit=1)  # raises if another right is lacking
-            context.delivery.note_refused(str(outcome))
+                raise refusal
+            ask(fetch_due(batch.store, batch.fence, limit=1))  # raises if another right is lacking
+            context.delivery.note_refused(str(refusal))
             published = [one for one in sends if one.commit.is_published]
             batch.ready += published
             batch.leave(one.due_entry for one in decisions if one not in published)
             return
-        if not isinstance(outcome, Committed):
-            raise outcome or RedBeatError("a recording without an outcome")
-        batch.store.note_committed(outcome, batch.fence)
+        outcome = recording.answer()
         if outcome.is_moved:
             context.delivery.note_moved()
         for decision, result in zip(decisions, outcome.results, strict=True):
@@ -383,7 +383,7 @@ class Deliverer:
 
     @staticmethod
     def _record_published(batches: Sequence[Batch], cause: BaseException) -> None:
-        recordings = []
+        last = []
         for batch in batches:
             done = {id(commit) for commit in batch.recorded}
             published, batch.published = batch.published, []
@@ -391,8 +391,8 @@ class Deliverer:
             # its node was waited for, and other shards wait for this one
             is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
             if commits and not is_hopeless:
-                recordings.append(Recording(batch.store, batch.fence, commits, NOWHERE))
-        record_last(recordings)
+                last.append((batch.store, batch.fence, commits))
+        record_last(last)
 
 
 class _RecordFirst:
@@ -431,7 +431,7 @@ class _RecordFirst:
             for send in published
             if send.commit.run is not None and send.may_be_held
         ]
-        batch.store.reserve_runs(batch.fence, held, are_published=True)
+        reserve_runs(batch.store, batch.fence, held, are_published=True)
 
     def _send_or_lose(self, batch: Batch, send: Send) -> bool:
         """Send a run that is recorded; return False if its message could not be sent, and is lost."""

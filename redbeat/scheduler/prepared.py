@@ -22,9 +22,9 @@ from redbeat.process.containment import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.misplaced import Misplaced
+from redbeat.store.executor import Request, run_all
 from redbeat.store.records import DueEntry
-from redbeat.store.rounds import UpcomingAsked, read_together
-from redbeat.store.upcoming import Cursor, Slice, Upcoming
+from redbeat.store.schedule import Cursor, Slice, read_upcoming
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
@@ -49,7 +49,6 @@ class LookAhead:
     """The prepared runs of one part of the schedule.
 
     Arguments:
-        upcoming: reads what falls due soon; None: nothing is prepared.
         leadership: this beat's part in who leads that part.
         context: its planner and its encoder prepare runs.
 
@@ -59,10 +58,11 @@ class LookAhead:
         clock: that of the node of this part: nothing of it leaves early.
     """
 
-    def __init__(self, upcoming: Upcoming | None, leadership: Leadership, context: Context) -> None:
+    def __init__(self, leadership: Leadership, context: Context) -> None:
         self._context = context
         self._figures = context.figures
-        self._upcoming = upcoming
+        self._store = leadership.store
+        self._seconds = self._store.config.lookahead  # how far ahead; 0: nothing is prepared
         self._misplaced = Misplaced(leadership.store)
         self._leadership = leadership
         self._allowances = context.allowance, context.of_prepared
@@ -98,35 +98,34 @@ class LookAhead:
         Arguments:
             head_score: when the first entry is due, UNIX seconds; None: none is.
         """
-        if self._upcoming is None or head_score is None or self._is_full:
+        if not self._seconds or head_score is None or self._is_full:
             return False
-        return head_score <= self.clock.now + self._upcoming.seconds and time.monotonic() >= self.next_at
+        return head_score <= self.clock.now + self._seconds and time.monotonic() >= self.next_at
 
     @staticmethod
     def prepare_together(those: Sequence[LookAhead]) -> None:
         """Read and prepare a slice of what falls due soon in these shards; one round trip a node."""
         slice_size = max(SLICE // len(those), 1)
-        asked = [one._begin(slice_size) for one in those]  # noqa: SLF001 - of this class
-        reading = [(one, what) for one, what in zip(those, asked, strict=True) if what is not None]
-        answers = read_together([what for _, what in reading])
-        for (one, _), found in zip(reading, answers, strict=True):
-            if isinstance(found, RedBeatError):
-                one._note_unread(found)  # noqa: SLF001
+        asked = [(one, *one._begin(slice_size)) for one in those]  # noqa: SLF001 - of this class
+        run_all([request for _, request, _ in asked])
+        for one, request, _ in asked:
+            if isinstance(request.outcome, Slice):
+                one.note_clock(request.outcome.now)
             else:
-                one.note_clock(found.now)
-        for (one, what), found in zip(reading, answers, strict=True):
-            if not isinstance(found, RedBeatError):
-                one._prepare(found, what.again)  # noqa: SLF001
+                one._note_unread(request.outcome)  # noqa: SLF001
+        for one, request, again in asked:
+            if isinstance(request.outcome, Slice):
+                one._prepare(request.outcome, again)  # noqa: SLF001
 
-    def _begin(self, slice_size: int) -> UpcomingAsked | None:
-        """Return what to read next; None: nothing is prepared."""
-        if self._upcoming is None:
-            return None
+    def _begin(self, slice_size: int) -> tuple[Request[Slice], Sequence[str]]:
+        """Return what to read next, and the keys that are among it."""
         self.next_at = time.monotonic() + LOOK_SECONDS
         again = list(islice(self._again, slice_size))
-        return UpcomingAsked(self._upcoming, self._cursor, slice_size - len(again), again)
+        limit = slice_size - len(again)
+        request = read_upcoming(self._store, self._cursor, limit, seconds=self._seconds, again=again)
+        return request, again
 
-    def _note_unread(self, exc: RedBeatError) -> None:
+    def _note_unread(self, exc: RedBeatError | None) -> None:
         logger.debug("beat: What falls due soon can't be read: %r", exc)
         self.next_at = time.monotonic() + RETRY_SECONDS
 

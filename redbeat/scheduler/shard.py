@@ -25,12 +25,11 @@ from redbeat.scheduler.delayed import MAX_ENLARGED, StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import Supervision
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.fetching import FetchAhead
+from redbeat.store.executor import Request
+from redbeat.store.fetching import FetchAhead, fetch_ahead, fetch_due
 from redbeat.store.later import LaterStore
 from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
-from redbeat.store.rounds import FetchAsked
 from redbeat.store.store import Store
-from redbeat.store.upcoming import Upcoming
 
 #: seconds after which a shard is tried again whose node did not answer, if no heartbeat renews its lock
 AWAY_SECONDS = 5.0
@@ -100,9 +99,7 @@ class Shard:
         self._leased_ms = lease_ms
         self._later = LaterStore.beside(store)
         self.messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
-        lookahead_seconds = store.config.lookahead
-        upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
-        self.look_ahead = LookAhead(upcoming, leadership, context)
+        self.look_ahead = LookAhead(leadership, context)
         self._supervision = Supervision(
             store, lambda: context.hooks.Entry, context.reports, store.config.run_lease
         )
@@ -202,10 +199,11 @@ class Shard:
 
     # -- one batch
 
-    def begin_fetch(self, max_entries: int) -> FetchAsked:
-        """Return what to fetch, of so many entries at most, not counting those that were left behind."""
+    def begin_fetch(self, max_entries: int) -> Request[Fetched]:
+        """Return a fetch of so many entries at most, not counting those that were left behind."""
         limit = min(self.store.config.batch_size, max_entries) + self._left_behind
-        return FetchAsked(self.store, self.leadership.fence, min(limit, MAX_ENLARGED), self._lease_ms)
+        fence, limit = self.leadership.fence, min(limit, MAX_ENLARGED)
+        return fetch_due(self.store, fence, limit=limit, lease_ms=self._lease_ms)
 
     def read_ahead(self) -> Fetched | None:
         """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
@@ -231,7 +229,7 @@ class Shard:
         self.seen_at, self.fetched_at = now, fetched_at
         if self._may_ask_ahead and fetched.has_more and fetched.rows and not self._left_behind:
             fence, size = self.leadership.fence, self.store.config.batch_size
-            self.ahead = self.store.fetch_ahead(fence, size, fetched.rows)
+            self.ahead = fetch_ahead(self.store, fence, size, fetched.rows)
         if fetched.rows or fetched.has_more or fetched.next_score is not None:
             self._emptied_at = None
         elif self._emptied_at is None and not fetched.is_ahead:

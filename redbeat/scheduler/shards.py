@@ -27,10 +27,11 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
+from redbeat.store.executor import Request, run_all
 from redbeat.store.locks import Held, Locks
 from redbeat.store.parts import Part
 from redbeat.store.records import Fetched
-from redbeat.store.rounds import FetchAsked, fetch_together, look_together
+from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
 
 Item = TypeVar("Item")
@@ -318,7 +319,7 @@ class Shards:
                 nothing is known to be due.
         """
         found: dict[Shard, Fetched | None] = {}
-        asked: list[tuple[Shard, FetchAsked]] = []
+        asked: list[tuple[Shard, Request[Fetched]]] = []
         for shard, size in self._turns(is_waiting=is_waiting):
             try:
                 found[shard] = shard.read_ahead() if shard.ahead is not None else None
@@ -327,24 +328,15 @@ class Shards:
             else:
                 if found[shard] is None:
                     asked.append((shard, shard.begin_fetch(size)))
-        for shard, answer in self._ask(asked):
+        run_all([request for _, request in asked])
+        for shard, request in asked:
             try:
-                if isinstance(answer, RedBeatError):
-                    raise answer
-                shard.note_fetched(answer, time.monotonic())
+                found[shard] = fetched = request.answer()
+                shard.note_fetched(fetched, time.monotonic())
             except RedBeatError as exc:
+                found[shard] = None
                 self.fail(shard, exc)
-            else:
-                found[shard] = answer
         return [(shard, fetched) for shard, fetched in found.items() if fetched is not None]
-
-    def _ask(
-        self, asked: Sequence[tuple[Shard, FetchAsked]]
-    ) -> Iterable[tuple[Shard, Fetched | RedBeatError]]:
-        if not self.is_divided:
-            return [(shard, one.fetch()) for shard, one in asked]
-        answers = fetch_together([one for _, one in asked])
-        return [(shard, answer) for (shard, _), answer in zip(asked, answers, strict=True)]
 
     def _turns(self, *, is_waiting: bool) -> list[tuple[Shard, int]]:
         """Return which shards to fetch from now, and how many entries of each at most."""
@@ -446,11 +438,13 @@ class Shards:
     def look(self) -> bool:
         """Look at those that this beat leads, one round trip a node; return True if something is due."""
         is_due, led = False, self.reached
-        for shard, head in zip(led, look_together([one.store for one in led]), strict=True):
-            if isinstance(head, RedBeatError):
-                self.fail(shard, head)
-            else:
-                is_due = shard.note_head(head) or is_due
+        requests = [read_head(shard.store) for shard in led]
+        run_all(requests)
+        for shard, request in zip(led, requests, strict=True):
+            try:
+                is_due = shard.note_head(request.answer()) or is_due
+            except RedBeatError as exc:
+                self.fail(shard, exc)
         return is_due
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import Entries
 from redbeat.store.records import Held, Push, Reserved
 from redbeat.store.runs import Runs
+from redbeat.store.schedule import reserve_runs
 
 Pushes = tuple[Push, ...]
 
@@ -449,7 +450,7 @@ def reserve(context: Context, batch: Batch, sends: Sequence[Send]) -> Sequence[S
     if not asking:
         return sends
     asked = [(one.due_entry.key, one.task_id, one.commit.run) for one in asking if one.commit.run]
-    answers = batch.store.reserve_runs(batch.fence, asked)
+    answers = reserve_runs(batch.store, batch.fence, asked)
     left_out: set[int] = set()
     for send, answer in zip(asking, answers, strict=True):
         if answer is Reserved.NOW:

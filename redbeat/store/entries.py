@@ -397,7 +397,7 @@ class Entries:
         """
         groups = next(self._store.parts.rounds(writes, lambda one: one[0].key))
         answers = self._store.write_all(
-            [save_call(part.keys, fence, those) for part, those in groups], self._store.watched
+            [save_call(part.keys, fence, those) for part, those in groups], self._store.watched()
         )
         unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
@@ -422,7 +422,7 @@ class Entries:
             return
 
         def add() -> None:
-            with self._store.translating(), self._store.watched.pipeline(transaction=False) as pipeline:
+            with self._store.translating(), self._store.watched().pipeline(transaction=False) as pipeline:
                 for key, record in records:
                     self.record_with(pipeline, key, record, times[key])
                 pipeline.execute(raise_on_error=True)

@@ -1,207 +1,242 @@
-"""Recording decisions: calls are written now, and their replies read later.
+"""Calls on their way to Redis: written now, their replies read later; one outcome for each, errors as values.
 
-Invariant: every recording has exactly one outcome. What has no reply is recorded again, alone. That does no
-harm where only the reply was lost, because a row changes only what was fetched.
+Calls that are submitted together go out together: on one connection where the client's own can be used
+(``connection/stream.py``), else in one round trip a node (``store/nodes.py``). Invariant: every request has
+exactly one outcome. One that has no reply is sent again, alone, and waits for Redis as the settings say. That
+does no harm where only the reply was lost, as every script is safe to run twice.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import ResponseError
 
-from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
+from redbeat.connection.client import is_hasty
+from redbeat.connection.retry import without_retry
 from redbeat.connection.stream import Stream
-from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreRefused
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.log.logger import logger
-from redbeat.process.signals import hold_interrupts
-from redbeat.store import scripts as lua
-from redbeat.store.records import Commit, Committed, Fence, LockStatus, Result, Target, committed_as_one
-from redbeat.store.rounds import CommitAsked, commit_together
+from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
 from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
-#: rows that one call records at most: it blocks the server for a millisecond or two
-CALL_ROWS = lua.CALL_COMMITS
+#: rows that one call has at most: it blocks the server for a millisecond or two
+CALL_ROWS = 100
 #: rows on their way at most: what others send to the server comes after them, and their replies must fit into
 #: what lies between
 MAX_UNREAD = 500
 
-#: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
-LAST_LOCK_MS = 10_000
+Answer = TypeVar("Answer")
 
 
 @dataclass(eq=False, slots=True)
-class Recording:
-    """Rows of one shard that are recorded by one call.
+class Request(Generic[Answer]):
+    """A call about one part of the schedule, and its outcome.
 
     Attributes:
-        target: where the messages of the rows are pushed in the same step.
-        is_patient: Redis is waited for as the settings say; else the rows stay due where it is away.
-        outcome: the results of the rows, or the error of the shard; None: it is not known yet.
+        rows: how many rows the call has.
+        waits_for_replicas: it is sent apart from others, and until replicas have what it wrote.
+        outcome: the answer, or why there is none: LockLost, say; None: it is not known yet.
     """
 
     store: Store
-    fence: Fence
-    commits: Sequence[Commit]
-    target: Target
-    is_patient: bool = True
-    outcome: Committed | RedBeatError | None = None
+    call: Call[Answer]
+    rows: int = 1
+    waits_for_replicas: bool = False
+    outcome: Answer | RedBeatError | None = None
+
+    def take(self, reply: Any) -> None:
+        """Read the reply."""
+        try:
+            self.outcome = self.call.read(reply)
+        except RedBeatError as exc:
+            self.outcome = exc
+
+    def run(self) -> Answer:
+        """Return the answer; the call is sent alone, and again while Redis is away, or the layout changes.
+
+        Raises:
+            RedBeatError: there is none.
+        """
+        return self.send(self.store.watched())
+
+    def send(self, client: Any) -> Answer:
+        """Return the answer; the call is sent by ``client``, and again if the layout has changed."""
+        store = self.store
+
+        def send() -> Any:
+            call = self.call.within_part(store.keys)
+            with store.translating():
+                return store.replicas.send(client, call) if self.waits_for_replicas else call.send(client)
+
+        return self.call.read(store.following(send))
+
+    def answer(self) -> Answer:
+        """Return the answer of a request whose outcome is known.
+
+        Raises:
+            RedBeatError: there is none.
+        """
+        if isinstance(self.outcome, RedBeatError):
+            raise self.outcome
+        return self.outcome  # type: ignore[return-value]
+
+
+def ask(request: Request[Answer]) -> Answer:
+    """Send one request now; return its answer, or raise the error that is its outcome."""
+    run_all([request])
+    return request.answer()
+
+
+def run_all(requests: Sequence[Request[Any]]) -> None:
+    """Send requests together, and wait until each has its outcome."""
+    if requests:
+        executor = Executor(requests[0].store)
+        for request in requests:
+            executor.submit(request)
+        executor.drain()
 
 
 class Executor:
-    """Records the decisions of one tick.
+    """Sends requests.
 
     Arguments:
-        store: of any of its shards.
+        store: of any of their parts; the client is the same for all.
+        is_spare: leave a connection to others that is there already; for requests that are long on their way.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, is_spare: bool = False) -> None:
         self._client = store.client
-        self._can_stream = not (store.config.is_cluster or store.replicas.wanted)
+        self._is_spare = is_spare
+        self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
-        self._unsent: list[Recording] = []
-        self._unread: deque[tuple[Recording, Call[Committed]]] = deque()
-        self._recordings: list[Recording] = []
+        self._requests: list[Request[Any]] = []
+        self._unsent: list[Request[Any]] = []
+        self._unread: deque[Request[Any]] = deque()
+        self._rows = 0  # of the requests that have no reply
+        self._error: BaseException | None = None  # why the stream has ended
 
-    def submit(self, recording: Recording) -> None:
-        """Record at most ``CALL_ROWS`` rows, and do not wait for what becomes of them."""
-        self._recordings.append(recording)
-        if self._can_stream:
-            self._unsent.append(recording)
-            if sum(len(one.commits) for one in self._unsent) >= CALL_ROWS:
-                self._attempt(recording.store, self._write)
+    def submit(self, request: Request[Any]) -> None:
+        """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
+        self._requests.append(request)
+        if self._can_stream and not request.waits_for_replicas:
+            self._unsent.append(request)
+            if request.rows > 1 and sum([one.rows for one in self._unsent]) >= CALL_ROWS:
+                self.exchange(MAX_UNREAD)
 
     def drain(self) -> None:
-        """Wait until each recording has its outcome."""
-        recordings, self._recordings = self._recordings, []
-        if not recordings:
-            return
-        if self._unsent:
-            self._attempt(recordings[-1].store, self._write)
-        if self._stream is not None:
-            self._attempt(recordings[-1].store, lambda: self._read_until(0))
+        """Wait until each request has its outcome."""
+        requests, self._requests = self._requests, []
+        if self._unsent or self._unread:
+            self.exchange(0)
+        left = [one for one in requests if one.outcome is None]
         self.close()
-        left = [one for one in recordings if one.outcome is None]
-        asked = [CommitAsked(one.store, one.fence, one.commits, one.target, _alone(one)) for one in left]
-        for one, outcome in zip(left, commit_together(asked), strict=True):
-            one.outcome = outcome
+        if left:
+            _settle(self._client, left, self._error)
+
+    def exchange(self, most_unread: int) -> bool:
+        """Write what was submitted, and read replies until so many rows have none.
+
+        Returns False if that isn't possible, or an error has ended the connection.
+        """
+        try:
+            with _asking([one.store for one in (*self._unread, *self._unsent)]):
+                if self._unsent and not self._write():
+                    return False
+                while self._stream is not None and self._rows > most_unread:
+                    reply = self._stream.read()
+                    request = self._unread.popleft()
+                    self._rows -= request.rows
+                    if not isinstance(reply, ResponseError):  # a refused call is sent again, alone
+                        request.take(reply)
+        except RedBeatError as exc:
+            logger.debug("beat: Calls are sent one after the other: %r", exc)
+            self._error, self._can_stream = exc.__cause__, False
+            self.close()
+            return False
+        except BaseException:
+            self.close()
+            raise
+        return True
+
+    def _write(self) -> bool:
+        if self._stream is None:
+            self._stream = Stream.open(self._client, is_spare=self._is_spare)
+        unsent, self._unsent = self._unsent, []
+        if self._stream is None:
+            self._can_stream = False
+            return False
+        self._stream.write_all([one.call.words(self._client) for one in unsent])
+        self._unread += unsent
+        self._rows += sum([one.rows for one in unsent])
+        return True
 
     def close(self) -> None:
         """Give the connection back; what was written is waited for, 2 seconds at most."""
         stream, self._stream = self._stream, None
         self._unsent.clear()
         self._unread.clear()
+        self._rows = 0
         if stream is not None:
             stream.close()
 
-    def _attempt(self, store: Store, step: Callable[[], None]) -> None:
-        """Do a step; after an error of Redis, what has no reply is recorded alone."""
+
+def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException | None) -> None:
+    """Give each request its outcome: they are sent in one round trip a node, and alone where that isn't
+    possible.
+
+    A node that is away isn't waited for if another one has answered, or if the client gives up soon, and only
+    once if none has answered.
+
+    Arguments:
+        error: how sending them has ended before.
+    """
+    client = without_retry(client)
+    together = [one for one in requests if not one.waits_for_replicas]
+    replies: dict[Request[Any], Any] = {}
+    if isinstance(error, Exception) and is_away(error):
+        replies = dict.fromkeys(together, error)
+    elif len(together) > 1 or is_hasty(client):
+        with _asking([one.store for one in together]):
+            found = call_on_nodes(client, [one.call for one in together])
+        replies.update(zip(together, found, strict=True))
+    has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
+    is_waited_for = not has_waited and all(
+        isinstance(one, Exception) and is_away(one) for one in replies.values()
+    )
+    for request in requests:
+        reply = replies.get(request)
         try:
-            with store.translating():
-                step()
+            if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
+                with request.store.translating():
+                    raise reply
+            if reply is None or isinstance(reply, Exception):  # it says why
+                request.outcome = request.run()
+            else:
+                request.take(reply)
         except RedBeatError as exc:
-            logger.debug("beat: Rows are recorded one call after the other: %r", exc)
-            self._can_stream = False
-            self.close()
-        except BaseException:
-            self.close()
-            raise
-
-    def _write(self) -> None:
-        if self._stream is None:
-            self._stream = Stream.open(self._client)
-        if self._stream is None:
-            self._can_stream = False
-            self._unsent.clear()
-            return
-        sent, self._unsent = self._unsent, []
-        calls = [one.store.commit_call(one.fence, one.commits, one.target) for one in sent]
-        self._stream.write_all([call.words(self._client) for call in calls])
-        self._unread += zip(sent, calls, strict=True)
-        self._read_until(MAX_UNREAD)
-
-    def _read_until(self, count: int) -> None:
-        """Read replies until so many rows have none; a call that was refused has none that counts."""
-        unread = sum(len(one.commits) for one, _ in self._unread)
-        while self._stream is not None and unread > count:
-            reply = self._stream.read()
-            one, call = self._unread.popleft()
-            unread -= len(one.commits)
-            if not isinstance(reply, ResponseError):
-                one.outcome = call.read(reply)
+            request.outcome = exc
+            is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all
 
 
-def record_last(recordings: Sequence[Recording]) -> None:
-    """Record once more, if that is possible in two seconds, as a tick ends early."""
-    if not recordings:
-        return
-    asked = []
-    for one in recordings:
-        store, lock_ms = one.store.without_retry(), min(one.fence.lock_ms, LAST_LOCK_MS)
-        last = replace_of(one, store=store, fence=replace(one.fence, lock_ms=lock_ms))
-        asked.append(CommitAsked(last.store, last.fence, last.commits, last.target, _once(last)))
-    with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-        call_briefly(lambda: commit_together(asked))
-
-
-def replace_of(one: Recording, **changes: Any) -> Recording:
-    """Return a recording with some values changed."""
-    return replace(one, **changes)
-
-
-def _once(one: Recording) -> Callable[[], Committed]:
-    return lambda: one.store.commit_runs(one.fence, one.commits, one.target)
-
-
-def _alone(one: Recording) -> Callable[[], Committed]:
-    return lambda: _record_each(one) if one.is_patient else _record_now(one)
-
-
-def _record_now(one: Recording) -> Committed:
-    """Record prepared runs without waiting for Redis; what cannot be recorded now stays due.
-
-    They are fetched when Redis is back: their policy may leave out runs by then, or send one for several.
-    """
+@contextmanager
+def _asking(stores: Sequence[Store]) -> Iterator[None]:
+    """Note for each part that Redis is waited for, and then that it has answered."""
+    first, *others = dict.fromkeys(stores)
+    before, now = [store.asks_since for store in others], time.monotonic()
+    for store in others:
+        store.asks_since = now
     try:
-        committed = one.store.without_retry().commit_runs(one.fence, one.commits, one.target)
-    except LockLost:
-        raise
-    except RedBeatError as exc:
-        logger.debug("beat: Prepared runs cannot be recorded now: %s", exc)
-        return Committed(LockStatus.HELD, is_moved=False, results=[False] * len(one.commits))
-    one.store.note_committed(committed, one.fence)
-    return committed
-
-
-def _record_each(one: Recording) -> Committed:
-    """Record all rows, or each alone where the server refuses one of them.
-
-    The result of a row that the server refuses is a sentence that says why.
-    """
-    try:
-        return one.store.commit_runs(one.fence, one.commits, one.target)
-    except StoreRefused as exc:
-        if is_about_all(exc) or is_no_permission(exc):
-            raise
-        if len(one.commits) == 1:
-            return Committed(LockStatus.HELD, is_moved=False, results=[str(exc)])
-    found: list[Committed] = []
-    for commit in one.commits:
-        try:
-            found.append(one.store.commit_runs(one.fence, [commit], one.target))
-        except StoreRefused as exc:
-            if is_about_all(exc):
-                raise
-            refused: list[Result] = [str(exc)]
-            found.append(Committed(LockStatus.HELD, is_moved=False, results=refused))
-    return committed_as_one(found)
-
-
-def is_about_all(exc: StoreRefused) -> bool:
-    """Return True if the server refuses every row now, so that none is at fault."""
-    return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
+        with first.translating():  # a signal ends connections amid an answer
+            yield
+    finally:
+        for store, asked_before in zip(others, before, strict=True):
+            store.asks_since = asked_before
+    for store in others:
+        store.on_progress()

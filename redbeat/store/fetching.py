@@ -1,76 +1,135 @@
-"""A fetch that is asked for while the batch before it is still planned and sent.
+"""Fetching due entries, at once or ahead of time. A fetch without a lease changes nothing.
 
-Invariant: it only saves time. If it can't be had, or isn't asked for its answer, nothing is lost, as a fetch
-without a lease changes nothing.
+Invariant: what was fetched ahead could be fetched now; what it has missed, an ordinary fetch finds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any
 
-from redis.exceptions import ResponseError
+from redbeat.errors import LockLost
+from redbeat.store.executor import Executor, Request
+from redbeat.store.records import (
+    DueEntry,
+    Fence,
+    Fetched,
+    KeyType,
+    deadlines_of,
+    due_entries_of,
+    lock_status_of,
+)
+from redbeat.store.scripts.script import Script
+from redbeat.store.store import Store
 
-from redbeat.connection.stream import Stream
-from redbeat.errors import RedBeatError
-from redbeat.store.records import DueEntry, Fence, Fetched
-from redbeat.store.scripts import FETCH_BYTES
-from redbeat.store.scripts.script import Call
+#: about how many bytes of entries one fetch returns at most; one entry in any case
+FETCH_BYTES = 8 * 1024 * 1024
 
-if TYPE_CHECKING:
-    from redbeat.store.store import Store
-
-#: how many entries are asked for ahead at most
+#: how many entries are fetched ahead at most
 MAX_ENTRIES = 500
 
-#: how many entries one call fetches at most: it blocks the server
+#: how many entries one of these calls fetches at most: it blocks the server
 CALL_ENTRIES = 125
 
+_FETCH_DUE = Script("fetch_due")
 
+
+def fetch_due(
+    store: Store,
+    fence: Fence,
+    *,
+    limit: int,
+    lease_ms: int = 0,
+    pending: Sequence[DueEntry] = (),
+    offset: int = 0,
+    max_bytes: int = FETCH_BYTES,
+) -> Request[Fetched]:
+    """Read the entries that are due, oldest first, the next due time, and which deadlines have passed.
+
+    The outcome is LockLost if another beat holds the lock, and StoreRefused if the connection ends each time,
+    as a proxy cuts large answers, say.
+
+    Arguments:
+        limit: how many entries at most.
+        lease_ms: how long they are hidden from other beats; 0: they aren't. Those of an answer that was
+            lost stay hidden for that time.
+        pending: due entries that are left out, the first ones.
+        offset: how many are left out after them.
+        max_bytes: about how many bytes of entries at most.
+    """
+    schedule, other = store.fetched_keys
+    call = _FETCH_DUE.call(
+        store.keys,
+        fence=fence,
+        schedule=schedule,
+        other=other,
+        limit=limit,
+        max_bytes=max_bytes,
+        entry_bytes=store.config.max_entry_bytes,
+        lease_ms=lease_ms,
+        pending=len(pending),
+        last_pending=pending[-1].key if pending else None,
+        offset=offset,
+        are_messages=store.holds_messages,
+    )
+
+    def read(reply: Sequence[Any]) -> Fetched:
+        fetched = fetched_of(reply)
+        store.check_lock(fetched.status, fence)
+        if missing := [row.key for row in fetched.rows if row.type is KeyType.NONE]:
+            fetched = _without_moving(store, fetched, missing)
+        if store.holds_messages:
+            store.read_bodies(fetched)
+        return fetched
+
+    call.read = read
+    return Request(store, call)
+
+
+def fetched_of(reply: Sequence[Any]) -> Fetched:
+    """Return what a reply of fetch_due says."""
+    status, now, upcoming, has_more, rows, deadlines, next_deadline, other_head = reply
+    return Fetched(
+        status=lock_status_of(status),
+        now=float(now),
+        next_score=float(upcoming) if upcoming else None,
+        has_more=bool(has_more),
+        rows=due_entries_of(rows),
+        deadlines=deadlines_of(deadlines),
+        next_deadline=float(next_deadline) if next_deadline else None,
+        other_score=float(other_head) if other_head else None,
+    )
+
+
+def _without_moving(store: Store, fetched: Fetched, missing: Sequence[str]) -> Fetched:
+    """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
+    if not store.config.is_cluster:
+        return fetched
+    with store.translating():
+        if not store.client.exists(*missing):  # there may be thousands
+            return fetched
+        moving = {key for key in missing if store.client.exists(key)}
+    rows = [row for row in fetched.rows if row.key not in moving]
+    return replace(fetched, rows=rows, is_partial=True)
+
+
+@dataclass
 class FetchAhead:
-    """The answer that hasn't been read yet.
+    """Fetches that are on their way while the batch before them is planned and sent.
+
+    Nothing is lost if they are dropped, as a fetch without a lease changes nothing.
 
     Attributes:
-        fence: with which it was asked.
-        asked_at: when it was, monotonic.
+        fence: with which they were asked for.
+        asked_at: when they were, monotonic.
     """
 
-    def __init__(self, store: Store, stream: Stream, fence: Fence, calls: Sequence[Call[Fetched]]) -> None:
-        self._store = store
-        self._stream = stream
-        self._calls = calls
-        self.fence = fence
-        self.asked_at = time.monotonic()
-
-    @classmethod
-    def ask(cls, store: Store, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
-        """Send the fetch; return None if that isn't possible."""
-        firsts = range(0, min(limit, MAX_ENTRIES), CALL_ENTRIES)
-        calls = [
-            store.fetch_call(
-                fence,
-                min(CALL_ENTRIES, limit - first),
-                pending=pending,
-                offset=first,
-                max_bytes=FETCH_BYTES // len(firsts),
-            )
-            for first in firsts
-        ]
-        stream = None
-        try:
-            with store.translating():
-                stream = Stream.open(store.client, is_spare=True)
-                if stream is None:
-                    return None
-                for call in calls:
-                    stream.write(*call.words(store.client))
-        except RedBeatError:
-            if stream is not None:
-                stream.close()
-            return None
-        return cls(store, stream, fence, calls)
+    fence: Fence
+    requests: Sequence[Request[Fetched]]
+    executor: Executor
+    asked_at: float
 
     def read(self) -> Fetched | None:
         """Return what was fetched; None: fetch in the ordinary way.
@@ -78,26 +137,52 @@ class FetchAhead:
         Raises:
             LockLost: another beat holds the lock.
         """
-        found = []
-        try:
-            with self._store.translating():
-                for call in self._calls:
-                    reply = self._stream.read()
-                    if isinstance(reply, ResponseError):
-                        return None
-                    found.append(call.read(reply))
-        except RedBeatError:
-            return None
-        finally:
-            self.close()
+        is_read = self.executor.exchange(0)
+        self.close()
         rows: dict[str, DueEntry] = {}  # by key, as the schedule may have changed between the calls
-        for fetched in found:
-            self._store.check_lock(fetched.status, self.fence)
+        found: Fetched | None = None
+        for request in self.requests:
+            fetched = request.outcome
+            if isinstance(fetched, LockLost):
+                raise fetched
+            if not is_read or not isinstance(fetched, Fetched):
+                return None
+            has_more = fetched.has_more
+            found = found or fetched
             rows |= {row.key: row for row in fetched.rows}
             if len(fetched.rows) < CALL_ENTRIES:  # the next call has left out what this one hasn't returned
                 break
-        return replace(found[0], rows=list(rows.values()), has_more=fetched.has_more, is_ahead=True)
+        return found and replace(found, rows=list(rows.values()), has_more=has_more, is_ahead=True)
 
     def close(self) -> None:
-        """Give the connection back; an answer that wasn't read is waited for, and dropped."""
-        self._stream.close()
+        """Give the connection back; answers that weren't read are waited for, and dropped."""
+        self.executor.close()
+
+
+def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
+    """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
+
+    Returns None where that isn't possible.
+
+    Arguments:
+        pending: the rows of the fetch before, none of which has been committed yet.
+    """
+    if store.config.is_cluster:
+        return None
+    firsts = range(0, min(limit, MAX_ENTRIES), CALL_ENTRIES)
+    requests = [
+        fetch_due(
+            store,
+            fence,
+            limit=min(CALL_ENTRIES, limit - first),
+            pending=pending,
+            offset=first,
+            max_bytes=FETCH_BYTES // len(firsts),
+        )
+        for first in firsts
+    ]
+    executor = Executor(store, is_spare=True)
+    for request in requests:
+        executor.submit(request)
+    is_asked = executor.exchange(len(requests))
+    return FetchAhead(fence, requests, executor, time.monotonic()) if is_asked else None

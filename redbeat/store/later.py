@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -18,13 +17,12 @@ from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
-from redbeat.store import scripts as lua
 from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts as MessageTexts
 from redbeat.store.messages import NewMessage as NewMessage
 from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
-from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks
-from redbeat.store.records import Fetched, Histories, KeyType, text_of
+from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks, keys_of_messages
+from redbeat.store.records import Fetched, KeyType, text_of
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -59,11 +57,13 @@ class LaterStore(Store):
         view.__dict__ = store.__dict__
         return view
 
+    holds_messages = True
+
     @property
     def keys(self) -> Keys:
         """The names of all keys; that of the schedule is the stored messages'."""
         keys = super().keys
-        return keys if isinstance(keys, ShardedKeys) else replace(keys, schedule_key=keys.later)
+        return keys if isinstance(keys, ShardedKeys) else keys_of_messages(keys)
 
     @property
     def _known_parts(self) -> Parts:
@@ -71,16 +71,17 @@ class LaterStore(Store):
         return super()._known_parts.of_messages
 
     @property
-    def fetch_keys(self) -> lua.FetchKeys:
-        """The keys that a fetch reads."""
+    def fetched_keys(self) -> tuple[str, str]:
+        """The zset that messages are fetched from, and the schedule."""
         keys = super().keys
-        return lua.FetchKeys(keys.later, keys.deadlines, keys.schedule, keys)
+        return keys.later, keys.schedule
 
-    _fetches_messages = True
+    def keys_beside(self, key: str) -> tuple[str, ...]:
+        """Return the keys of what goes with the entry under ``key``: its message's body."""
+        return (_body_of(self.keys, key),) * 3  # as many as of any other entry
 
-    def _completed(self, fetched: Fetched) -> Fetched:
+    def read_bodies(self, fetched: Fetched) -> None:
         """Read the bodies that aren't JSON; this takes another round trip where there are any."""
-        fetched = super()._completed(fetched)
         rows = [row for row in fetched.rows if row.type is KeyType.HASH and not row.unread_bytes]
         for row in rows:
             row.message = row.message or ""
@@ -88,13 +89,6 @@ class LaterStore(Store):
         if apart:
             for row, body in zip(apart, self._bodies([row.key for row in apart]), strict=True):
                 row.body = body
-        return fetched
-
-    @property
-    def _histories(self) -> Histories:
-        # a message has no history: with its entry goes its body
-        keys = self.keys
-        return replace(super()._histories, keys_of=lambda key: (_body_of(keys, key),) * 3, kept=0, tells="")
 
     def store(self, messages: Sequence[NewMessage]) -> None:
         """Store ``messages``, in one round trip a node; one with the same task id is replaced.

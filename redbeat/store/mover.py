@@ -303,7 +303,7 @@ class Mover:
         if not hidden:
             return []
         calls = [receive_call(one.target, self.token, one.move, one.kept) for one in hidden]
-        replies = self._try(calls, self._store.watched)
+        replies = self._try(calls, self._store.watched())
         count = sum(len(one.kept) for one in hidden)
         if began is not None:
             self._note_seconds(time.monotonic() - began, count)

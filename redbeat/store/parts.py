@@ -71,7 +71,7 @@ class Parts(tuple[Part, ...]):
     @cached_property
     def of_messages(self) -> Parts:
         """The same parts for stored messages: what is the schedule in their names are the messages'."""
-        parts = Parts(Part(_of_messages(keys)) for (keys,) in self)
+        parts = Parts(Part(keys_of_messages(keys)) for (keys,) in self)
         parts._names, parts._is_of_messages = self._names, True
         return parts
 
@@ -85,7 +85,7 @@ class Parts(tuple[Part, ...]):
         names = self._names
         if not isinstance(names, ShardedKeys):
             return self[0]
-        return Part(_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
+        return Part(keys_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
 
     def home(self, name: str) -> Part:
         """Return the part that the entry called ``name`` belongs to."""
@@ -165,5 +165,6 @@ class Parts(tuple[Part, ...]):
 
 
 @lru_cache(maxsize=1024)
-def _of_messages(keys: Keys) -> Keys:
+def keys_of_messages(keys: Keys) -> Keys:
+    """Return the same names; that of the schedule is the stored messages'."""
     return replace(keys, schedule_key=keys.later)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -173,33 +173,6 @@ class Target:
     home_db: int
     broker_db: int
 
-
-@dataclass(frozen=True)
-class Histories:
-    """Where records of runs go.
-
-    Attributes:
-        keys_of: returns the keys of what is kept beside the entry under a key: its history first.
-        kept: how many records of an entry are kept; 0: none.
-        running_of: returns the key of the runs in progress of the entry under a key.
-        deadlines: the key of all deadlines.
-        events: the key of the stream of events.
-        tells: which events are told of there, with spaces between: of run_sent and run_skipped.
-        figures: the key of what is counted.
-        expected: the key of when runs must have succeeded.
-    """
-
-    keys_of: Callable[[str], Sequence[str]]
-    kept: int
-    running_of: Callable[[str], str] = lambda key: key
-    deadlines: str = ""
-    events: str = ""
-    tells: str = ""
-    figures: str = ""
-    expected: str = ""
-
-
-NO_HISTORIES = Histories(lambda _key: (), 0)
 
 #: texts with more characters are compared by their SHA-1, as sending them again would take longer
 MAX_COMPARED = 4_096

@@ -7,7 +7,7 @@ its commit, which the server has made already.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -17,7 +17,7 @@ from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.log.events import REPLICAS_BACK, REPLICAS_SHORT
 from redbeat.log.logger import logger
 from redbeat.store.rights import REPLICAS, Rights
-from redbeat.store.scripts.script import Call, send_all
+from redbeat.store.scripts.script import Call
 
 #: how long to wait for replicas after a commit
 WAIT_MS = 1_000
@@ -41,25 +41,25 @@ class Replicas:
         self._is_short = False
         self._asked_at = 0.0
 
-    def send(self, client: Any, calls: Sequence[Call[Any]], send: Callable[[Call[Any]], Any]) -> list[Any]:
-        """Send calls, and wait until enough replicas have what they wrote; return their replies.
-
-        Arguments:
-            send: sends one call.
-        """
+    def send(self, client: Any, call: Call[Any]) -> Any:
+        """Send a call, and wait until enough replicas have what it wrote; return its reply."""
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
-            return [*map(send, calls)]
+            return call.send(client)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
-        if self._is_cluster:  # its pipelines don't allow WAIT
-            replies, acknowledged = [*map(send, calls)], None
-        else:
-            replies, acknowledged = send_all(client, calls, wait, send)
+        reply, acknowledged = None, None
+        if not self._is_cluster:  # its pipelines don't allow WAIT
+            pipeline = client.pipeline(transaction=False)
+            pipeline.evalsha(*call.words(client)[1:])
+            pipeline.execute_command(*wait)
+            reply, acknowledged = pipeline.execute(raise_on_error=False)
+        if reply is None or isinstance(reply, Exception):  # the script isn't known to the server yet, say
+            reply, acknowledged = call.send(client), None
         if acknowledged is None:
             # WAIT must use the same connection: a single thread gets the one that it used last
-            acknowledged = self._wait(client, calls[0].keys[0], wait)
+            acknowledged = self._wait(client, call.keys[0], wait)
         self._note(acknowledged)
         self._asked_at = time.monotonic()
-        return replies
+        return reply
 
     def _patience_ms(self, client: Any) -> int:
         """Return how long to wait: less than the client waits for a reply."""

@@ -25,6 +25,7 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, lock_status_of, text_of
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
+from redbeat.store.schedule import reserve_runs
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -174,11 +175,11 @@ class Runs:
         store = self._in_part(key)
         if run.overlap == "allow":
             asked = [(key, task_id, run)]
-            self._store.rights.ask(BY_HAND, lambda: store.reserve_runs(Fence(), asked), list)
+            self._store.rights.ask(BY_HAND, lambda: reserve_runs(store, Fence(), asked), list)
             return None
         # by hand nothing is replaced, and nothing waits
         asked = [(key, task_id, run._replace(overlap="skip"))]
-        [answer] = store.reserve_runs(Fence(), asked, BY_HAND_SECONDS)
+        [answer] = reserve_runs(store, Fence(), asked, holds_seconds=BY_HAND_SECONDS)
         if answer is Reserved.BEFORE:  # it is in progress itself, sent by another user who was asked for it
             return Held(task_id)
         return None if isinstance(answer, Reserved) else answer
@@ -187,7 +188,8 @@ class Runs:
         """Record that the message of a run that ``reserve`` has noted was published; ignore errors."""
         if run.overlap != "allow":
             with suppress(RedBeatError):
-                self._in_part(key).reserve_runs(Fence(), [(key, task_id, run)], are_published=True)
+                asked = [(key, task_id, run)]
+                reserve_runs(self._in_part(key), Fence(), asked, are_published=True)
 
     def _in_part(self, key: str) -> Store:
         """Return a store of the part that the entry under ``key`` is in."""

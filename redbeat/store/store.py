@@ -10,8 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -39,34 +38,22 @@ from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
-from redbeat.signals import is_wanted, run_sent, run_skipped
-from redbeat.store import scripts as lua
-from redbeat.store.fetching import FetchAhead
 from redbeat.store.layouts import Layouts, Refusal, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.records import (
-    Commit,
-    Committed,
     DueEntry,
     Fence,
     Fetched,
-    Head,
-    Histories,
-    KeyType,
     LockStatus,
-    Reservation,
     Stored,
-    Target,
-    TrackedRun,
-    committed_as_one,
     lock_status_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import HISTORIES, Rights
+from redbeat.store.rights import Rights
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -346,97 +333,6 @@ class Store:
             ) from None
         [self._part] = found
 
-    def _send(self, client: Any, call: Call[Any]) -> Any:
-        """Send a call that writes to the part that this store is about, whatever the layout is by then."""
-        return self.following(lambda: replace(call, within=self.keys).send(client))
-
-    def fetch_due(self, fence: Fence, limit: int, lease_ms: int = 0) -> Fetched:
-        """Read the entries that are due, oldest first, and the next due time, in one round trip.
-
-        Arguments:
-            lease_ms: how long they are hidden from other beats; 0: they aren't. Those of an answer that was
-                lost stay hidden for that time.
-
-        Raises:
-            LockLost: another beat holds the lock.
-            StoreRefused: the connection ends each time, as a proxy cuts large answers, say.
-        """
-
-        def fetch() -> Fetched:
-            with self.translating():
-                return self.fetch_call(fence, limit, lease_ms).run(self.watched)
-
-        return self.checked(self.following(fetch), fence)
-
-    def fetch_call(
-        self,
-        fence: Fence,
-        limit: int,
-        lease_ms: int = 0,
-        *,
-        pending: Sequence[DueEntry] = (),
-        offset: int = 0,
-        max_bytes: int = lua.FETCH_BYTES,
-    ) -> Call[Fetched]:
-        """Return the call of ``fetch_due``; its answer is :meth:`checked`.
-
-        Arguments:
-            pending: due entries that are left out, the first ones.
-            offset: how many are left out after them.
-        """
-        return lua.fetch_call(
-            self.fetch_keys,
-            fence,
-            limit=limit,
-            entry_bytes=self.config.max_entry_bytes,
-            max_bytes=max_bytes,
-            lease_ms=lease_ms,
-            pending=pending,
-            offset=offset,
-            are_messages=self._fetches_messages,
-        )
-
-    def checked(self, fetched: Fetched, fence: Fence) -> Fetched:
-        """Return what was fetched, without entries that only seem to be missing.
-
-        Raises:
-            LockLost: another beat holds the lock.
-        """
-        self.check_lock(fetched.status, fence)
-        return self._completed(fetched)
-
-    def _completed(self, fetched: Fetched) -> Fetched:
-        return self._without_moving(fetched) if self.config.is_cluster else fetched
-
-    #: its schedule are the stored messages
-    _fetches_messages = False
-
-    @property
-    def fetch_keys(self) -> lua.FetchKeys:
-        """The keys that a fetch reads."""
-        keys = self.keys
-        return lua.FetchKeys(keys.schedule, keys.deadlines, keys.later, keys)
-
-    def fetch_ahead(self, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
-        """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
-
-        Returns None where that isn't possible.
-
-        Arguments:
-            pending: the rows of the fetch before, none of which has been committed yet.
-        """
-        return None if self.config.is_cluster else FetchAhead.ask(self, fence, limit, pending)
-
-    def _without_moving(self, fetched: Fetched) -> Fetched:
-        """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
-        missing = [row.key for row in fetched.rows if row.type is KeyType.NONE]
-        with self.translating():
-            if not missing or not self.client.exists(*missing):  # there may be thousands
-                return fetched
-            moving = {key for key in missing if self.client.exists(key)}
-        rows = [row for row in fetched.rows if row.key not in moving]
-        return replace(fetched, rows=rows, is_partial=True)
-
     def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
         """Renew the lock to its full time.
 
@@ -452,108 +348,29 @@ class Store:
         )
         self.check_lock(status, fence)
 
-    def commit_runs(
-        self,
-        fence: Fence,
-        commits: Sequence[Commit],
-        target: Target = Target("", 0, 0),  # noqa: B008 - immutable
-    ) -> Committed:
-        """Record ``commits`` and make their pushes at ``target``; one round trip.
-
-        With ``redbeat_wait_replicas`` it also waits for replicas, a second at most.
-
-        Raises:
-            LockLost: another beat holds the lock; nothing was written.
-        """
-        if not commits:
-            return Committed(LockStatus.HELD, is_moved=False, results=[])
-        # of several none is known to be at fault: the caller sends them in halves
-        client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
-        calls = [
-            self.commit_call(fence, commits[first : first + lua.CALL_COMMITS], target)
-            for first in range(0, len(commits), lua.CALL_COMMITS)
-        ]
-        with self.translating():
-            replies = self._send_all(client, calls)
-        found = [call.read(reply) for call, reply in zip(calls, replies, strict=True)]
-        committed = committed_as_one(found)
-        self.note_committed(committed, fence)
-        return committed
-
-    def commit_call(self, fence: Fence, commits: Sequence[Commit], target: Target) -> Call[Committed]:
-        """Return the call that records at most ``lua.CALL_COMMITS`` rows."""
-        return lua.commit_call(self.keys, fence, commits, target, self._histories)
-
-    def reserve_runs(
-        self,
-        fence: Fence,
-        runs: Sequence[tuple[str, str, TrackedRun]],
-        holds_seconds: float = 0.0,
-        *,
-        are_published: bool = False,
-    ) -> list[Reservation]:
-        """Reserve runs whose messages are about to be published; one round trip.
-
-        Returns for each whether it may be published. One that another run holds back waits from now on, if
-        its entry's policy says so.
-
-        Arguments:
-            runs: the key of the entry, the task id and the run.
-            holds_seconds: for how long each holds other runs back unless it is recorded as published.
-            are_published: they were reserved, and have been published since: record that.
-
-        Raises:
-            LockLost: another beat holds the lock; nothing was written.
-        """
-        if not runs:
-            return []
-
-        def reserve() -> tuple[LockStatus, list[Reservation]]:
-            with self.translating():
-                call = lua.reserve_call(
-                    self.keys, fence, runs, self._histories, holds_seconds, are_published=are_published
-                )
-                return call.run(self.client)
-
-        status, found = self.following(reserve)
-        self.check_lock(status, fence)
-        return found
+    #: its schedule are the stored messages
+    holds_messages = False
 
     @property
-    def _histories(self) -> Histories:
+    def fetched_keys(self) -> tuple[str, str]:
+        """The zset that due entries are fetched from, and the one whose first score is returned."""
         keys = self.keys
-        tells = " ".join([one.name for one in (run_sent, run_skipped) if is_wanted(one.name)])
-        events = keys.events if tells else ""
-        return Histories(
-            keys.beside,
-            self.config.history,
-            keys.running,
-            keys.deadlines,
-            events,
-            tells,
-            keys.figures,
-            keys.expected,
-        )
+        return keys.schedule, keys.later
 
-    def note_committed(self, committed: Committed, fence: Fence) -> None:
-        """Handle what a commit has found besides its entries: the state of the lock, and missing rights.
+    def keys_beside(self, key: str) -> Sequence[str]:
+        """Return the keys of what goes with the entry under ``key``: its history first."""
+        return self.keys.beside(key)
 
-        Raises:
-            LockLost: another beat holds the lock.
-        """
-        self.check_lock(committed.status, fence)
-        if is_no_permission(committed.unrecorded):
-            self.rights.note(HISTORIES, committed.unrecorded)
-        elif "WRONGTYPE" in committed.unrecorded:
-            self._tell_of_wrong_type()
+    def read_bodies(self, fetched: Fetched) -> None:
+        """Read what is stored of fetched messages beside their entries; of entries that is nothing."""
 
-    def _tell_of_wrong_type(self) -> None:
-        """Log, once, that a key which all runs share has another type."""
+    def report_wrong_types(self, kinds: Mapping[str, str]) -> None:
+        """Log, once, which keys that all runs share have another type."""
         now = time.monotonic()
         if now < self._ask_types_at:
             return
         self._ask_types_at = now + TYPES_SECONDS
-        for key, kind in ((self.keys.deadlines, "sorted set"), (self.keys.events, "stream")):
+        for key, kind in kinds.items():
             if not is_of_kind(self._type_of(key), kind) and self._said.is_news(key, kind):
                 logger.error(
                     "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
@@ -562,32 +379,11 @@ class Store:
                     kind,
                 )
 
-    def _send_all(self, client: Any, calls: Sequence[Call[Any]]) -> list[Any]:
-        send = partial(self._send, client)
-        if self.replicas.wanted:
-            return self.replicas.send(client, calls, send)
-        if len(calls) == 1 or self.config.is_cluster:  # its pipelines take no scripts
-            return [*map(send, calls)]
-        return lua.send_all(client, calls, send=send)[0]
-
-    @property
-    def watched(self) -> Any:
-        """A client for large requests: one that ends its connection each time raises StoreRefused."""
-        return self._watched(BREAKS_OF_THE_REQUEST)
-
-    def _watched(self, max_breaks: int) -> Any:
+    def watched(self, max_breaks: int = BREAKS_OF_THE_REQUEST) -> Any:
+        """Return a client for large requests: one that ends its connection each time raises StoreRefused."""
         return WatchedConnection(
             self.client, lambda client: client.exists(self.parts[0].keys.schedule), max_breaks
         )
-
-    def look(self) -> Head:
-        """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
-        with self.translating():
-            return self.look_call().run(self.client)
-
-    def look_call(self) -> Call[Head]:
-        """Return what ``look`` calls."""
-        return lua.head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def ask_all(self, calls: Sequence[Call[Item]], besides: Mapping[str, str] = _NO_OTHERS) -> list[Item]:
         """Return what each call returns; one round trip for each node.

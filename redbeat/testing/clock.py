@@ -10,6 +10,7 @@ from typing import Any
 from celery import Celery
 
 from redbeat.schedules.timezones import moment_of, zone_called
+from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
 from redbeat.testing.beats import SentRun, TestBeat
 from redbeat.testing.servers import missing
@@ -83,7 +84,7 @@ class TestClock:
 
     def _next_look(self) -> datetime | None:
         """Return when beat has something to do next: an entry is due, or a run must be looked after."""
-        head = Store(self._app).look()
+        head = read_head(Store(self._app)).run()
         looks = [at for at in (head.score, head.deadline) if at is not None]
         return moment_of(min(looks)) if looks else None
 

@@ -24,6 +24,7 @@ from redbeat import schedulers
 from redbeat.later import batch, install
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.later import LaterStore
+from redbeat.store.records import Fetched
 from tests.conftest import MakeApp
 from tests.faults.bursts import LATER, Layout
 from tests.support.polling import eventually
@@ -179,14 +180,13 @@ def test_many_large_bodies_are_not_read_at_once(
         send(app, name, os.urandom(1_000_000), {"eta": datetime.now(timezone.utc)}, serializer="pickle")
     make_due(client, *names)
     sizes = []
-    read = LaterStore.fetch_due
+    read = LaterStore.read_bodies
 
-    def fetch(self: LaterStore, *args: Any, **options: Any) -> Any:
-        found = read(self, *args, **options)
-        sizes.append(sum(len(row.body or "") for row in found.rows))
-        return found
+    def note_size(self: LaterStore, fetched: Fetched) -> None:
+        read(self, fetched)
+        sizes.append(sum(len(row.body or "") for row in fetched.rows))
 
-    monkeypatch.setattr(LaterStore, "fetch_due", fetch)
+    monkeypatch.setattr(LaterStore, "read_bodies", note_size)
     send_all_that_are_due(app, client)
     assert 0 < max(sizes) < sum(sizes) / 4, sizes
 

@@ -156,24 +156,38 @@ class Script:
                 if not callable(value := getattr(source, name, _missing)):
                     values[name] = value
                     break
-        problems = [f"{name} is missing" for name in sorted(header.names - values.keys())]
-        problems += [f"{name} is unknown" for name in sorted(values.keys() - header.names)]
-        if (fence is not None) != self.is_fenced:
-            problems.append(f"fence is {'missing' if self.is_fenced else 'unknown'}")
         within = sources[0] if self.is_checking and sources else None
-        if self.is_checking and not isinstance(within, Keys):
-            problems.append("the part that it is within is missing")
-        if problems:
-            raise TypeError(f"{self.name}: {', '.join(problems)}.")
+        if (
+            values.keys() != header.names
+            or (fence is not None) != self.is_fenced
+            or (self.is_checking and not isinstance(within, Keys))
+        ):
+            raise TypeError(f"{self.name}: {', '.join(self._problems(values, fence, within))}.")
         if fence is not None:
             values |= {"lock": fence.lock_key, "mark": fence.mark or fence.lock_key}
             values |= {"token": fence.token, "lock_ms": fence.lock_ms}
         keys = [values[name] or values[header.keys[0]] for name in header.keys]
-        args = {name: values[name] for name in header.args}
+        args = {}
+        for name in header.args:
+            if values[name] is not None:  # nil in Lua
+                args[name] = values[name]
         for name in header.key_lists:
             keys += values[name]
             args[name] = len(values[name])
-        return Call(self, keys, args or None, values[header.texts] if header.texts else (), within)
+        has_args = header.args or header.key_lists
+        texts = values[header.texts] if header.texts else ()
+        return Call(self, keys, args if has_args else None, texts, within)
+
+    def _problems(self, values: Mapping[str, Any], fence: Fence | None, within: Any) -> list[str]:
+        """Return what is wrong with the values of a call."""
+        names = self.header.names
+        problems = [f"{name} is missing" for name in sorted(names - values.keys())]
+        problems += [f"{name} is unknown" for name in sorted(values.keys() - names)]
+        if (fence is not None) != self.is_fenced:
+            problems.append(f"fence is {'missing' if self.is_fenced else 'unknown'}")
+        if self.is_checking and not isinstance(within, Keys):
+            problems.append("the part that it is within is missing")
+        return problems
 
 
 def as_row(**fields: Any) -> dict[str, Any]:
@@ -211,6 +225,12 @@ class Call(Generic[Reply]):
     def options(self) -> Mapping[str, Any]:
         """What the redis client is told with it."""
         return self.script.options
+
+    def within_part(self, part: Keys) -> Call[Reply]:
+        """Return the same call if the part is ``part``, whose layout may be another one by now."""
+        if self.within is None or self.within == part:
+            return self
+        return Call(self.script, self.keys, self.args, self.texts, part, self.read)
 
     def reading(self, read: Callable[[Any], Other]) -> Call[Other]:
         """Return the same call whose reply is read by ``read``."""
@@ -250,46 +270,23 @@ class Call(Generic[Reply]):
             client: the one on whose behalf they are sent.
             is_checked: False: the user has no right to look in which layout the part is.
         """
-        keys, part, guards = self.keys, self.within, list[str]()
+        keys, part = self.keys, self.within
+        values: list[Any] = [*keys]
         if self.script.is_checking:
             if part is None:
                 raise TypeError(f"{self.script.name}: the part that it is within is missing.")
-            is_checked = is_checked and part.guard != UNGUARDED and not _is_out_of_reach(client, part)
+            is_checked = is_checked and part.guard != UNGUARDED
+            if is_checked and _OUT_OF_REACH:
+                is_checked = not _is_out_of_reach(client, part)
             # it must have a key all the same
-            keys = [*keys, part.generation if is_checked else keys[0]]
-            guards = [part.guard if is_checked else UNGUARDED]
-        values = _encoded(keys)
+            values.append(part.generation if is_checked else keys[0])
+        count = len(values)
         if self.args is not None:
             values.append(_json_of(self.args))
-        values += _encoded([*self.texts, *guards])
-        return ["EVALSHA", self.script.sha1, len(keys), *values]
-
-
-def send_all(
-    client: Any,
-    calls: Sequence[Call[Any]],
-    wait: Sequence[Any] = (),
-    send: Callable[[Call[Any]], Any] | None = None,
-) -> tuple[list[Any], Any]:
-    """Return the reply to each call, and what the command ``wait`` does after them, on the same connection.
-
-    One round trip. ``wait``'s reply may be an exception. It is None when a call had to be sent again, alone:
-    one that was refused, or whose script isn't known to the server yet.
-
-    Arguments:
-        send: sends one call alone; None: by ``client``.
-    """
-    pipeline = client.pipeline(transaction=False)
-    for call in calls:
-        pipeline.evalsha(*call.words(client)[1:])
-    if wait:
-        pipeline.execute_command(*wait)
-    replies = pipeline.execute(raise_on_error=False)
-    waited = replies.pop() if wait else None
-    failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
-    for place in failed:
-        replies[place] = send(calls[place]) if send else calls[place].send(client)
-    return replies, None if failed else waited
+        values += self.texts
+        if part is not None:
+            values.append(part.guard if is_checked else UNGUARDED)
+        return ["EVALSHA", self.script.sha1, count, *_encoded(values)]
 
 
 @cache
@@ -299,7 +296,7 @@ def _read(name: str) -> str:
 
 def _is_out_of_reach(client: Any, part: Keys) -> bool:
     """Tell whether ``client`` has had no right lately to look in which layout ``part`` is."""
-    if part.guard or not _OUT_OF_REACH:
+    if part.guard:
         return False
     refused_at = _OUT_OF_REACH.get(without_retry(client), {}).get(part.generation)
     return refused_at is not None and time.monotonic() < refused_at + RIGHT_SECONDS
@@ -314,12 +311,15 @@ def _encoded(values: Sequence[Any]) -> list[Any]:
 
 
 def _json_of(args: Mapping[str, Any]) -> bytes:
-    text = _to_json(as_row(**args))
+    text = _to_json(args)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        pass
     try:
         return as_stored(text)
     except UnicodeEncodeError as exc:
         start = text.rfind('"', 0, exc.start) + 1
-        as_stored(
-            text[start : text.find('"', start)]
-        )  # it raises the same about the one text that is at fault
+        # it raises the same about the one text that is at fault
+        as_stored(text[start : text.find('"', start)])
         raise

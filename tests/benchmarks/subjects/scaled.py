@@ -21,7 +21,8 @@ from subject import RoundTrips, lead, read_options, report, send_due
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.leadership.status import read_status
-from redbeat.store.rounds import FetchAsked, fetch_together
+from redbeat.store.executor import run_all
+from redbeat.store.fetching import fetch_due
 
 TASK = "bench"
 DAY = 86_400
@@ -75,11 +76,12 @@ def tick() -> dict[str, Any]:
         let_be_due(client, parts, 1)
         one_each.append(timed(lambda: send_due(scheduler), trips))
     due = let_be_due(client, parts, options.due // len(parts))
-    asked = [
-        FetchAsked(shard.store, shard.fence, options.due, 0)
-        for shard in scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
-    ]
-    fetches = [timed(lambda: fetch_together(asked), trips) for _ in range(5)]
+
+    def fetch() -> None:
+        led = scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
+        run_all([fetch_due(shard.store, shard.fence, limit=options.due) for shard in led])
+
+    fetches = [timed(fetch, trips) for _ in range(5)]
     burst = worked(lambda: send_due(scheduler))
     make_due(client, due)
     again = worked(lambda: send_due(scheduler))

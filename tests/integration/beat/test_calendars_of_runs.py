@@ -17,9 +17,11 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
+from redbeat.scheduler import deliver
 from redbeat.store.entries import Entries
-from redbeat.store.executor import Executor
+from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Commit, Fence
+from redbeat.store.schedule import commit_runs
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.deadlines import patience
@@ -271,17 +273,16 @@ def test_run_planned_before_its_day_was_excluded_is_not_sent(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_due(client, scheduler.app)
-    submit = Executor.submit
 
-    def submit_late(executor: Executor, recording: Any) -> None:
+    def commit_late(*args: Any, **options: Any) -> Any:
         monkeypatch.undo()
         exclude_today(scheduler.app)
-        submit(executor, recording)
+        return commit_runs(*args, **options)
 
-    monkeypatch.setattr(Executor, "submit", submit_late)
+    monkeypatch.setattr(deliver, "commit_runs", commit_late)
     before = client.hgetall(REPORT)
     scheduler.tick()
-    assert Executor.submit == submit, "the calendar was changed"
+    assert deliver.commit_runs is commit_runs, "the calendar was changed"
     assert sent_names(broker) == []
     assert client.hget(REPORT, "meta") is None
     assert before.items() <= client.hgetall(REPORT).items(), "its own texts are left alone"
@@ -293,12 +294,12 @@ def test_decision_from_before_a_change_is_not_recorded(
 ) -> None:
     write_due(client, app)
     store = Store(app)
-    [due_entry] = store.fetch_due(Fence(), 10).rows
+    [due_entry] = fetch_due(store, Fence(), limit=10).run().rows
     before = score_of(client, "report")
     change(app)
     put_off = Commit(due_entry, "4000000000.5", is_for_this_definition=True)
-    assert store.commit_runs(Fence(), [put_off]).results == [False]
+    assert commit_runs(store, Fence(), [put_off]).run().results == [False]
     assert score_of(client, "report") == before
-    [due_entry] = store.fetch_due(Fence(), 10).rows
+    [due_entry] = fetch_due(store, Fence(), limit=10).run().rows
     put_off = Commit(due_entry, "4000000000.5", is_for_this_definition=True)
-    assert store.commit_runs(Fence(), [put_off]).results == [True]
+    assert commit_runs(store, Fence(), [put_off]).run().results == [True]

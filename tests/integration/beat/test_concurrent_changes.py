@@ -19,7 +19,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
 from redbeat.store.records import Clear, Commit, DueEntry, Fence
-from redbeat.store.scripts import commit_call
+from redbeat.store.schedule import commit_call
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience

@@ -19,7 +19,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.scheduler.quarantine import MAX_CONFLICTS
-from redbeat.store.store import Store
+from redbeat.store.schedule import Recording
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -156,14 +156,14 @@ def test_server_that_refuses_the_login_fails_no_entry(
     """A password that is changed while a batch is sent."""
     asked = []
 
-    def refuse(store: Store, *args: Any) -> Any:
-        asked.append(store)
+    def refuse(recording: Recording, *args: Any) -> Any:
+        asked.append(recording)
         raise StoreRefused("Redis refused the connection: invalid password", is_login=True)
 
     names = write_burst(client, 20)
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "commit_runs", refuse)
-        patched.setattr(Store, "commit_call", refuse)
+        patched.setattr(Recording, "take", refuse)
+        patched.setattr(Recording, "send", refuse)
         with pytest.raises(StoreRefused):
             scheduler.tick()
     assert len(asked) <= 2, "no row is asked for alone"

@@ -19,6 +19,7 @@ from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryCorrupt, EntryError, RedBeatError, StoreCorrupt
 from redbeat.leadership.heartbeat import what_hangs
 from redbeat.schedules.occurrences import register_schedule
+from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -249,7 +250,7 @@ def test_large_entries_are_fetched_a_few_at_a_time_and_all_are_sent(
     for number, name in enumerate(names):
         write_raw(client, name, schedule=SELDOM, score=1 + number, args=["x" * 3_000_000])
     scheduler = make_scheduler(redbeat_max_entry_bytes=4_000_000)
-    fetched = Store(scheduler.app).fetch_due(Fence(), 1000)
+    fetched = fetch_due(Store(scheduler.app), Fence(), limit=1000).run()
     assert ([row.key for row in fetched.rows], fetched.has_more) == (
         ["redbeat:large-0", "redbeat:large-1"],
         True,

@@ -11,9 +11,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.scheduler import deliver
-from redbeat.store.executor import Executor
-from redbeat.store.store import Store
+from redbeat.scheduler import deliver, sinks
+from redbeat.store.schedule import commit_runs
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
@@ -72,14 +71,13 @@ def test_run_is_recorded_before_and_after_it_is_published(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    submit = Executor.submit
 
-    def look_and_submit(executor: Executor, recording: Any) -> None:
+    def look_and_commit(*args: Any, **options: Any) -> Any:
         seen.append(running_of(client, "entry"))
-        submit(executor, recording)
+        return commit_runs(*args, **options)
 
     due = write_entry(client)
-    monkeypatch.setattr(Executor, "submit", look_and_submit)
+    monkeypatch.setattr(deliver, "commit_runs", look_and_commit)
     scheduler.tick()
     task_id = expected_id("entry", due)
     assert ids_of(app) == [task_id]
@@ -156,11 +154,11 @@ def test_runs_that_were_published_are_recorded_as_a_tick_is_ended_before_that(
 ) -> None:
     names = write_burst(client, 3)
 
-    def end(*_: Any) -> None:
+    def end(*_args: Any, **_options: Any) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(Executor, "submit", end)
+        patched.setattr(deliver, "commit_runs", end)
         with pytest.raises(SystemExit):
             scheduler.tick()
     sent = names_of(take_messages(app))
@@ -197,7 +195,7 @@ def test_a_reserved_run_that_was_not_published_does_not_hold_back_the_next_one(
     overlap: str,
 ) -> None:
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Store, "reserve_runs", is_done=True)
+    kill(scheduler, monkeypatch, sinks, "reserve_runs", is_done=True)
     assert list(running_of(client, "entry")) == [expected_id("entry", first)]
     second = make_due(client)
     scheduler.tick()
@@ -217,7 +215,7 @@ def test_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the_ent
 ) -> None:
     """The beat was killed when it had published the first one, and before it had recorded that."""
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
+    kill(scheduler, monkeypatch, deliver, "commit_runs", is_done=False)
     second = make_due(client)
     scheduler.tick()
     assert ids_of(app) == [expected_id("entry", due) for due in (first, second)]
@@ -234,7 +232,7 @@ def test_run_begun_before_it_was_recorded_holds_back_the_next_one(
     overlap: str,
 ) -> None:
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
+    kill(scheduler, monkeypatch, deliver, "commit_runs", is_done=False)
     task_id = expected_id("entry", first)
     progress = Progress(app, client)
     assert progress.begin(progress.delivery("entry", task_id, first, overlap=overlap)) == "go"
@@ -254,7 +252,7 @@ def test_run_begun_after_a_kill_is_not_published_again(
     is_ended: bool,
 ) -> None:
     due = write_entry(client)
-    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
+    kill(scheduler, monkeypatch, deliver, "commit_runs", is_done=False)
     task_id, progress = expected_id("entry", due), Progress(app, client)
     assert ids_of(app) == [task_id]
     delivery = progress.delivery("entry", task_id, due)
@@ -276,7 +274,7 @@ def test_reservation_without_its_beat_is_removed(
     scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_entry(client)
-    kill(scheduler, monkeypatch, Executor, "submit", is_done=False)
+    kill(scheduler, monkeypatch, deliver, "commit_runs", is_done=False)
     [(member, deadline)] = client.zrange(DEADLINES, 0, -1, withscores=True)
     assert 0 < deadline - server_now(client) <= 60
     client.zrem(SCHEDULE, "redbeat:entry")

@@ -17,6 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.store.entries import Entries
+from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
@@ -171,7 +172,7 @@ def test_meta_is_own_if_its_digest_matches_or_an_early_version_wrote_it(
     if sha1_is_of:
         client.hset(KEY, "meta_sha1", sha1(meta if sha1_is_of == "this" else f"{meta} "))
     store = Store(app)
-    [due_entry] = store.fetch_due(Fence(), 10).rows
+    [due_entry] = fetch_due(store, Fence(), limit=10).run().rows
     assert Entries(store).read_one(KEY)[1].is_meta_foreign == due_entry.is_meta_foreign == (not expected)
 
 
@@ -228,7 +229,8 @@ def test_run_asked_for_survives_the_beat_that_fetched_it(
     Entry("entry", "t", ONE_HOUR, app=scheduler.app).save()
     move_last_run(client, server_time(client))
     client.zadd(SCHEDULE, {"redbeat:entry": 0})
-    [due_entry] = Store(scheduler.app).fetch_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
+    request = fetch_due(Store(scheduler.app), Fence(), limit=10, lease_ms=lease_ms)
+    [due_entry] = request.run().rows  # by a beat that dies then
     assert due_entry.is_asked
     while server_now(client) <= float(due_entry.score):
         pass  # until its lease of a millisecond is over

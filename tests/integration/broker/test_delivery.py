@@ -14,8 +14,8 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat.delivery.guarantee import Delivery, Mode
+from redbeat.scheduler.shard import Shard
 from redbeat.store.records import Target
-from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.schedule import (
@@ -215,15 +215,14 @@ def test_at_most_once_entry_deleted_after_the_fetch_is_not_sent(
     settings, broker = at_most_once
     scheduler = make_scheduler(**settings)
     write_burst(client, ["first", "deleted", "third"])
-    fetched = Store.fetch_due
+    note = Shard.note_fetched
 
-    def fetch_due(*args: Any, **kwargs: Any) -> Any:
-        due_entry = fetched(*args, **kwargs)
+    def note_and_delete(*args: Any) -> None:
         client.delete("redbeat:deleted")
-        return due_entry
+        note(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "fetch_due", fetch_due)
+        patch.setattr(Shard, "note_fetched", note_and_delete)
         scheduler.tick()
     assert sent_names(broker) == ["first", "third"]
 

@@ -33,13 +33,24 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redbeat.keys import NO_PART, Keys
-from redbeat.store import scripts as lua
+from redbeat.store.fetching import fetched_of
 from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target
+from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import renew_call
-from tests.support.schedule import DEADLINES, LATER, LOCK, SCHEDULE, TICK
+from tests.support.schedule import LATER, LOCK, SCHEDULE, TICK
 
 KEYS = Keys()
+FETCH = {
+    "limit": 1,
+    "max_bytes": 10**6,
+    "entry_bytes": 10**6,
+    "lease_ms": 0,
+    "pending": 0,
+    "last_pending": None,
+    "offset": 0,
+    "are_messages": False,
+}
 
 __all__ = ["Exploration", "Scripts", "explore"]
 
@@ -368,14 +379,14 @@ class Scripts:
         if command.script == "renew":
             return renew_call(KEYS, fence).run(client)
         if command.script == "claim":
-            keys = lua.FetchKeys(SCHEDULE, DEADLINES, LATER, KEYS)
-            return lua.fetch_call(keys, fence, limit=1, entry_bytes=10**6).run(client).status
+            call = Script("fetch_due").call(KEYS, fence=fence, other=LATER, **FETCH)
+            return fetched_of(call.run(client)).status
         due_entry = DueEntry(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(due_entry, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]
         target = Target(self._run_id, database, database)
-        return lua.commit_call(KEYS, fence, [commit], target).run(client).status
+        return commit_call(KEYS, fence, [commit], target).run(client).status
 
 
 def _number_of(token: str | None) -> int:

@@ -34,6 +34,7 @@ from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership import heartbeat
 from redbeat.leadership.rendezvous import find_leaders, max_parts
+from redbeat.store.fetching import fetch_due
 from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
 from tests.support.servers import Server
@@ -99,7 +100,7 @@ class ModelBeat(SharingBeat):
     def write(self, leadership: Any) -> None:
         """Let a script write in a part; it must be that of the part's leader."""
         try:
-            leadership.store.fetch_due(leadership.fence, 1)
+            fetch_due(leadership.store, leadership.fence, limit=1).run()
         except LockLost as exc:
             self.shares.lose(exc)
         except RedBeatError:

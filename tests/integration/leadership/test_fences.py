@@ -6,7 +6,6 @@ Then each fence, and each other line that the scripts have for this, is taken aw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +13,9 @@ import redis
 from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
-from redbeat.store import scripts as lua
 from redbeat.store.downgrades import bring_back_call
 from redbeat.store.entries import delete_call, save_call
 from redbeat.store.records import (
-    NO_HISTORIES,
     Fence,
     KeyType,
     LockStatus,
@@ -28,6 +25,7 @@ from redbeat.store.records import (
     lock_status_of,
 )
 from redbeat.store.runs import Settlement, settle_call
+from redbeat.store.schedule import reserve_call
 from redbeat.store.scripts.script import Script
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
@@ -131,7 +129,6 @@ def test_script_without_this_line_breaks_a_promise(
 
 
 RUN = TrackedRun("1", "", 3600, "skip")
-HISTORIES = replace(NO_HISTORIES, running_of=KEYS.running, deadlines=KEYS.deadlines)
 DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
@@ -156,9 +153,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "move_downgraded": lambda client, fence: bring_back_call(KEYS, fence, {ENTRY.key: "5 static"}).run(
         client
     )[0],
-    "reserve_runs": lambda client, fence: lua.reserve_call(
-        KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES
-    ).run(client)[0],
+    "reserve_runs": lambda client, fence: reserve_call(KEYS, fence, [(ENTRY.key, "id", RUN)]).run(client)[0],
     "settle_runs": lambda client, fence: settle_call(
         KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
     ).run(client)[0],

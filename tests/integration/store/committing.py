@@ -8,8 +8,7 @@ from contextlib import closing, contextmanager
 
 import redis
 
-from redbeat.errors import RedBeatError
-from redbeat.store.executor import CALL_ROWS, Executor, Recording
+from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.records import (
     NOWHERE,
     Commit,
@@ -20,6 +19,7 @@ from redbeat.store.records import (
     Target,
     committed_as_one,
 )
+from redbeat.store.schedule import Recording, commit_runs
 from redbeat.store.store import Store
 from tests.support.schedule import SCHEDULE
 
@@ -82,19 +82,12 @@ class Committing:
     def write(self, commits: Sequence[Commit]) -> None:
         for first in range(0, len(commits), CALL_ROWS):
             chunk = commits[first : first + CALL_ROWS]
-            self._recordings.append(Recording(self._store, self._fence, chunk, self._target))
+            self._recordings.append(commit_runs(self._store, self._fence, chunk, self._target))
             self._executor.submit(self._recordings[-1])
 
     def finish(self) -> Committed:
         self._executor.drain()
-        found = []
-        for one in self._recordings:
-            if isinstance(one.outcome, RedBeatError):
-                raise one.outcome
-            assert one.outcome is not None
-            self._store.note_committed(one.outcome, self._fence)
-            found.append(one.outcome)
-        return committed_as_one(found)
+        return committed_as_one([one.answer() for one in self._recordings])
 
     def close(self) -> None:
         self._executor.close()

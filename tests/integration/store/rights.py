@@ -50,6 +50,7 @@ from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
+from redbeat.store.schedule import read_head
 from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
@@ -433,7 +434,7 @@ def _it_runs_the_schedule(ground: Ground, **settings: Any) -> None:
         for names in (["report", "new", "once"], ["report"]):
             ground.make_due(*names)
             scheduler.tick()
-            scheduler.store.look()
+            read_head(scheduler.store).run()
         assert set(scheduler.schedule) <= {"report", "new"}
     channel.close()
     sent = [message.headers.get("redbeat_entry") for message in take_messages(app)]

@@ -17,10 +17,9 @@ from celery import Celery
 from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import executor as module
-from redbeat.store import rounds
-from redbeat.store.records import NOWHERE, Clear, Commit, Committed, DueEntry, Fence, LockStatus, Push, Target
-from redbeat.store.rounds import CommitAsked, commit_together
-from redbeat.store.scripts import CALL_COMMITS
+from redbeat.store.executor import CALL_ROWS, run_all
+from redbeat.store.records import Clear, Commit, Committed, DueEntry, Fence, LockStatus, Push, Target
+from redbeat.store.schedule import Recording, commit_runs, read_head
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.store.committing import commits_of, committing, push, states, target_of
@@ -34,20 +33,26 @@ from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
 
 
-@pytest.mark.parametrize("count", [1, CALL_COMMITS + 1, 5 * CALL_COMMITS])
+@pytest.mark.parametrize("count", [1, CALL_ROWS + 1, 5 * CALL_ROWS])
 def test_commits_of_a_batch_take_one_round_trip_in_short_scripts(
     app: Celery, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     store, target = Store(app), target_of(client)
-    store.commit_runs(Fence(), commits_of(client, [[push("queue", "first")]]), target)  # loads the script
+    first = commits_of(client, [[push("queue", "first")]])
+    commit_runs(store, Fence(), first, target).run()  # loads the script
     broker.delete("queue")
     commits = commits_of(client, [[push("queue", number)] for number in range(count)])
     client.config_resetstat()
     with counting_round_trips(monkeypatch) as round_trips:
-        assert store.commit_runs(Fence(), commits, target).results == [True] * count
+        requests = [
+            commit_runs(store, Fence(), commits[first : first + CALL_ROWS], target)
+            for first in range(0, count, CALL_ROWS)
+        ]
+        run_all(requests)
+        assert [result for one in requests for result in one.answer().results] == [True] * count
         assert round_trips() == 1
     statistics: Any = client.info("commandstats")
-    assert statistics["cmdstat_evalsha"]["calls"] == -(-count // CALL_COMMITS)
+    assert statistics["cmdstat_evalsha"]["calls"] == -(-count // CALL_ROWS)
     assert broker.lrange("queue", 0, -1) == [str(number) for number in reversed(range(count))]
 
 
@@ -73,7 +78,7 @@ def test_commit_records_the_decision_of_each_entry(
             [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]
         )
     user = limited("~*", "&*", "+@all", rights)
-    results = Store(app, user).commit_runs(Fence(), commits, target_of(client)).results
+    results = commit_runs(Store(app, user), Fence(), commits, target_of(client)).run().results
     assert results == [found[-1] == 2 for found in expected.values()]
     for key, wanted in expected.items():
         history = client.llen(key.replace("redbeat:", "redbeat::history:"))
@@ -86,7 +91,7 @@ def test_commit_pushes_to_each_queue_in_the_order_of_the_entries(
     words = ["a0", "b1", "a2 b2", "a3", "a4", "b5", "b6 a6", "a7"]
     pushes = [[push(one[0], one[1:]) for one in of_entry.split()] for of_entry in words]
     pushes[3].append(Push("pexpire", "a", 60_000))
-    committed = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client))
+    committed = commit_runs(Store(app), Fence(), commits_of(client, pushes), target_of(client)).run()
     assert committed.results == [True] * 8
     assert broker.lrange("a", 0, -1) == list("764320")
     assert broker.lrange("b", 0, -1) == list("6521")
@@ -100,7 +105,7 @@ def test_commit_with_a_queue_of_the_wrong_type_leaves_only_its_runs_due(
     broker.set("text", "not a list")
     queues = [["a"], ["text"], ["a", "text"], ["text"], ["a"]]
     pushes = [[push(queue, number) for queue in of_entry] for number, of_entry in enumerate(queues)]
-    results = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client)).results
+    results = commit_runs(Store(app), Fence(), commits_of(client, pushes), target_of(client)).run().results
     assert [result is True for result in results] == [True, False, False, False, True]
     assert all("WRONGTYPE" in str(result) for result in results if result is not True)
     assert broker.lrange("a", 0, -1) == ["4", "0"]
@@ -116,7 +121,7 @@ def test_commit_without_a_right_pushes_nothing(
     own = [f"~redbeat:entry-{number}" for number in (0, 1, 2, 4)] + ["~queue", "~redbeat::*"]
     own += [right] if right.startswith("%") else ["~redbeat:entry-3", right]
     with suppress(StoreRefused):
-        Store(app, limited("+@all", *own)).commit_runs(Fence(), commits, target_of(client))
+        commit_runs(Store(app, limited("+@all", *own)), Fence(), commits, target_of(client)).run()
     assert states(client, 5) == ["due"] * 5
     assert broker.llen("queue") == 0
 
@@ -134,7 +139,7 @@ def store(app: Celery) -> Store:
 
 
 def load_script(store: Store) -> None:
-    store.commit_runs(Fence(), commits_of(store.client, [[]]))
+    commit_runs(store, Fence(), commits_of(store.client, [[]])).run()
     store.client.flushdb()
 
 
@@ -238,7 +243,7 @@ def test_stream_of_commits_survives_a_disturbed_server_without_lost_or_doubled_r
     assert sorted(arrived(broker)) == [*range(300)]
     assert states(client, 300) == ["recorded"] * 300
     assert in_use(store.client) == 0
-    assert store.look().score == 65
+    assert read_head(store).run().score == 65
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
@@ -400,19 +405,20 @@ def test_commits_of_shards_wait_once_for_unreachable_nodes(
     """Nodes are tried again, one call each, only if none has answered."""
     store, retried = Store(make_app(redbeat_shards=4)), []
 
-    def retry() -> Committed:
+    def retry(_: Recording) -> Committed:
         retried.append(True)
         if error is not None:
             raise error
         return Committed(LockStatus.HELD, is_moved=False, results=[True])
 
-    monkeypatch.setattr(rounds, "call_on_nodes", lambda _client, _calls: replies)
+    monkeypatch.setattr(module, "call_on_nodes", lambda _client, _calls: replies)
+    monkeypatch.setattr(module.Stream, "open", lambda *_args, **_options: None)
+    monkeypatch.setattr(Recording, "run", retry)
     commits = [Commit(DueEntry(part.keys.entry("one"), "1"), "2") for part in store.parts]
-    found = commit_together(
-        [
-            CommitAsked(store.of_part(part), Fence(), [commit], NOWHERE, retry)
-            for part, commit in zip(store.parts, commits, strict=True)
-        ]
-    )
-    assert [isinstance(one, Committed) for one in found] == expected
+    requests = [
+        commit_runs(store.of_part(part), Fence(), [commit])
+        for part, commit in zip(store.parts, commits, strict=True)
+    ]
+    run_all(requests)
+    assert [isinstance(one.outcome, Committed) for one in requests] == expected
     assert len(retried) == count

@@ -22,7 +22,8 @@ from redbeat.store.calendars import Calendars
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import Entries
-from redbeat.store.fetching import CALL_ENTRIES
+from redbeat.store.fetching import CALL_ENTRIES, fetch_due
+from redbeat.store.fetching import fetch_ahead as send_ahead
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Member, Members
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
@@ -30,6 +31,7 @@ from redbeat.store.orphans import Orphans, Remains
 from redbeat.store.owners import Change, Owners, apply_call
 from redbeat.store.parts import Part
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
+from redbeat.store.schedule import commit_runs, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited
@@ -74,7 +76,7 @@ def commit_all(store: Store, names: list[str]) -> list[Any]:
         )
         for name in names
     ]
-    return store.commit_runs(Fence(), commits).results
+    return commit_runs(store, Fence(), commits).run().results
 
 
 def read_all(store: Store, names: list[str]) -> list[Any]:
@@ -174,7 +176,7 @@ def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
         write(client, key, number + 1, fields)
         texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
         expected.append(DueEntry(key, str(number + 1), **texts, score=str(number + 1), **others))
-    assert Store(app).fetch_due(Fence(), 1000).rows == expected
+    assert fetch_due(Store(app), Fence(), limit=1000).run().rows == expected
     found = Entries(Store(app)).read([row.key for row in expected])[1]
     texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
     assert [*map(texts_of, found)] == [*map(texts_of, expected)]
@@ -192,7 +194,7 @@ def test_fetch_merges_a_bare_name_with_its_entry(
     later = 4e9
     client.zadd(SCHEDULE, {"entry-1": 5.5, "entry-2": later, "entry-5": 0.5, "entry-4": 0})
     client.acl_log_reset()
-    rows = Store(app, limited("~*", "&*", "+@all", rights)).fetch_due(Fence(), 4).rows
+    rows = fetch_due(Store(app, limited("~*", "&*", "+@all", rights)), Fence(), limit=4).run().rows
     assert [row.key[8:] for row in rows] == ["entry-4", "entry-5", "entry-0", "entry-1"]
     assert client.acl_log() == []
     left = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
@@ -206,7 +208,7 @@ def test_fetch_of_an_entry_whose_name_is_the_key_of_another_leaves_that_one_sche
     scores = {"redbeat:redbeat:x": 1.0, "redbeat:x": 2.0}
     for key, score in scores.items():
         write(client, key, score, SHAPES[0][0])
-    rows = Store(app).fetch_due(Fence(), 1).rows
+    rows = fetch_due(Store(app), Fence(), limit=1).run().rows
     assert [row.key for row in rows] == ["redbeat:redbeat:x"]
     assert dict(client.zrange(SCHEDULE, 0, -1, withscores=True)) == scores
 
@@ -218,7 +220,7 @@ FETCH_FENCE = Fence(LOCK, "mine", 10_000)
 def store(app: Celery, client: redis.Redis) -> Store:
     client.set(LOCK, "mine")
     store = Store(app, client)
-    store.fetch_due(FETCH_FENCE, 1)  # now the server knows the script
+    fetch_due(store, FETCH_FENCE, limit=1).run()  # now the server knows the script
     return store
 
 
@@ -232,7 +234,7 @@ def write_due(client: redis.Redis, count: int, is_together: bool) -> list[str]:
 
 
 def fetch_ahead(store: Store, count: int, pending: Sequence[DueEntry] = ()) -> Any:
-    ahead = store.fetch_ahead(FETCH_FENCE, count, pending)
+    ahead = send_ahead(store, FETCH_FENCE, count, pending)
     assert ahead is not None
     return ahead
 
@@ -242,7 +244,7 @@ def test_fetch_ahead_returns_the_entries_after_the_pending_ones(
     store: Store, client: redis.Redis, is_together: bool
 ) -> None:
     names = write_due(client, 2 * CALL_ENTRIES + 100, is_together)
-    pending = store.fetch_due(FETCH_FENCE, 50).rows
+    pending = fetch_due(store, FETCH_FENCE, limit=50).run().rows
     fetched = fetch_ahead(store, 2 * CALL_ENTRIES, pending).read()
     assert fetched is not None
     assert [row.key for row in fetched.rows] == [f"redbeat:{name}" for name in names[50:-50]]
@@ -257,7 +259,7 @@ def test_fetch_ahead_overtaken_by_commits_returns_none(
 ) -> None:
     """Commands of two connections may arrive in another order than they were sent."""
     write_due(client, 100, is_together)
-    pending = store.fetch_due(FETCH_FENCE, 50).rows
+    pending = fetch_due(store, FETCH_FENCE, limit=50).run().rows
     client.zadd(SCHEDULE, {row.key: 4e9 for row in pending[:committed]})
     fetched = fetch_ahead(store, 10, pending).read()
     assert fetched is not None
@@ -277,7 +279,7 @@ def test_fetch_ahead_that_is_closed_leaves_no_reply(
     write_burst(client, 3)
     with Proxy((server.host, server.port)) as way:
         far = Store(make_app(redbeat_redis_url=way.url(server.url(1))))
-        far.look()
+        read_head(far).run()
         way.delay_seconds = 0.2
         made = calls_of(client, "evalsha")
         ahead = fetch_ahead(far, 10)

@@ -28,6 +28,7 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.members import Members
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
+from redbeat.store.schedule import commit_runs
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.store.committing import commits_of, committing, push, target_of
@@ -196,7 +197,7 @@ def test_commits_refused_by_a_new_layout_are_committed_again(
                 piecewise.write(commits[first : first + 50])
             found = piecewise.finish()
     else:
-        found = part.commit_runs(Fence(), commits, target)
+        found = commit_runs(part, Fence(), commits, target).run()
     assert found.results == [True] * 250
     assert broker.llen("queue") == 250
 

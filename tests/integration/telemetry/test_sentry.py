@@ -168,7 +168,7 @@ def test_installation_of_2x_has_a_monitor_for_each_entry_and_one_check_in_a_run(
 TRACKED = """
 import os
 import redbeat
-from redbeat.store.executor import Executor
+from redbeat.scheduler import deliver
 
 app.conf.redbeat_run_lease = 1
 app.conf.redbeat_takeover_after = 5
@@ -182,13 +182,13 @@ def until(self, key):
         time.sleep(0.05)
 
 
-def record(self, *args, original=Executor.submit):
+def record(*args, original=deliver.commit_runs, **options):
     if runs_client().getdel("armed"):
         os.kill(os.getpid(), 9)
-    return original(self, *args)
+    return original(*args, **options)
 
 
-Executor.submit = record
+deliver.commit_runs = record
 """
 
 

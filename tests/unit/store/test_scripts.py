@@ -13,8 +13,10 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import NO_PART, Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
+from redbeat.store.fetching import fetched_of
+from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
-from tests.support.scripts import BOUND
+from tests.support.scripts import SCRIPTS
 
 
 class Client:
@@ -44,7 +46,7 @@ def test_script_that_the_server_does_not_know_is_sent_as_source() -> None:
     ]
 
 
-@pytest.mark.parametrize("script", BOUND.values(), ids=BOUND)
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_body_of_a_script_uses_what_its_header_declares_and_nothing_else(script: Script) -> None:
     body = re.sub(r"--.*", "", files(lua).joinpath(f"{script.name}.lua").read_text("utf-8"))
     assert not re.search(r"\b(KEYS|ARGV)\b", body)
@@ -69,16 +71,14 @@ def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> 
 def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
     client = Client(["ok", 0, "1", [], ""])
     commits = [records.Commit(records.DueEntry("k\udcff", "1", "{}"), "2")]
-    lua.commit_call(Keys(), records.Fence(), commits).run(client)
+    commit_call(Keys(), records.Fence(), commits).run(client)
     assert b"k\xff" in client.sent[-1]
 
 
 def test_reply_in_bytes_is_read_as_text() -> None:
     rows = b'[{"key": "k\xff", "nominal": "1", "definition": "{}", "score": "2"}]'
     reply = [b"ok", b"1.5", b"2.5", 1, rows, [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
-    keys = lua.FetchKeys("schedule", "deadlines", "other", Keys())
-    call = lua.fetch_call(keys, records.Fence(), limit=1, entry_bytes=1)
-    assert call.run(Client(reply)) == records.Fetched(
+    assert fetched_of(reply) == records.Fetched(
         records.LockStatus.HELD,
         now=1.5,
         next_score=2.5,
