@@ -453,7 +453,7 @@ class RedBeatScheduler(Scheduler):
             logger.debug("beat: Extending lock...")
         # of a node that is away since then everything stays due
         begun = [(shard, shard.begin(one)) for shard, one in fetched if shard.state is not State.AWAY]
-        self._deliverer.deliver([batch for _, batch in begun])
+        self._deliverer.deliver([batch for _, batch in begun if batch.fetched.rows])
         for shard, batch in begun:
             if not batch.is_out:
                 try:
@@ -625,7 +625,7 @@ class RedBeatScheduler(Scheduler):
         if self._is_bare:
             self.__dict__["lock_key"] = lock_key
             return
-        self._shares.lock_key = lock_key
+        self._shares.set_lock_key(lock_key)
 
     @property
     def lock_timeout(self) -> float:

@@ -78,6 +78,11 @@ def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
 LOOK_SECONDS = 30.0
 
 
+#: attributes from which ``layout`` follows, and those from which ``is_cluster`` does
+_OF_LAYOUT = frozenset({"key_prefix", "schedule_key", "statics_key", "shards", "found_layout"})
+_OF_SERVER = frozenset({"redis_url", "redbeat_redis_options", "_has_cluster_client"})
+
+
 class RedBeatConfig:
     """The checked configuration of one app.
 
@@ -140,6 +145,7 @@ class RedBeatConfig:
         # where a setting isn't given, its value follows from the app or from other settings
         self.redis_url = self.redis_url or self._broker_url()
         self.redbeat_redis_options = self._redis_options(self.redbeat_redis_options)
+        self._follow_server()
         self.redis_use_ssl = self._redis_use_ssl(self.redis_use_ssl)
         self.key_prefix = self._key_prefix(self.key_prefix)
         self.lock_key = self._lock_key(self.lock_key)
@@ -157,6 +163,31 @@ class RedBeatConfig:
         self.unread: frozenset[str] = frozenset()
         #: how old what is known of it may be for those who only read; whoever writes is refused, and looks
         self.look_seconds = LOOK_SECONDS
+        self._follow_layout()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, as programs and RedBeat do at any time, and update what follows from it."""
+        super().__setattr__(name, value)
+        if name in _OF_LAYOUT and "layout" in self.__dict__:
+            self._follow_layout()
+        elif name in _OF_SERVER and "is_cluster" in self.__dict__:
+            self._follow_server()
+
+    def _follow_layout(self) -> None:
+        base, found = keys_of(self.key_prefix, self.schedule_key, self.statics_key), self.found_layout
+        layout = found if found is not None and found.base == base else assumed_layout(base, self.shards)
+        if layout != self.__dict__.get("layout"):  # else it stays the same object
+            #: the names of all keys without shards, as configured now
+            self.base_keys = base
+            #: where entries are: as it was found in Redis, else as configured
+            self.layout = layout
+
+    def _follow_server(self) -> None:
+        options = self.redbeat_redis_options
+        has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
+        is_of_cluster = scheme_of(self.redis_url) == "redis-cluster"
+        #: the schedule lives in a Redis Cluster
+        self.is_cluster = has_nodes or self._has_cluster_client or is_of_cluster
 
     @property
     def schedule(self) -> Any:
@@ -166,17 +197,6 @@ class RedBeatConfig:
     @schedule.setter
     def schedule(self, schedule: Any) -> None:
         self.app.conf.beat_schedule = schedule
-
-    @property
-    def base_keys(self) -> Keys:
-        """The names of all keys without shards, as configured now."""
-        return keys_of(self.key_prefix, self.schedule_key, self.statics_key)
-
-    @property
-    def layout(self) -> Layout:
-        """Where entries are: as it was found in Redis, else as configured."""
-        base, found = self.base_keys, self.found_layout
-        return found if found is not None and found.base == base else assumed_layout(base, self.shards)
 
     @property
     def wants_layout(self) -> bool:
@@ -202,13 +222,6 @@ class RedBeatConfig:
     def reserved_names(self) -> frozenset[str]:
         """Names of RedBeat's own keys, which no entry may have."""
         return _reserved_names(self.key_prefix, self.lock_key)
-
-    @property
-    def is_cluster(self) -> bool:
-        """Whether the schedule lives in a Redis Cluster."""
-        options = self.redbeat_redis_options
-        has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
-        return has_nodes or self._has_cluster_client or scheme_of(self.redis_url) == "redis-cluster"
 
     @property
     def is_single_without_hash_tag(self) -> bool:

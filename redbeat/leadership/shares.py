@@ -83,18 +83,20 @@ class Shares:
 
     Attributes:
         leaderships: those of all parts, in their order. Each has ``keys``, the names in its part.
+        lock_key: that of an unsharded schedule; None: there is no lock, and every beat leads.
         is_divided: there are several parts.
+        is_shared: there are several locks.
         is_look_due: ``look`` has something to do, as the last ``check`` found.
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a part
         self._store.on_progress = self.note_progress
-        self._lock_key = lock_key
+        self.lock_key = lock_key
         self._timing = timing
         self._leaderships: dict[str, Leadership] = {}
         self.leaderships: tuple[Leadership, ...] = ()
-        self.is_divided = False
+        self.is_divided = self.is_shared = False
         self.is_look_due = True
         self._is_kept_alive = False
         self._untold: set[str] = set()  # parts that were led from the beginning, as there is no lock
@@ -142,6 +144,7 @@ class Shares:
         }
         self.leaderships = tuple(self._leaderships.values())
         self.is_divided = len(self.leaderships) > 1
+        self.is_shared = self.is_divided and self.lock_key is not None
         for prefix, store in wanted.items():
             self._leaderships[prefix].move_to(store)
         self._division.set_parts(wanted)
@@ -156,14 +159,9 @@ class Shares:
 
     def _lock_key_of(self, store: Store) -> str | None:
         base = self._store.config.base_keys
-        if self._lock_key is None or store.keys.prefix == base.prefix:
-            return self._lock_key
-        return store.keys.prefixed(base.name(self._lock_key))
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether there are several locks."""
-        return self._lock_key is not None and self.is_divided
+        if self.lock_key is None or store.keys.prefix == base.prefix:
+            return self.lock_key
+        return store.keys.prefixed(base.name(self.lock_key))
 
     def of(self, prefix: str) -> Leadership:
         """Return that of the part with this prefix."""
@@ -186,14 +184,10 @@ class Shares:
 
     # -- what this beat leads
 
-    @property
-    def lock_key(self) -> str | None:
-        """The lock's key of a schedule that isn't divided; None: there is no lock, and every beat leads."""
-        return self._lock_key
-
-    @lock_key.setter
-    def lock_key(self, lock_key: str | None) -> None:
-        self._lock_key = lock_key
+    def set_lock_key(self, lock_key: str | None) -> None:
+        """Use other locks from now on, as the constructor takes their key."""
+        self.lock_key = lock_key
+        self.is_shared = self.is_divided and lock_key is not None
         for leadership in self.leaderships:
             leadership.set_lock_key(self._lock_key_of(leadership.store))
 
@@ -247,7 +241,7 @@ class Shares:
             is_standby = is_standby or not leadership.is_leader
         if lost:
             self.lose(*lost)
-        if self._lock_key is None:
+        if self.lock_key is None:
             self.is_look_due = bool(self._untold)
         elif self.is_divided:
             is_time = time.monotonic() >= self._look_at
@@ -289,7 +283,7 @@ class Shares:
         """
         if self.is_shared:
             return self._look_at_all() if time.monotonic() >= self._look_at else []
-        if self._lock_key is None:
+        if self.lock_key is None:
             untold, self._untold = self._untold, set()
             return [one for prefix, one in self._leaderships.items() if prefix in untold]
         [leadership] = self.leaderships
@@ -582,7 +576,7 @@ class Shares:
         stores = (self._store, *(leadership.store for leadership in self.leaderships))
         asks_since = min((since for store in stores if (since := store.asks_since) is not None), default=None)
         progressed_at = heartbeat.progressed_at if asks_since is None else now
-        if self._lock_key is None:
+        if self.lock_key is None:
             return Pulse(Role.SHARING, progressed_at, now if asks_since is None else asks_since)
         pulses = [leadership.pulse() for leadership in self.leaderships]
         leading = [pulse.answered_at for pulse in pulses if pulse.role is Role.LEADER]

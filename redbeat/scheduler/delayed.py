@@ -78,7 +78,7 @@ class StoredMessages:
             now: the server's clock, UNIX seconds, ``at`` this monotonic time.
         """
         self.head_score = head_score
-        self.next_at = math.inf if head_score is None else max(at + head_score - now, self._not_before)
+        self.next_at = math.inf if head_score is None else max(at + (head_score - now), self._not_before)
 
     def send(self, fence: Fence, lease_ms: int) -> Batch:
         """Send one batch of due messages.

@@ -96,7 +96,7 @@ class Shard:
         self.leadership = leadership
         self._context = context
         self._fail = fail
-        self._leased_ms = lease_ms
+        self._lease_ms = lease_ms
         self._later = LaterStore.beside(store)
         self.messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
         self.look_ahead = LookAhead(leadership, context)
@@ -117,10 +117,6 @@ class Shard:
         # it pays after a batch from templates only; another sink would publish what has changed since
         self._may_ask_ahead = False
         self._left_behind = 0  # how many runs that are likely to fail were left due
-
-    @property
-    def _lease_ms(self) -> int:
-        return 0 if self.leadership.lock_key else self._leased_ms
 
     # -- its state
 
@@ -202,8 +198,9 @@ class Shard:
     def begin_fetch(self, max_entries: int) -> Request[Fetched]:
         """Return a fetch of so many entries at most, not counting those that were left behind."""
         limit = min(self.store.config.batch_size, max_entries) + self._left_behind
-        fence, limit = self.leadership.fence, min(limit, MAX_ENLARGED)
-        return fetch_due(self.store, fence, limit=limit, lease_ms=self._lease_ms)
+        leadership, limit = self.leadership, min(limit, MAX_ENLARGED)
+        lease_ms = 0 if leadership.lock_key else self._lease_ms
+        return fetch_due(self.store, leadership.fence, limit=limit, lease_ms=lease_ms)
 
     def read_ahead(self) -> Fetched | None:
         """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
@@ -250,7 +247,7 @@ class Shard:
             fetched,
             self._context.planner.plan,
             partial(self._fail, self),
-            is_leased=prepared is None and self._lease_ms > 0,
+            is_leased=prepared is None and not self.leadership.lock_key,
             prepared=prepared,
             is_in_doubt=fetched.is_partial,
         )
@@ -292,7 +289,7 @@ class Shard:
         next_at = math.inf
         for score in (self.head_score, fetched.next_deadline):
             if score is not None:
-                next_at = min(next_at, self.fetched_at + score - fetched.now)
+                next_at = min(next_at, self.fetched_at + (score - fetched.now))
         if self._left_behind:
             next_at = min(next_at, time.monotonic() + self._context.suspects.seconds_left())
         return next_at
@@ -321,7 +318,8 @@ class Shard:
     def send_messages(self) -> None:
         """Send one batch of the stored messages that are due."""
         context = self._context
-        batch = self.messages.send(self.leadership.fence, self._lease_ms)
+        lease_ms = 0 if self.leadership.lock_key else self._lease_ms
+        batch = self.messages.send(self.leadership.fence, lease_ms)
         context.figures.later += batch.deleted
         if batch.recorded and not context.broker.is_away:
             context.broker.note_well()

@@ -64,6 +64,7 @@ class Shards:
 
     Attributes:
         shares: what this beat leads.
+        is_divided: there are several shards.
         led: the shards that this beat leads, as of the last check or error.
         reached: those of them whose nodes answer, as far as is known.
         troubles: the errors of shards in this tick, while others went on.
@@ -77,12 +78,11 @@ class Shards:
         self._locks = Locks(store)
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
         self._layout: Layout | None = None
-        self._found_layout: Layout | None = None  # in Redis, as of ``_layout``
         self._shards: dict[str, Shard] = {}  # by prefix
         self.led: list[Shard] = []
         self.reached: list[Shard] = []
         self.troubles: list[RedBeatError] = []
-        self.has_news = False
+        self.has_news = self.is_divided = False
         self._is_hasty = False
 
     def __iter__(self) -> Iterator[Shard]:
@@ -92,11 +92,6 @@ class Shards:
     def first(self) -> Shard:
         """The first one: of an unsharded schedule the only one."""
         return next(iter(self))
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether there are several."""
-        return self.shares.is_divided
 
     # -- which there are
 
@@ -132,8 +127,9 @@ class Shards:
             or Shard(one.store, one, context, deliver, self.fail, lease_ms)
             for one in self.shares.leaderships
         }
+        self.is_divided = self.shares.is_divided
         self._update()
-        self._layout, self._found_layout = layout, self._config.found_layout
+        self._layout = layout
         return True
 
     def choose_patience(self, store: Store) -> None:
@@ -160,8 +156,7 @@ class Shards:
     @property
     def is_outdated(self) -> bool:
         """Whether the schedule is known to be divided otherwise by now."""
-        is_same = self._config.found_layout is self._found_layout and self._layout is not None
-        return not is_same and self._config.layout != self._layout
+        return self._config.layout is not self._layout
 
     @property
     def is_moving(self) -> bool:
