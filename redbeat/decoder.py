@@ -297,7 +297,6 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str 
     return _ENCODER.encode({**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count})
 
 
-@lru_cache(maxsize=64)  # entries that are saved or run together share one
 def moment_json(moment: datetime | None) -> str:
     """Return a time in UTC as it is written in a meta."""
     if moment is None:

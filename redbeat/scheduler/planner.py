@@ -420,7 +420,9 @@ class Planner:
         if turn.at is None:
             return self._put_off(known, row, turn.following, dropped, told)
         is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
-        following = None if is_over else entry.following_run(turn.ran_at, turn.following)
+        following = None if is_over else turn.following
+        if entry.computes_due_at and not is_over:
+            following = entry.following_run(turn.ran_at, turn.following)
         commit = self._row_after(known, row, turn, following)
         if not entry.enabled and commit.new_score is not Ending.DELETE:
             _end_pause(known, row, commit, is_over=is_over)

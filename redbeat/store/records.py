@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from redbeat.log.text import sha1_of_text
@@ -420,7 +419,6 @@ class Head(NamedTuple):
         return any(at is not None and at <= self.now for at in (self.score, self.deadline, self.later))
 
 
-@lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores
 def score_text(score: float | None) -> str:
     """Return ``score`` as the scripts take it, to the microsecond; '' for None."""
     return "" if score is None else f"{score:.6f}"
