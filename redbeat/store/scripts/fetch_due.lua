@@ -45,6 +45,8 @@
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
+-- not a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
+if tonumber(time[2]) == 0 then now = string.format('%d.000001', tonumber(time[1])) end
 if status == 'lost' then return {status, now, '', 0, '[]', {}, '', ''} end
 
 if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
