@@ -5,8 +5,6 @@ from __future__ import annotations
 import _thread
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
@@ -37,33 +35,29 @@ def has_greenlets() -> bool:
     return not isinstance(_thread.get_ident, BuiltinFunctionType)
 
 
-@contextmanager
-def hold_interrupts(patience_seconds: float = 0.5, *, is_firm: bool = False) -> Iterator[Callable[[], None]]:
-    """Hold SIGTERM and SIGINT back until the block ends, or calls the function that this yields.
+class hold_interrupts:  # noqa: N801 - a context manager; contextlib's would take twice the calls
+    """Hold SIGTERM and SIGINT back until the block ends, or calls ``let_arrive``.
 
     As the block may be waiting for a server that never answers, a signal arrives anywhere in it after
     ``patience_seconds``, or, unless ``is_firm``, when it is sent a second time.
 
     Masking the signals wouldn't do: the kernel would give them to another thread, and Python runs the
     handlers in the main thread all the same.
+
+    Attributes:
+        arrived: the signal that has come and is held; None: none is.
     """
-    hold = _Hold(patience_seconds, is_firm)
-    try:
-        yield hold.let_arrive
-    finally:
-        hold.end()
 
-
-class _Hold:
-    """The handlers that one block has replaced, and the signal that has come in it."""
-
-    def __init__(self, patience_seconds: float, is_firm: bool) -> None:
+    def __init__(self, patience_seconds: float = 0.5, *, is_firm: bool = False) -> None:
         self._patience_seconds = patience_seconds
         self._is_firm = is_firm
         self._deadline = 0.0
-        self._arrived: int | None = None
+        self.arrived: int | None = None
         self._running: Any = None  # a lock, held until the block has ended
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, Any] = {}  # the handlers that the block has replaced
+        self._thread_id = 0
+
+    def __enter__(self) -> hold_interrupts:
         self._thread_id = _system_thread.get_ident()
         try:
             for number in _SIGNALS:
@@ -72,23 +66,23 @@ class _Hold:
         except ValueError:  # not in the main thread: handlers run there only
             pass
         except BaseException:  # from a handler that was called just before it was replaced
-            self.end()
+            self.__exit__()
             raise
+        return self
 
     def let_arrive(self) -> None:
-        """Send the signal that has come, if there is one, to its own handler."""
-        number, self._arrived = self._arrived, None
-        if number is not None:
-            self.end()
-            signal.raise_signal(number)
+        """Send the signal that has come to its own handler."""
+        self.__exit__()
 
-    def end(self) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         """Put the handlers back, and send them the signal that has come."""
         running, self._running = self._running, None
         if running is not None:
             running.release()
         self._restore()
-        self.let_arrive()
+        number, self.arrived = self.arrived, None
+        if number is not None:
+            signal.raise_signal(number)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
@@ -96,8 +90,8 @@ class _Hold:
                 signal.signal(number, handler)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._arrived is None:
-            self._arrived = number
+        if self.arrived is None:
+            self.arrived = number
             self._deadline = time.monotonic() + self._patience_seconds
             self._running = _system_thread.allocate_lock()
             self._running.acquire()
@@ -105,7 +99,7 @@ class _Hold:
             return
         if self._is_firm and time.monotonic() < self._deadline:
             return
-        self._arrived = None
+        self.arrived = None
         self._restore()
         signal.raise_signal(number)
 
@@ -115,7 +109,7 @@ class _Hold:
 
 
 #: the code of the handler that holds signals back
-HELD_HANDLER: CodeType = _Hold._handle.__code__  # noqa: SLF001 - of this module
+HELD_HANDLER: CodeType = hold_interrupts._handle.__code__  # noqa: SLF001 - of this module
 
 
 def code_of(handler: Any) -> CodeType | None:

@@ -23,6 +23,8 @@ class Batch:
     Attributes:
         plan: makes the decisions about them.
         fail: records an error as the outcome of its shard, or raises it if it ends the tick.
+        own_keys: keys of RedBeat's own that are not entries', and what others of them begin with.
+        is_of_shard: other shards have entries, too.
         is_leased: they are hidden from other beats, so what is not sent must be given back.
         prepared: decisions that were made before they were due; None: the fetched entries are planned.
         ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
@@ -50,6 +52,8 @@ class Batch:
     fetched: Fetched
     plan: Plan
     fail: Callable[[BaseException], None]
+    own_keys: tuple[frozenset[str], tuple[str, ...]]
+    is_of_shard: bool = False
     is_leased: bool = False
     prepared: Sequence[Send] | None = None
     ready: list[Decision] = field(default_factory=list)

@@ -34,7 +34,7 @@ from redbeat.process.signals import hold_interrupts
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing
-from redbeat.scheduler.misplaced import Misplaced
+from redbeat.scheduler.misplaced import bring_home, describe_misplaced, find_misplaced
 from redbeat.scheduler.sinks import (
     PipelineSink,
     ProducerSink,
@@ -101,7 +101,8 @@ class Deliverer:
             self._end_early(batches, sink, exc)
             raise
         finally:
-            context.tracing.end_batch()
+            if context.tracing.runs:
+                context.tracing.end_batch()
             self._executor.close()
             self._recordings, self._executor = {}, None
         self._tell(batches)
@@ -120,7 +121,7 @@ class Deliverer:
         if mode in (Mode.SCRIPT, Mode.RECORD_FIRST):
             return self._script_sink if mode is Mode.SCRIPT else _RecordFirst(context, self._record_now)
         for batch in batches:
-            batch.is_in_doubt = mode is Mode.IN_DOUBT
+            batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
         outbox = context.broker.outbox
         is_redis = outbox is not None and not outbox.has_given_up
         return (PipelineSink if is_redis else ProducerSink)(context, self._guard)
@@ -132,16 +133,17 @@ class Deliverer:
             self._send_prepared(batch, batch.prepared)
             return
         context = self._context
-        rows = self._sort_out(batch)
-        usual, suspects = context.suspects.split(rows)
+        usual, suspects = self._sort_out(batch)
         context.broker.begin_sending()
         for chunk in _chunks(usual, sink.chunk_size):
             if self._cannot_send(batch):
                 batch.leave(chunk)
                 continue
             self._send_chunk(batch, chunk, sink)
-        self._try_suspects(batch, suspects, sink)
-        self._submit(batch)
+        if suspects:
+            self._try_suspects(batch, suspects, sink)
+        if batch.ready:
+            self._submit(batch)
 
     def _cannot_send(self, batch: Batch) -> bool:
         return batch.is_in_doubt or self._context.broker.is_away
@@ -150,9 +152,10 @@ class Deliverer:
         context = self._context
         sends: list[Send] = []
         calendars = context.calendars.read_of(batch.store, rows)
-        with hold_interrupts() as let_interrupt:
+        with hold_interrupts() as held:
             for row in rows:
-                let_interrupt()
+                if held.arrived is not None:
+                    held.let_arrive()
                 note_planning(row.key)
                 try:
                     decision = batch.plan(row, batch.now, calendars)
@@ -160,8 +163,8 @@ class Deliverer:
                     let_through(exc)
                     decision = context.failures.quarantine(batch, row, exc)
                 if isinstance(decision, Send):
-                    paused = context.failures.back_off(batch, decision)
-                    if paused is None:
+                    paused = context.failures.conflicts and context.failures.back_off(batch, decision)
+                    if not paused:
                         sends.append(decision)
                         continue
                     decision = paused
@@ -210,36 +213,46 @@ class Deliverer:
                 batch.leave([send.due_entry])
         self._submit(batch)
 
-    def _sort_out(self, batch: Batch) -> list[DueEntry]:
-        """Return the entries to plan: they exist, and belong to this shard."""
-        context, store = self._context, batch.store
-        rows = list(batch.fetched.rows)
-        misplaced = Misplaced(store)
-        if found := misplaced.among(rows):
-            left, strays = misplaced.bring_home(found)
-            if left:
-                batch.leave(left)
-                batch.is_in_doubt = True  # they are tried again in a moment, and not at once
-            for row in strays:
-                batch.ready.append(context.failures.quarantine(batch, row, misplaced.describe(row)))
-            keys = {row.key for row in found}
-            rows = [row for row in rows if row.key not in keys]
-        present, removed = [], []
+    def _sort_out(self, batch: Batch) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
+        """Return the entries to plan, which exist and belong to this shard, and those likely to fail."""
+        context, suspects = self._context, self._context.suspects
+        rows = self._find_home(batch) if batch.is_of_shard else batch.fetched.rows
+        present, removed, has_suspects = [], [], bool(suspects.routes)
+        own_keys, beginnings = batch.own_keys
         for row in rows:
             if row.type is KeyType.NONE:
                 is_known = context.reports.note_missing(row)
                 batch.ready.append(missing(row, batch.now, is_known=is_known))
                 removed += [row.key] if is_known else []
                 continue
-            context.reports.note_present(row)
-            row.is_own = row.message is None and store.is_own(row.key)
+            if context.reports.missing:
+                context.reports.missing.pop(row.key, None)
+            row.is_own = row.message is None and (row.key in own_keys or row.key.startswith(beginnings))
             if row.is_own:
                 problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
                 batch.ready.append(context.failures.quarantine(batch, row, problem))
             else:
+                has_suspects = has_suspects or bool(row.error)
                 present.append(row)
-        context.reports.report_removed(removed)
-        return present
+        if removed:
+            context.reports.report_removed(removed)
+        return suspects.split(present) if has_suspects else (present, ())
+
+    def _find_home(self, batch: Batch) -> Sequence[DueEntry]:
+        """Return the entries that belong to this shard; the others are moved to theirs, or quarantined."""
+        rows, store = batch.fetched.rows, batch.store
+        found = find_misplaced(store, rows)
+        if not found:
+            return rows
+        left, strays = bring_home(store, found)
+        if left:
+            batch.leave(left)
+            batch.is_in_doubt = True  # they are tried again in a moment, and not at once
+        for row in strays:
+            problem = describe_misplaced(store, row)
+            batch.ready.append(self._context.failures.quarantine(batch, row, problem))
+        keys = {row.key for row in found}
+        return [row for row in rows if row.key not in keys]
 
     # -- recording
 
@@ -248,7 +261,8 @@ class Deliverer:
         ready, batch.ready = batch.ready, []
         if not ready or self._executor is None:
             return
-        self._context.failures.tell()
+        if self._context.failures.told:
+            self._context.failures.tell()
         for chunk in _chunks(ready, CALL_ROWS):
             for decision in chunk:
                 if isinstance(decision, Send):
@@ -267,7 +281,8 @@ class Deliverer:
         """Record what is ready, and what becomes ready by what the server says."""
         for _ in range(MAX_ROUNDS):
             for batch in batches:
-                self._guard(batch, partial(self._submit, batch))
+                if batch.ready:
+                    self._guard(batch, partial(self._submit, batch))
             if not self._recordings:
                 return
             self._drain()
@@ -328,8 +343,10 @@ class Deliverer:
                 decision.span.note_sent()
             batch.events += decision.events
             batch.told.append(decision)
-            context.suspects.note_sent(decision)
-            context.failures.note_recorded(row.key)
+            if context.suspects.routes:
+                context.suspects.note_sent(decision)
+            if context.failures.conflicts:
+                context.failures.note_recorded(row.key)
         elif is_pushed and not result:  # the entry has changed: the next batch plans it again
             batch.leave([row])
             if not (is_moved or batch.prepared is not None or batch.fetched.is_ahead):
@@ -342,7 +359,7 @@ class Deliverer:
         context, figures = self._context, self._context.figures
         for batch in batches:
             if batch.told:
-                context.reports.tell_of_all(batch.told)
+                context.reports.report_sent(batch.told)
             if batch.events and not batch.is_out:
                 context.broker.send_events(batch.events)
             if batch.reported and not batch.is_out:
@@ -376,7 +393,7 @@ class Deliverer:
         self._record_published(batches, cause)
         for batch in batches:
             if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:
-                self._context.reports.tell_of_all(batch.prepared)  # the server goes on with them
+                self._context.reports.report_sent(batch.prepared)  # the server goes on with them
             if batch.events:
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(partial(self._context.broker.send_events, batch.events))
@@ -453,7 +470,7 @@ class _RecordFirst:
                 context.suspects.note_failed(send)
             context.failures.note_lost(batch, send, exc)
             return False
-        context.reports.tell_of(send)
+        context.reports.report_sent([send])
         if send.span is not None:
             send.span.note_sent()
         batch.events += send.events

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from redbeat.errors import EntryCorrupt, ReshardRefused, StoreCorrupt, StoreRefused
-from redbeat.layout import Layout, shard_of
+from redbeat.layout import shard_of
 from redbeat.log.events import ENTRIES_MOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
@@ -43,58 +43,43 @@ def report_moved(names: Sequence[str]) -> None:
         )
 
 
-class Misplaced:
-    """What is misplaced in one part of the schedule.
+def find_misplaced(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
+    """Return those of ``rows``, of one shard, that belong to another one; [] if entries are being moved."""
+    layout = store.config.layout
+    shards = layout.shards
+    if shards is None or layout.is_moving:
+        return []
+    shard, skipped = layout.shard_of(store.keys), len(store.keys.prefix)
+    return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
 
-    Arguments:
-        store: has that part.
+
+def bring_home(store: Store, rows: Sequence[DueEntry]) -> tuple[list[DueEntry], list[DueEntry]]:
+    """Move misplaced entries of a shard to where they belong, for as long as that is done.
+
+    Returns those that are left due, as another program moves entries at this moment, and those that are to be
+    quarantined.
     """
+    record = Generations(store).read()
+    if record.is_under_way:
+        return [*rows], []
+    if not seconds_left(store, record):
+        return [], [*rows]
+    names = {store.keys.name(row.key): row for row in rows}
+    try:
+        moved = move_home(store, misplaced(store, store.keys, names))
+    except ReshardRefused:
+        return [*rows], []
+    report_moved(moved)
+    return [row for name, row in names.items() if name not in moved], []
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._layout: Layout | None = None
-        self._shard: int | None = None
 
-    def among(self, rows: Sequence[DueEntry]) -> list[DueEntry]:
-        """Return those of ``rows`` that belong into another shard; [] if entries are being moved."""
-        layout = self._store.config.layout
-        shards = layout.shards
-        if shards is None or layout.is_moving or not rows:
-            return []
-        prefix = self._store.keys.prefix
-        if layout is not self._layout:
-            numbers = {keys.prefix: shard for shard, keys in enumerate(layout.parts)}
-            self._layout, self._shard = layout, numbers.get(prefix)
-        skipped, shard = len(prefix), self._shard
-        return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
-
-    def bring_home(self, rows: Sequence[DueEntry]) -> tuple[list[DueEntry], list[DueEntry]]:
-        """Move misplaced entries to where they belong, for as long as that is done.
-
-        Returns those that are left due, as somebody else moves entries at this moment, and those that are to
-        be put aside.
-        """
-        record = Generations(self._store).read()
-        if record.is_under_way:
-            return [*rows], []
-        if not seconds_left(self._store, record):
-            return [], [*rows]
-        keys = self._store.keys
-        names = {keys.name(row.key): row for row in rows}
-        try:
-            moved = move_home(self._store, misplaced(self._store, keys, names))
-        except ReshardRefused:
-            return [*rows], []
-        report_moved(moved)
-        return [row for name, row in names.items() if name not in moved], []
-
-    def describe(self, due_entry: DueEntry) -> EntryCorrupt:
-        """Return what is wrong with an entry that is misplaced."""
-        layout = self._store.config.layout
-        shards, name = layout.shards or 0, self._store.keys.name(due_entry.key)
-        home, key = shard_of(name, shards), layout.keys.entry(name)
-        return EntryCorrupt(
-            f"{due_entry.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
-            f"has written it here by another number of shards: write it under {key}, and delete it here.",
-            due_entry.key,
-        )
+def describe_misplaced(store: Store, due_entry: DueEntry) -> EntryCorrupt:
+    """Return what is wrong with an entry that is misplaced."""
+    layout = store.config.layout
+    shards, name = layout.shards or 0, store.keys.name(due_entry.key)
+    home, key = shard_of(name, shards), layout.keys.entry(name)
+    return EntryCorrupt(
+        f"{due_entry.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
+        f"has written it here by another number of shards: write it under {key}, and delete it here.",
+        due_entry.key,
+    )

@@ -21,7 +21,7 @@ from redbeat.log.logger import logger
 from redbeat.process.containment import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.misplaced import Misplaced
+from redbeat.scheduler.misplaced import find_misplaced
 from redbeat.store.executor import Request, run_all
 from redbeat.store.records import DueEntry
 from redbeat.store.schedule import Cursor, Slice, read_upcoming
@@ -63,7 +63,6 @@ class LookAhead:
         self._figures = context.figures
         self._store = leadership.store
         self._seconds = self._store.config.lookahead  # how far ahead; 0: nothing is prepared
-        self._misplaced = Misplaced(leadership.store)
         self._leadership = leadership
         self._allowances = context.allowance, context.of_prepared
         self._bytes = 0
@@ -133,7 +132,7 @@ class LookAhead:
         for key in again:
             del self._again[key]
         rows = [row for row in found.rows if not self._is_prepared(row)]
-        if misplaced := self._misplaced.among(rows):
+        if misplaced := find_misplaced(self._leadership.store, rows):
             rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
         if rows and not self._can_prepare():

@@ -34,14 +34,18 @@ class Failures:
         reports: the log.
         suspects: which runs are likely to fail.
         quarantine_seconds: after how long an invalid entry is tried again.
+
+    Attributes:
+        conflicts: how often in a row an entry has changed between fetch and record, by key.
+        told: quarantines whose events are to be sent.
     """
 
     def __init__(self, reports: Any, suspects: Any, quarantine_seconds: float) -> None:
         self._reports = reports
         self._suspects = suspects
         self._quarantine_seconds = quarantine_seconds
-        self._conflicts = Memory[str, int]()  # key to tries in a row
-        self._told: list[tuple[Store, str, str]] = []
+        self.conflicts = Memory[str, int]()
+        self.told: list[tuple[Store, str, str]] = []
 
     # -- invalid entries
 
@@ -54,12 +58,12 @@ class Failures:
         decision = quarantine(row, reason, batch.now, self._quarantine_seconds)
         self._reports.report_quarantined(row, reason, decision.is_news)
         if decision.is_news and is_wanted(entry_quarantined.name):
-            self._told.append((batch.store, batch.store.keys.name(row.key), reason))
+            self.told.append((batch.store, batch.store.keys.name(row.key), reason))
         return decision
 
     def tell(self) -> None:
         """Send the events of quarantines before these are recorded: after a kill in between, once more."""
-        told, self._told = self._told, []
+        told, self.told = self.told, []
         by_store: dict[int, tuple[Store, list[tuple[str, str]]]] = {}
         for store, name, reason in told:
             by_store.setdefault(id(store), (store, []))[1].append((name, reason))
@@ -114,17 +118,16 @@ class Failures:
 
     def note_conflict(self, key: str) -> None:
         """Count that an entry has changed before its run was recorded."""
-        self._conflicts[key] = self._conflicts.get(key, 0) + 1
+        self.conflicts[key] = self.conflicts.get(key, 0) + 1
 
     def note_recorded(self, key: str) -> None:
         """Forget what was counted: a run of the entry was recorded."""
-        if self._conflicts:
-            self._conflicts.pop(key, None)
+        self.conflicts.pop(key, None)
 
     def back_off(self, batch: Batch, send: Send) -> Decision | None:
         """Return the decision to pause an entry that changed too often; None: it may be tried."""
         key = send.due_entry.key
-        if not self._conflicts or self._conflicts.get(key, 0) < MAX_CONFLICTS:
+        if self.conflicts.get(key, 0) < MAX_CONFLICTS:
             return None
-        self._conflicts[key] = MAX_CONFLICTS - 1  # it is tried once after each pause
+        self.conflicts[key] = MAX_CONFLICTS - 1  # it is tried once after each pause
         return send.retry(self._reports.report_contested(send.due_entry), batch.now)[0]

@@ -7,7 +7,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.failures import sha1_of
@@ -44,7 +45,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
-from redbeat.process.signals import hold_interrupts
+from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.failure_log import FailureLog
@@ -146,6 +147,7 @@ class Reports:
 
     Attributes:
         failures: what is logged of runs that couldn't be sent.
+        missing: entries whose hashes are gone: key to when that was noticed, monotonic, the oldest first.
         troubled: the places from which nothing could be sent lately, which was logged.
         ahead_seconds: by how much the server's clock is ahead of this machine's.
     """
@@ -154,50 +156,43 @@ class Reports:
         self._name_of = name_of
         self.failures = FailureLog()
         self.ahead_seconds = 0.0
-        self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
+        self.missing: dict[str, float] = {}
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self.troubled: set[str] = set()
         self._next_standby_at = 0.0
         self._look_for_workers_at = self._say_untracked_at = -math.inf
         self._has_seen_none = False
 
-    def tell_of(self, run: Send) -> None:
-        """Log that ``run`` was sent."""
-        if not JsonFormatter.is_used:  # the line of each run: without JSON it costs nothing more
-            logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
-            return
+    def report_sent(self, runs: Iterable[Send]) -> None:
+        """Log that ``runs`` were sent."""
         if not logger.isEnabledFor(logging.INFO):
             return
+        is_json = JsonFormatter.is_used  # without JSON the line of a run costs nothing more
+        # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
+        with hold_interrupts() if has_greenlets() else nullcontext():
+            for run in runs:
+                logger.info(
+                    "Scheduler: Sending due task %s (%s)",
+                    run.name,
+                    run.task,
+                    extra=self._sent_event(run) if is_json else None,
+                )
+
+    def _sent_event(self, run: Send) -> dict[str, Any]:
         due = float(run.nominal)
         lateness = round(time.time() + self.ahead_seconds - due, 3)
-        logger.info(
-            "Scheduler: Sending due task %s (%s)",
-            run.name,
-            run.task,
-            extra=RUN_SENT.of(
-                entry=run.name, task=run.task, task_id=run.task_id, due=due, lateness_seconds=lateness
-            ),
+        return RUN_SENT.of(
+            entry=run.name, task=run.task, task_id=run.task_id, due=due, lateness_seconds=lateness
         )
-
-    def tell_of_all(self, runs: Iterable[Send]) -> None:
-        """Log that all of ``runs`` were sent."""
-        # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
-        with hold_interrupts():
-            for run in runs:
-                self.tell_of(run)
-
-    def note_present(self, due_entry: DueEntry) -> None:
-        """Forget that an entry was missing: it is there."""
-        self._missing.pop(due_entry.key, None)
 
     def note_missing(self, due_entry: DueEntry) -> bool:
         """Note that an entry's hash is gone; return whether it was so already."""
-        if self._missing.pop(due_entry.key, None) is None:
+        if self.missing.pop(due_entry.key, None) is None:
             now = time.monotonic()
-            while self._missing and next(iter(self._missing.values())) < now - MISSING_SECONDS:
-                del self._missing[next(iter(self._missing))]
-            if len(self._missing) < MAX_MISSING:  # else later: others must not be forgotten for it
-                self._missing[due_entry.key] = now
+            while self.missing and next(iter(self.missing.values())) < now - MISSING_SECONDS:
+                del self.missing[next(iter(self.missing))]
+            if len(self.missing) < MAX_MISSING:  # else later: others must not be forgotten for it
+                self.missing[due_entry.key] = now
             return False
         return True
 

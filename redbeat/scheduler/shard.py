@@ -93,6 +93,8 @@ class Shard:
         lease_ms: int,
     ) -> None:
         self.store = store
+        self._own_keys = store.own_keys
+        self._is_of_shard = store.config.layout.shard_of(store.keys) is not None
         self.leadership = leadership
         self._context = context
         self._fail = fail
@@ -247,6 +249,8 @@ class Shard:
             fetched,
             self._context.planner.plan,
             partial(self._fail, self),
+            self._own_keys,
+            is_of_shard=self._is_of_shard,
             is_leased=prepared is None and not self.leadership.lock_key,
             prepared=prepared,
             is_in_doubt=fetched.is_partial,

@@ -82,14 +82,18 @@ class ScriptSink:
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Make the messages. Those that leave at once, to a fan-out for example, are recorded after it."""
         context = self._context
+        if not [send for send in sends if send.template is None or send.template.kind.on_call is not None]:
+            batch.ready += sends  # nothing else is called
+            return
         by_celery = [send for send in sends if send.template is None]
         if by_celery:
             admitted = {id(send) for send in reserve(context, batch, by_celery)}
             sends = [send for send in sends if send.template is not None or id(send) in admitted]
         left = deque(context.suspects.order(sends))
-        with hold_interrupts() as let_interrupt:
+        with hold_interrupts() as held:
             while left:
-                let_interrupt()
+                if held.arrived is not None:
+                    held.let_arrive()
                 send = left[0]
                 if send.template is not None and send.template.kind.on_call is None:
                     batch.ready.append(left.popleft())
@@ -232,9 +236,10 @@ class ProducerSink:
     def _publish(self, batch: Batch, sends: Sequence[Send]) -> None:
         context = self._context
         left = deque(context.suspects.order(sends))
-        with hold_interrupts() as let_interrupt:  # a run that was sent and is not noted would be sent again
+        with hold_interrupts() as held:  # a run that was sent and is not noted would be sent again
             while left:
-                let_interrupt()
+                if held.arrived is not None:
+                    held.let_arrive()
                 if _has_no_time(context, batch, left):
                     return
                 send = left.popleft()
@@ -436,7 +441,7 @@ def note_published(context: Context, batch: Batch, send: Send) -> None:
 
 def tell_published(context: Context, batch: Batch, send: Send) -> None:
     """Log that a run was sent before it is recorded."""
-    context.reports.tell_of(send)
+    context.reports.report_sent([send])
     batch.events += send.events
     context.suspects.note_sent(send)
 

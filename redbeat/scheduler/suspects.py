@@ -42,10 +42,11 @@ class Suspects:
 
     Attributes:
         failures: how many runs have failed so far.
+        routes: those of runs that have failed, by kind; empty: no other runs are like one that has failed.
     """
 
     def __init__(self) -> None:
-        self._routes = Memory[_Kind, set[_Kind]](limit=MAX_KINDS + 1)  # those that have failed, by kind
+        self.routes = Memory[_Kind, set[_Kind]](limit=MAX_KINDS + 1)
         self._seconds, self._counted_at = MOST_SECONDS, time.monotonic()
         self._run_began_at = 0.0
         self._cost_seconds = COST_SECONDS
@@ -64,9 +65,10 @@ class Suspects:
         return 0.0 if self.has_time else -self._seconds / SHARE
 
     def split(self, rows: Sequence[DueEntry]) -> tuple[Sequence[DueEntry], list[DueEntry]]:
-        """Return the fetched rows that aren't suspect, and the suspect ones in the order to try them."""
-        if not self._routes and not any(row.error for row in rows):
-            return rows, []
+        """Return the fetched rows that aren't suspect, and the suspect ones in the order to try them.
+
+        Without ``routes``, and rows that have failed, there is nothing to split.
+        """
         suspect = [row for row in rows if self.is_suspect(row)]
         if not suspect:
             return rows, []
@@ -80,18 +82,18 @@ class Suspects:
         """Return True if a run of this entry is likely to fail."""
         if row.error:
             return True
-        if not self._routes or row.message is not None:
+        if not self.routes or row.message is not None:
             return False
-        if len(self._routes) > MAX_KINDS:
+        if len(self.routes) > MAX_KINDS:
             return True
         kind, route = _kind_of(row)
-        routes = self._routes.get(kind, ())
+        routes = self.routes.get(kind, ())
         return len(routes) >= MAX_ROUTES or route in routes
 
     def order(self, runs: Iterable[Send]) -> list[Send]:
         """Return ``runs`` with the suspect ones last."""
         runs = list(runs)
-        if not self._routes and not any(run.due_entry.error for run in runs):
+        if not self.routes and not any(run.due_entry.error for run in runs):
             return runs
         return sorted(runs, key=lambda run: self.is_suspect(run.due_entry))
 
@@ -118,9 +120,9 @@ class Suspects:
         if run.due_entry.message is not None:  # stored messages have little in common
             return False
         kind, route = _kind_of(run.due_entry)
-        if kind not in self._routes:
-            self._routes[kind] = set()
-        routes = self._routes[kind]
+        if kind not in self.routes:
+            self.routes[kind] = set()
+        routes = self.routes[kind]
         is_new = route not in routes and len(routes) < MAX_ROUTES
         if is_new:
             routes.add(route)
@@ -128,14 +130,14 @@ class Suspects:
 
     def note_sent(self, run: Send) -> None:
         """Note that ``run`` was sent: runs like it aren't suspect any more."""
-        if not self._routes or run.due_entry.message is not None:
+        if not self.routes or run.due_entry.message is not None:
             return
         kind, route = _kind_of(run.due_entry)
-        routes = self._routes.get(kind)
+        routes = self.routes.get(kind)
         if routes is not None:
             routes.discard(route)
             if not routes:
-                del self._routes[kind]
+                del self.routes[kind]
 
 
 def _kind_of(row: DueEntry) -> tuple[_Kind, _Kind]:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -33,7 +33,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import OWN_KINDS, Keys, is_of_kind, is_reserved_name
+from redbeat.keys import OWN_KINDS, RESERVED_BEGINNINGS, Keys, is_of_kind
 from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
@@ -313,9 +313,10 @@ class Store:
 
         return self.following(run)
 
-    def is_own(self, key: str) -> bool:
-        """Return True if ``key``, a member of the schedule, is one of RedBeat's own, and no entry's."""
-        return is_reserved_name(self.keys.name(key), self.config.reserved_names)
+    @property
+    def own_keys(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        """The keys of RedBeat's own that are not entries', and what others of them begin with."""
+        return _own_keys(self.keys.prefix, self.config.reserved_names)
 
     def present(self, keys: Keys) -> Keys:
         """Return the names in the same part in the layout that there is now; if it is none, as they are."""
@@ -720,6 +721,11 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(lock_status_of)
+
+
+@lru_cache(maxsize=64)
+def _own_keys(prefix: str, names: frozenset[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    return frozenset(prefix + name for name in names), tuple(prefix + one for one in RESERVED_BEGINNINGS)
 
 
 def read_due_entry(due_entry: DueEntry) -> Stored:

@@ -67,6 +67,7 @@ class Tracing:
 
     Attributes:
         headers: what messages carry of their spans; None: there are no spans.
+        runs: the spans of this batch that are to be ended.
     """
 
     def __init__(self, find_now: Callable[[], float], find_peer: Callable[[], Peer]) -> None:
@@ -77,7 +78,7 @@ class Tracing:
         self.headers: TraceHeaders | None = None
         self._retry_at = 0.0  # monotonic
         self._began_at = 0.0
-        self._runs: list[RunSpan] = []  # of this batch; they are to be told of
+        self.runs: list[RunSpan] = []
         self._waiting: deque[_Told] = deque()
         self._count_given = self._count_told = 0  # each has one writer
         self._thread = BackgroundThread("redbeat-spans", self._run)
@@ -162,7 +163,7 @@ class Tracing:
         return run
 
     def _note(self, run: RunSpan) -> float:
-        self._runs.append(run)
+        self.runs.append(run)
         return self._find_now()
 
     @contextmanager
@@ -178,11 +179,9 @@ class Tracing:
             yield
 
     def end_batch(self) -> None:
-        """Let the spans of the batch be ended, if there are any."""
-        if not self._runs:
-            return
-        runs, self._runs = self._runs, []
-        if self._spans is None:
+        """Let the spans of the batch be ended."""
+        runs, self.runs = self.runs, []
+        if not runs or self._spans is None:
             return
         told = _Told(self._spans, runs, self._began_at, self._find_peer())
         with hold_interrupts():  # not while something is locked
