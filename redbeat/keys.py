@@ -118,8 +118,13 @@ class _OwnKey:
         if kind:
             OWN_KINDS[name] = kind
 
+    def __set_name__(self, _owner: type[Keys], attribute: str) -> None:
+        self._attribute = attribute
+
     def __get__(self, keys: Keys, _owner: type[Keys]) -> str:
-        return keys.own(self._name, is_shared=self._is_shared)
+        # kept under the attribute's own name, so that this is called once
+        found = vars(keys)[self._attribute] = keys.own(self._name, is_shared=self._is_shared)
+        return found
 
 
 @dataclass(frozen=True)
@@ -145,12 +150,12 @@ class Keys:
         """Return a key of RedBeat's own."""
         return f"{(is_shared and self.shared_prefix) or self.prefix}:{name}"
 
-    @property
+    @cached_property
     def schedule(self) -> str:
         """zset: member is an entry's key, score its next due time in UNIX seconds, < 0 for never."""
         return self.schedule_key or f"{self.prefix}:schedule"
 
-    @property
+    @cached_property
     def statics(self) -> str:
         """set: the names of the entries that came from ``beat_schedule``."""
         return self.statics_key or f"{self.prefix}:statics"

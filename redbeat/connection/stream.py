@@ -77,10 +77,11 @@ class Stream:
     def write_all(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send commands at once, and don't wait for their replies; an error ends the connection."""
         try:
-            # together, as each piece is a system call
-            packed = b"".join(part for words in commands for part in self._connection.pack_command(*words))
-            # a health check would read a reply
-            self._connection.send_packed_command([packed], check_health=not self.unread)
+            packed = []
+            for words in commands:
+                packed += self._connection.pack_command(*words)
+            # together, as each piece is a system call; a health check would read a reply
+            self._connection.send_packed_command([b"".join(packed)], check_health=not self.unread)
         except BaseException:
             self._end()
             raise

@@ -8,10 +8,8 @@ does no harm where only the reply was lost, as every script is safe to run twice
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -107,27 +105,30 @@ class Executor:
     """Sends requests.
 
     Arguments:
-        store: of any of their parts; the client is the same for all.
+        store: of any of their parts, and of the same client.
         is_spare: leave a connection to others that is there already; for requests that are long on their way.
     """
 
     def __init__(self, store: Store, *, is_spare: bool = False) -> None:
-        self._client = store.client
+        self._store, self._client = store, store.client
         self._is_spare = is_spare
         self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
+        self._stores: dict[Store, None] = {}  # of all requests
         self._requests: list[Request[Any]] = []
         self._unsent: list[Request[Any]] = []
         self._unread: deque[Request[Any]] = deque()
-        self._rows = 0  # of the requests that have no reply
+        self._unsent_rows = self._unread_rows = 0
         self._error: BaseException | None = None  # why the stream has ended
 
     def submit(self, request: Request[Any]) -> None:
         """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
         self._requests.append(request)
+        self._stores[request.store] = None
         if self._can_stream and not request.waits_for_replicas:
             self._unsent.append(request)
-            if request.rows > 1 and sum([one.rows for one in self._unsent]) >= CALL_ROWS:
+            self._unsent_rows += request.rows
+            if request.rows > 1 and self._unsent_rows >= CALL_ROWS:
                 self.exchange(MAX_UNREAD)
 
     def drain(self) -> None:
@@ -135,8 +136,8 @@ class Executor:
         requests, self._requests = self._requests, []
         if self._unsent or self._unread:
             self.exchange(0)
-        left = [one for one in requests if one.outcome is None]
         self.close()
+        left = [one for one in requests if one.outcome is None]
         if left:
             _settle(self._client, left, self._error)
 
@@ -145,44 +146,46 @@ class Executor:
 
         Returns False if that isn't possible, or an error has ended the connection.
         """
+        others = [one for one in self._stores if one is not self._store] if len(self._stores) > 1 else ()
         try:
-            with _asking([one.store for one in (*self._unread, *self._unsent)]):
-                if self._unsent and not self._write():
-                    return False
-                while self._stream is not None and self._rows > most_unread:
+            with self._store.translating(others=others):
+                if self._unsent:
+                    self._write()
+                while self._stream is not None and self._unread_rows > most_unread:
                     reply = self._stream.read()
                     request = self._unread.popleft()
-                    self._rows -= request.rows
+                    self._unread_rows -= request.rows
                     if not isinstance(reply, ResponseError):  # a refused call is sent again, alone
                         request.take(reply)
         except RedBeatError as exc:
             logger.debug("beat: Calls are sent one after the other: %r", exc)
             self._error, self._can_stream = exc.__cause__, False
             self.close()
-            return False
         except BaseException:
             self.close()
             raise
-        return True
+        return self._can_stream
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
         if self._stream is None:
             self._stream = Stream.open(self._client, is_spare=self._is_spare)
-        unsent, self._unsent = self._unsent, []
         if self._stream is None:
             self._can_stream = False
-            return False
-        self._stream.write_all([one.call.words(self._client) for one in unsent])
-        self._unread += unsent
-        self._rows += sum([one.rows for one in unsent])
-        return True
+        else:
+            commands = []
+            for request in self._unsent:
+                commands.append(request.call.words(self._client))
+                self._unread.append(request)
+            self._stream.write_all(commands)
+            self._unread_rows += self._unsent_rows
+        self._unsent, self._unsent_rows = [], 0
 
     def close(self) -> None:
         """Give the connection back; what was written is waited for, 2 seconds at most."""
         stream, self._stream = self._stream, None
         self._unsent.clear()
         self._unread.clear()
-        self._rows = 0
+        self._unsent_rows = self._unread_rows = 0
         if stream is not None:
             stream.close()
 
@@ -203,7 +206,8 @@ def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException 
     if isinstance(error, Exception) and is_away(error):
         replies = dict.fromkeys(together, error)
     elif len(together) > 1 or is_hasty(client):
-        with _asking([one.store for one in together]):
+        first, *others = dict.fromkeys([one.store for one in together])
+        with first.translating(others=others):
             found = call_on_nodes(client, [one.call for one in together])
         replies.update(zip(together, found, strict=True))
     has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
@@ -223,20 +227,3 @@ def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException 
         except RedBeatError as exc:
             request.outcome = exc
             is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all
-
-
-@contextmanager
-def _asking(stores: Sequence[Store]) -> Iterator[None]:
-    """Note for each part that Redis is waited for, and then that it has answered."""
-    first, *others = dict.fromkeys(stores)
-    before, now = [store.asks_since for store in others], time.monotonic()
-    for store in others:
-        store.asks_since = now
-    try:
-        with first.translating():  # a signal ends connections amid an answer
-            yield
-    finally:
-        for store, asked_before in zip(others, before, strict=True):
-            store.asks_since = asked_before
-    for store in others:
-        store.on_progress()

@@ -23,7 +23,7 @@ from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreRefused
 from redbeat.keys import Keys
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
-from redbeat.signals import is_wanted, run_sent, run_skipped
+from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
 from redbeat.store.records import (
     NOWHERE,
@@ -156,7 +156,7 @@ def commit_runs(
         target,
         beside=store.keys_beside,
         kept=store.config.history if are_entries else 0,
-        tells=" ".join([one.name for one in _TOLD if is_wanted(one.name)]) if are_entries else "",
+        tells=" ".join([one.name for one in _TOLD if one.receivers]) if are_entries else "",
     )
 
     def read(reply: Sequence[Any]) -> Committed:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -638,20 +638,48 @@ class Store:
 
     @contextmanager
     def translating(
-        self, key: str = "", expected: str = "sorted set", *, besides: Mapping[str, str] = _NO_OTHERS
+        self,
+        key: str = "",
+        expected: str = "sorted set",
+        *,
+        besides: Mapping[str, str] = _NO_OTHERS,
+        others: Collection[Store] = (),
     ) -> Iterator[None]:
         """Turn the client's errors into RedBeat's: Redis is away, ``key`` has another type, a name isn't
         UTF-8.
 
-        ``besides``: other keys that are used, and what each holds: 'set', 'hash' ...
+        Arguments:
+            besides: other keys that are used, and what each holds: 'set', 'hash' ...
+            others: the stores of other parts, with the same client, for which it is waited, too.
         """
-        asked_before, self.asks_since = self.asks_since, time.monotonic()
+        stores = (self, *others)
+        before, now = [], time.monotonic()
+        for store in stores:
+            before.append(store.asks_since)
+            store.asks_since = now
+        try:
+            self.on_round_trip()
+            yield
+            self.on_round_trip()
+            for store in stores:
+                store.on_progress()
+        except Exception as exc:  # noqa: BLE001 - it is raised again
+            self._raise_translated(exc, key, expected, besides)
+        except BaseException:  # a signal's SystemExit, say
+            if "client" in vars(self):  # it was made
+                end_idle_connections(self.client)
+            raise
+        finally:
+            for store, asked_before in zip(stores, before, strict=True):
+                store.asks_since = asked_before
+
+    def _raise_translated(
+        self, error: Exception, key: str, expected: str, besides: Mapping[str, str]
+    ) -> NoReturn:
+        """Raise an error as ``translating`` says."""
         try:
             with naming_the_server(self.config):
-                self.on_round_trip()
-                yield
-                self.on_round_trip()
-                self.on_progress()
+                raise error
         except UnicodeEncodeError as exc:
             name = printable(exc.object)
             raise EntryError(
@@ -667,37 +695,33 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            # the layout isn't looked at for that: it may be what has another type
-            parts = [part.keys for part in self._known_parts]
-            suspects = [(lock, "string") for lock in map(self.config.lock_key_in, parts) if lock]
-            suspects += besides.items()
-            if not key and len(parts) > 1:
-                suspects += [(keys.schedule, expected) for keys in parts]
-            # last, as not everybody has the right to ask for it
-            suspects += [(keys.generation, "string") for keys in parts]
-            if self.config.layout.is_moving:
-                suspects += [(keys.moving, "hash") for keys in parts]
-            if len(parts) == 1:  # else that would take long
-                suspects += [(key or parts[0].schedule, expected)]
-                suspects += [(parts[0].own(name), kind) for name, kind in OWN_KINDS.items()]
-            key = key or parts[0].schedule
-            for one, kind in suspects:
-                if not is_of_kind(self._type_of(one), kind):
-                    key, expected = one, kind
-                    break
+            key, expected = self._find_wrong_type(key, expected, besides)
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
-        except Exception:
-            raise
-        except BaseException:  # a signal's SystemExit, say
-            if "client" in vars(self):  # it was made
-                end_idle_connections(self.client)
-            raise
-        finally:
-            self.asks_since = asked_before
+
+    def _find_wrong_type(self, key: str, expected: str, besides: Mapping[str, str]) -> tuple[str, str]:
+        """Return the key that has another type, as far as that can be found out, and what it should hold."""
+        # the layout isn't looked at for that: it may be what has another type
+        parts = [part.keys for part in self._known_parts]
+        suspects = [(lock, "string") for lock in map(self.config.lock_key_in, parts) if lock]
+        suspects += besides.items()
+        if not key and len(parts) > 1:
+            suspects += [(keys.schedule, expected) for keys in parts]
+        # last, as not everybody has the right to ask for it
+        suspects += [(keys.generation, "string") for keys in parts]
+        if self.config.layout.is_moving:
+            suspects += [(keys.moving, "hash") for keys in parts]
+        key = key or parts[0].schedule
+        if len(parts) == 1:  # else that would take long
+            suspects.append((key, expected))
+            suspects += [(parts[0].own(name), kind) for name, kind in OWN_KINDS.items()]
+        for one, kind in suspects:
+            if not is_of_kind(self._type_of(one), kind):
+                return one, kind
+        return key, expected
 
     @contextmanager
     def asking(self) -> Iterator[None]:
