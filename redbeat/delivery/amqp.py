@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from amqp.basic_message import Message
@@ -391,10 +392,12 @@ class Drafts:
 
     Attributes:
         bindings: always 0, as RabbitMQ itself knows to which queues a message goes.
+        expiries: always empty, as RabbitMQ itself deletes queues.
     """
 
     has_given_up = False
     bindings = 0
+    expiries: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, confirms: Confirms) -> None:
         self._confirms = confirms
@@ -418,9 +421,6 @@ class Drafts:
     def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
         """Return no queues: it doesn't matter to a message which they are."""
         return []
-
-    def expiry_ms(self, _queue: str) -> None:
-        """Return None: RabbitMQ itself deletes queues."""
 
     def publish(self, draft: str, declared: Iterable[Any], timeout: float) -> None:
         """Publish the message of ``draft``.

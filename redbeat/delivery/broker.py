@@ -26,7 +26,6 @@ from redbeat.log.events import BROKER_AWAY, BROKER_BACK
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.containment import let_through
-from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 
 #: what OpenTelemetry calls a broker of kombu's, where that is another name
@@ -63,6 +62,9 @@ class Broker:
 
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
+        is_reported_away: that was logged, and not yet that it is back.
+        timeout_seconds: as it was given.
+        deadline: until when this batch may be sent, monotonic.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
         drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: they aren't for that.
@@ -81,18 +83,18 @@ class Broker:
     ) -> None:
         self._app = app
         self._producer_class = producer_class
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._connect_seconds = connect_seconds or min(timeout_seconds, CONNECT_SECONDS)
         self._sends_once = sends_once
-        self._deadline = 0.0
+        self.deadline = 0.0
         self._connection: Any = None
         self._producer: Any = None
         self._is_blocked = False
-        self._said = Memory[str, bool]()
+        self._has_lost_events = False  # which was logged
         self.outbox: Outbox | None = None
         self.confirms: Confirms | None = None
         self.drafts: Drafts | None = None
-        self.is_away = False
+        self.is_away = self.is_reported_away = False
         self.peer = Peer()
 
     @property
@@ -127,12 +129,12 @@ class Broker:
             self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
             if self.confirms is not None and self._has_plain_producer():
                 self.drafts = Drafts(self.confirms)
-            self._producer.timeout_seconds = lambda: self.seconds_left() or self._timeout_seconds
+            self._producer.timeout_seconds = lambda: self.seconds_left() or self.timeout_seconds
         return self._producer
 
     def begin_batch(self) -> None:
         """Begin a batch: what is remembered for one batch only is forgotten."""
-        self._deadline = time.monotonic() + self._timeout_seconds
+        self.deadline = time.monotonic() + self.timeout_seconds
         if self.outbox is not None:
             self.outbox.tables.clear()
         if self._producer is not None:
@@ -140,17 +142,13 @@ class Broker:
         if self.confirms is not None:
             self.confirms.begin_batch()
 
-    def begin_sending(self) -> None:
-        """Begin to send a batch: its time is counted from now."""
-        self._deadline = time.monotonic() + self._timeout_seconds
-
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: its time is spent."""
-        return max(self._deadline - time.monotonic(), 0)
+        return max(self.deadline - time.monotonic(), 0)
 
     def has_time(self) -> bool:
         """Tell whether to send another run: half of the time is kept to wait for its answer."""
-        return self.seconds_left() > self._timeout_seconds / 2
+        return self.seconds_left() > self.timeout_seconds / 2
 
     def sending(
         self, expiration_seconds: float | None, *, is_deferrable: bool = False
@@ -176,7 +174,7 @@ class Broker:
         Raises what :meth:`Confirms.publish` raises.
         """
         assert self.drafts is not None  # noqa: S101 - there is a producer
-        self.drafts.publish(draft, declared, self.seconds_left() or self._timeout_seconds)
+        self.drafts.publish(draft, declared, self.seconds_left() or self.timeout_seconds)
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.
@@ -210,14 +208,15 @@ class Broker:
             if failure is not None:
                 raise failure
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: the runs themselves are sent
-            if self._said.is_news("events", True):
+            if not self._has_lost_events:
                 logger.warning(
                     "beat: Couldn't send the task-sent events of %d runs, which were sent themselves: %s",
                     len(events),
                     reason_of(exc),
                 )
+                self._has_lost_events = True
         else:
-            self._said.pop("events", None)
+            self._has_lost_events = False
 
     def recover(self, exc: BaseException) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
@@ -258,7 +257,8 @@ class Broker:
     def note_away(self, exc: BaseException) -> None:
         """Note that nothing can be sent because of ``exc``; logged once until runs are sent again."""
         self.is_away = True
-        if self._said.is_news("away", True):
+        if not self.is_reported_away:
+            self.is_reported_away = True
             name = (self._connection or self._app.connection_for_write()).as_uri()
             reason = reason_of(exc)
             logger.error(
@@ -272,7 +272,8 @@ class Broker:
 
     def note_well(self) -> None:
         """Note that runs have been sent again."""
-        if self._said.pop("away", False):
+        if self.is_reported_away:
+            self.is_reported_away = False
             logger.error("beat: The broker is back.", extra=BROKER_BACK.of())
 
     def is_back(self) -> bool:
@@ -355,7 +356,7 @@ class Broker:
 
     def _options(self, connection: Any) -> dict[str, Any]:
         """Return transport options: a broker that doesn't answer is an error, and publishes are confirmed."""
-        transport, seconds = connection.get_transport_cls(), self._timeout_seconds
+        transport, seconds = connection.get_transport_cls(), self.timeout_seconds
         if transport.driver_name == "py-amqp":
             return {
                 "confirm_publish": True,

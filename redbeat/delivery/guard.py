@@ -101,6 +101,7 @@ def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
     if isinstance(app, Proxy):
         app = app._get_current_object()  # noqa: SLF001
     amqp, settings = app.amqp, list(map(app.conf.get, _SETTINGS))
+    is_watched = "sentry_sdk" in sys.modules and find_monitoring() != ""
     objects = [getattr(owner, name, None) for owner, name, _ in _FUNCTIONS]
     objects += [receiver for signal in _SIGNALS for _, receiver in signal.receivers]
     objects += (find_provider(), codec_of(settings[0]))
@@ -114,7 +115,7 @@ def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
     return (
         # by identity, as a wrapper may be equal to the original; the objects are kept, and so their ids
         *(list(map(id, objects)), objects),
-        *(os.getpid(), app.thread_oid, app.current_worker_task, find_monitoring(), *settings),
+        *(os.getpid(), app.thread_oid, app.current_worker_task, is_watched, *settings),
         *(amqp, amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
         list(getattr(kombu_json, "_encoders", {}).items()),
     )

@@ -8,7 +8,7 @@ kombu itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,7 @@ class Outbox:
         has_given_up: this channel writes in a way that can't be collected, so all its messages are sent at
             once.
         bindings: how many queues this channel has bound to exchanges.
+        expiries: after how many milliseconds without messages a queue is deleted; others stay.
         tables: which queues are bound to an exchange, as looked up in this batch.
     """
 
@@ -65,6 +66,7 @@ class Outbox:
         self._event_recorder = _EventRecorder(self._full_key)
         self._pushes: list[Push] | None = None
         self.events: list[Push] = []
+        self.expiries: Mapping[str, int] = getattr(channel, "_expires", {})
         self.tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel._put_fanout = self._put_fanout  # noqa: SLF001
@@ -122,11 +124,6 @@ class Outbox:
         """
         with self.collecting():
             return list(self._lookup(exchange, routing_key))
-
-    def expiry_ms(self, queue: str) -> int | None:
-        """Return after how many milliseconds without messages ``queue`` is deleted; None: it stays."""
-        expiries: dict[str, int] = getattr(self._channel, "_expires", {})
-        return expiries.get(queue)
 
     def send(self, batches: list[tuple[Push, ...]]) -> list[Exception | None]:
         """Send the writes of all ``batches`` in one round trip; return the error of each, None for one that

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta, timezone
+from itertools import repeat
 from typing import Any
 
 from celery.backends.base import Backend
@@ -462,12 +463,12 @@ class Templates:
         queues = outbox.find_queues(kind.exchange, kind.routing_key) if kind.exchange else [kind.routing_key]
         backend = app.backend if kind.calls_backend else None
         return (
-            *(task, *[getattr(task, name, None) for name in _TASK_ATTRIBUTES]),
+            *(task, *map(getattr, repeat(task), _TASK_ATTRIBUTES, repeat(None))),
             guard.find_task_obstacle(task),
             route,
             *(getattr(queue, "name", None), getattr(queue, "routing_key", None)),
-            *[getattr(exchange, name, None) for name in ("name", "type", "delivery_mode")],
-            [(name, outbox.expiry_ms(name)) for name in queues],
+            *map(getattr, repeat(exchange), ("name", "type", "delivery_mode"), repeat(None)),
+            *(queues, list(map(outbox.expiries.get, queues))),
             guard.codec_of(kind.serializer),
             *(backend, vars(backend).get("on_task_call") if backend is not None else None),
         )

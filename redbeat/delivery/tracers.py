@@ -37,7 +37,7 @@ def find_integration() -> Any:
 
 def find_monitoring() -> str:
     """Return a reason if Sentry's own code monitors entries, so that it must see each message."""
-    integration = find_integration() if "sentry_sdk" in sys.modules else None
+    integration = find_integration()
     if integration is None or EVERY_NAME in (integration.exclude_beat_tasks or ()):
         return ""
     return "sentry_sdk monitors entries"

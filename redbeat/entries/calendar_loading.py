@@ -135,10 +135,14 @@ class KeptCalendars:
         Calendars of entries with very long definitions aren't among them: finding a name there takes as long
         as decoding the entry. Such an entry reads its calendar itself when it is planned.
         """
-        looked_up = [row for row in rows if len(row.definition or "") <= MAX_LOOKED_UP]
-        wanted = sorted({name for row in looked_up for name in names_in(row)})
-        if not wanted:
+        named: set[str] = set()
+        for row in rows:
+            policy, definition = row.policy or "", row.definition or ""
+            if ('"exclude"' in policy or '"exclude"' in definition) and len(definition) <= MAX_LOOKED_UP:
+                named |= names_in(row)
+        if not named:
             return {}
+        wanted = sorted(named)
         now = self._clock()
         asked = [name for name in wanted if name not in self._kept or self._kept[name].fresh_until <= now]
         known = [self._kept[name].digest if name in self._kept else "none" for name in asked]

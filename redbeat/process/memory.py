@@ -1,4 +1,4 @@
-"""What a process remembers, within limits: what it has logged, met or computed; and its garbage.
+"""What a process remembers, within limits: what it has logged, met or computed.
 
 Invariant: when there is too much to remember, all of it is forgotten. So its users must be able to log, meet
 or compute anything again.
@@ -6,9 +6,6 @@ or compute anything again.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -47,15 +44,3 @@ class Memory(dict[Key, Value]):
             return False
         self[key] = value
         return True
-
-
-@contextmanager
-def garbage_kept() -> Iterator[None]:
-    """Pause the search for cyclic garbage in the block, which makes thousands of objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

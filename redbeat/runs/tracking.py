@@ -24,7 +24,8 @@ from redbeat.runs.keeper import Keeper
 from redbeat.runs.outcomes import error_of_unknown
 from redbeat.store.runs import End
 
-_MARK = "redbeat_tracks_runs"
+#: the attribute of an app whose workers track runs
+MARK = "redbeat_tracks_runs"
 
 
 def track_runs(app: Any) -> None:
@@ -37,7 +38,7 @@ def track_runs(app: Any) -> None:
         app = app._get_current_object()  # noqa: SLF001
     if is_tracked(app):
         return
-    setattr(app, _MARK, True)
+    setattr(app, MARK, True)
     app.steps["worker"] |= {TrackRuns, DeliverOutcomes}
     app.steps["consumer"] |= {KeepRuns}
     worker_process_init.connect(
@@ -47,7 +48,7 @@ def track_runs(app: Any) -> None:
 
 def is_tracked(app: Any) -> bool:
     """Tell whether the workers of ``app`` track runs, as far as this process knows."""
-    return bool(getattr(app, _MARK, False))
+    return bool(getattr(app, MARK, False))
 
 
 def _prepare_child(app: Any, **_: Any) -> None:

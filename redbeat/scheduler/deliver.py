@@ -134,7 +134,8 @@ class Deliverer:
             return
         context = self._context
         usual, suspects = self._sort_out(batch)
-        context.broker.begin_sending()
+        # the time of connecting, and of batches before, does not count
+        context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
         for chunk in _chunks(usual, sink.chunk_size):
             if self._cannot_send(batch):
                 batch.leave(chunk)

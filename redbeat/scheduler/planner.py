@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from celery.schedules import crontab, schedule, solar
 
+from redbeat.config.config import ensure_conf
 from redbeat.decoder import RedBeatJSONEncoder, encode_meta
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
@@ -46,7 +47,7 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.limits import Tracking, dropped_run, read_tracks
-from redbeat.runs.tracking import is_tracked
+from redbeat.runs.tracking import MARK as TRACKED
 from redbeat.scheduler.decisions import (
     Decision,
     Remove,
@@ -63,7 +64,8 @@ from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
 from redbeat.store.store import read_due_entry
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.sentry.monitors import headers_of_check_in, monitors_of
+from redbeat.telemetry.sentry.monitors import MARK as MONITORED
+from redbeat.telemetry.sentry.monitors import headers_of_check_in
 
 #: seconds until a disabled entry is looked at again, at its first due time after them: it may be
 #: enabled by hand, without a new score
@@ -181,6 +183,7 @@ class Planner:
         report_slow: Callable[[DueEntry, float], None] = lambda _row, _seconds: None,
     ) -> None:
         self._app = app
+        ensure_conf(app)
         self._entry_class = entry_class
         self._allowance = allowance or Allowance(0)
         self._book = book
@@ -195,12 +198,11 @@ class Planner:
     def begin(self) -> None:
         """Begin a tick: forget everything if a setting has changed that plans depend on."""
         app = self._app
+        config = app.redbeat_conf
         settings = (
-            app.timezone,
-            defaults_for(app, crontab()),
-            defaults_for(app, None),
-            is_tracked(app),
-            monitors_of(app),
+            *(app.timezone, app.conf.beat_cron_starting_deadline),
+            *(config.misfire, config.misfire_limit, config.misfire_grace_time),
+            *(getattr(app, TRACKED, None), getattr(app, MONITORED, None)),
         )
         if settings != self._settings:
             self._settings, self._tracks = settings, read_tracks(app)

@@ -276,7 +276,8 @@ class Shard:
             return
         next_scores = batch.next_scores() if batch.recorded else {}
         if batch.recorded:
-            context.broker.note_well()
+            if context.broker.is_reported_away:
+                context.broker.note_well()
             self.look_ahead.note_next(next_scores)
         if batch.is_in_doubt:
             self.next_at = now + self.leadership.timing.look_seconds

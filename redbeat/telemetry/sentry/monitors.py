@@ -46,7 +46,8 @@ MAX_MARGIN = MAX_RUNTIME = 40_320
 _USUAL_MARGIN = 1
 
 
-_MARK = "redbeat_monitors"
+#: the attribute of an app that has its ``Monitors``
+MARK = "redbeat_monitors"
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,13 @@ class Monitors:
 
 def monitors_of(app: Any) -> Monitors | None:
     """Return the monitors of the entries of ``app``; None: nobody asks for any now."""
-    monitors: Monitors | None = vars(app).get(_MARK)
+    monitors: Monitors | None = vars(app).get(MARK)
     return monitors
 
 
 def set_monitors(app: Any, monitors: Monitors | None) -> None:
     """Let the entries of ``app`` have these monitors from now on."""
-    vars(app)[_MARK] = monitors
+    vars(app)[MARK] = monitors
 
 
 def headers_of_check_in(app: Any, name: str, schedule_: Any, policy: Policy) -> dict[str, Any]:
