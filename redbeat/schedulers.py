@@ -24,7 +24,7 @@ from redbeat.config.config import ensure_conf as ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
-from redbeat.connection.retry import is_full, is_period_left, is_refusal
+from redbeat.connection.retry import is_full, is_period_left
 from redbeat.delivery.amqp import deferrable
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.guard import remember_scheduler
@@ -49,11 +49,10 @@ from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, printable, shorten
 from redbeat.process.containment import let_through
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
-from redbeat.scheduler.context import ServerClock, make_context
+from redbeat.scheduler.context import make_context
 from redbeat.scheduler.deliver import Deliverer
 from redbeat.scheduler.feed import Feed
 from redbeat.scheduler.log_format import choose_format, set_up_early
@@ -74,13 +73,13 @@ from redbeat.scheduler.shard import Shard, State
 from redbeat.scheduler.shards import MOVING_SECONDS, Shards
 from redbeat.scheduler.startup import (
     banner,
+    bring_back_downgraded,
     check_eviction,
     pin_settings,
     read_statics,
     store_entries,
     store_statics,
 )
-from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import Entries
 from redbeat.store.layouts import Layouts
 from redbeat.store.missing_rights import naming_missing_rights
@@ -93,9 +92,7 @@ from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
 from redbeat.telemetry.endpoint.health import find_blockage
 from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
-from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.metrics.gathering import Gathering
-from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.own_figures import OwnFigures
 from redbeat.telemetry.pings.entry_pings import EntryPings
 from redbeat.telemetry.pings.pings import Pings
@@ -104,7 +101,6 @@ from redbeat.telemetry.sentry import (
 )
 from redbeat.telemetry.sentry.check_ins import CheckIns
 from redbeat.telemetry.telemetry import Part, Telemetry
-from redbeat.telemetry.tracing.tracing import Tracing
 
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
@@ -167,29 +163,20 @@ class RedBeatScheduler(Scheduler):
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        clock = ServerClock()
-        self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
-        self._figures = BeatFigures()
-        self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
-        self._context = make_context(
-            self,
-            self.store,
-            self._broker,
-            self._reports,
-            self._tracing,
-            self._book,
-            self._figures,
-            clock,
-            quarantine_seconds=self.max_interval,
-        )
+        self._context = make_context(self, self.store, self._broker, self._reports, self.max_interval)
+        self._figures = self._context.figures
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
         self._sweeper = Sweeper(self.store)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         self._shares.show_obstacle(lambda: find_blockage(self._condition.read()))
-        is_shown = self.config.http is not None
-        self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
+        self._gathering = Gathering(
+            app,
+            lambda: self._shares.leaderships,
+            self._context.book,
+            is_shown=self.config.http is not None,
+        )
         self._telemetry = Telemetry(self._parts())
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
@@ -673,7 +660,7 @@ class RedBeatScheduler(Scheduler):
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
         own = OwnFigures(self._shares, self._figures, self._shards.count_prepared)
-        parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
+        parts: list[Part] = [self._context.tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
             metrics = metrics_of(lambda: gathering.views, own)
@@ -750,7 +737,7 @@ class RedBeatScheduler(Scheduler):
         """Store what the code has in ``shards``, after what was taken out of them is back."""
         for shard in shards:
             try:
-                self._bring_back(shard)
+                bring_back_downgraded(shard, self._reports)
             except RedBeatError as exc:
                 self._shards.fail(shard, exc)
         try:
@@ -763,42 +750,6 @@ class RedBeatScheduler(Scheduler):
             self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
             for shard in shards:
                 shard.has_statics = True
-
-    def _bring_back(self, shard: Shard) -> None:
-        """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
-        keys = shard.store.keys
-        try:
-            found = bring_back(shard.store, shard.leadership.fence)
-        except StoreRefused as exc:
-            if exc.is_login or is_refusal(exc.__cause__) or isinstance(exc, LayoutChanged):
-                raise
-            self._leave_away(exc)
-            return
-        except StoreCorrupt as exc:
-            if exc.key == shard.leadership.lock_key:
-                raise
-            self._leave_away(exc)
-            return
-        if found.scoreless:
-            names = ", ".join(map(keys.name, found.scoreless[:10]))
-            logger.warning(
-                "beat: %d entries that were taken out for celery-redbeat 2.x are due now, as %s has no score "
-                "for them: %s.",
-                len(found.scoreless),
-                keys.downgraded,
-                shorten(printable(names)),
-            )
-        if found.returned or found.gone:
-            logger.info(
-                "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
-                counted(found.returned, "entry", "entries"),
-                found.gone,
-            )
-
-    def _leave_away(self, exc: RedBeatError) -> None:
-        self._reports.report_left_out(
-            f"What was taken out for celery-redbeat 2.x can't be brought back, the rest goes on: {exc}"
-        )
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""

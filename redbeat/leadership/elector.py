@@ -18,10 +18,9 @@ from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.leadership.heartbeat import Heartbeat, Renewal
+from redbeat.leadership.heartbeat import Heartbeat, Pulse, Renewal, Role
 from redbeat.leadership.lock import LeaderLock, fence_of
-from redbeat.leadership.presence import NOTE_SECONDS, Presence
-from redbeat.leadership.pulse import Pulse, Role
+from redbeat.leadership.peers import NOTE_SECONDS, Presence
 from redbeat.log.events import (
     LEADER_ACQUIRED,
     LEADER_NOT_RELEASED,
@@ -58,6 +57,7 @@ class Leadership:
         beat: the id of this beat, which the lock's tokens say; '': they say a new one each.
 
     Attributes:
+        store: the schedule, or the one part of it that this is about.
         is_leader: this beat may send.
         fence: the lock and the token that every write of the scheduler is checked against.
         is_retaken: the lock was gone, perhaps with all data, and was taken back; the caller resets it.
@@ -81,7 +81,7 @@ class Leadership:
         self.candidacy: LeaderLock | None = None
         self.lock_key = lock_key
         self.timing = timing
-        self._store = store
+        self.store = store
         self._beat = beat
         self._heartbeat = heartbeat or Heartbeat(store.config.app, timing)
         self._renewal: Renewal | None = None
@@ -96,20 +96,15 @@ class Leadership:
         self._follow_lock()
 
     @property
-    def store(self) -> Store:
-        """The schedule, or the one part of it that this is about."""
-        return self._store
-
-    @property
     def keys(self) -> Keys:
         """The names in that part."""
-        return self._store.keys
+        return self.store.keys
 
     def move_to(self, store: Store) -> None:
         """Go on with this store of the same part, as the layout of the schedule has changed."""
-        if store is self._store:
+        if store is self.store:
             return
-        self._store, self._presence = store, Presence(store)
+        self.store, self._presence = store, Presence(store)
         store.on_progress = self._note_answer
         for lock in (self.lock, self.candidacy):
             if isinstance(lock, LeaderLock):
@@ -181,7 +176,7 @@ class Leadership:
             logger.warning(
                 "beat: Took the lock over from %s, which has not renewed it for %s s.",
                 holder_in_words(candidacy.replaced),
-                self._store.config.takeover_after,
+                self.store.config.takeover_after,
                 extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=candidacy.replaced),
             )
         logger.info("beat: Acquired lock", extra=LEADER_ACQUIRED.of(lock=self.lock_key))
@@ -211,14 +206,14 @@ class Leadership:
         if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
             return self.lock  # released, and perhaps taken back by a late write, with this token
         timing = self.timing
-        lock = LeaderLock(self._store, lock_key, timing.lock_seconds, timing.takeover_seconds, self._beat)
+        lock = LeaderLock(self.store, lock_key, timing.lock_seconds, timing.takeover_seconds, self._beat)
         lock.on_look = self._look_for_data
         return lock
 
     def _look_for_data(self, rest_ms: int) -> None:
         if self.wants_tick(rest_ms):
             try:
-                tick: Any = LockKey(self._store, self.keys.tick).token()
+                tick: Any = LockKey(self.store, self.keys.tick).token()
             except RedBeatError as exc:
                 tick = exc
             self.note_tick(rest_ms, tick)
@@ -255,7 +250,7 @@ class Leadership:
         """Return what the heartbeat is to renew from now on; None: nothing, or it does so already."""
         if not isinstance(self.lock, LeaderLock) or self._renewal is not None:
             return None
-        self._renewal = Renewal(self.lock.fence, Part(self._store.keys))
+        self._renewal = Renewal(self.lock.fence, Part(self.store.keys))
         return self._renewal
 
     def end_renewal(self) -> Renewal | None:
@@ -269,7 +264,7 @@ class Leadership:
         Where the client tries again, it has said so itself.
         """
         now = self._heartbeat.progressed_at = time.monotonic()
-        asks_since, before = self._store.asks_since, self._retries
+        asks_since, before = self.store.asks_since, self._retries
         self._retries = COUNTS.retries
         seconds = 0.0 if asks_since is None else now - asks_since
         if seconds > SLOW_SECONDS and self._retries == before:
@@ -281,7 +276,7 @@ class Leadership:
 
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread."""
-        lock, renewal, asks_since = self.lock, self._renewal, self._store.asks_since
+        lock, renewal, asks_since = self.lock, self._renewal, self.store.asks_since
         progressed_at = self._heartbeat.progressed_at
         if renewal is not None:
             # the heartbeat is an excuse only where it waits for Redis, too
@@ -301,7 +296,7 @@ class Leadership:
     def check(self) -> LockLost | None:
         """Find out what has become of the lock since the last call; return the error if it is lost."""
         self._heartbeat.progressed_at = time.monotonic()
-        lock, renewal, store = self._lock, self._renewal, self._store
+        lock, renewal, store = self._lock, self._renewal, self.store
         if lock is not None and not isinstance(lock, LeaderLock):
             self._follow_lock()
             if not self.fence.token:
@@ -331,7 +326,7 @@ class Leadership:
             return
         if self._renewal.seconds_unconfirmed() > self.timing.fresh_seconds:
             asked_at = time.monotonic()
-            self._store.renew_lock(self.fence, obstacle=self._heartbeat.find_obstacle())
+            self.store.renew_lock(self.fence, obstacle=self._heartbeat.find_obstacle())
             self._renewal.note_confirmed(asked_at)
 
     def seconds_to_look(self) -> float:
@@ -355,7 +350,7 @@ class Leadership:
         logger.info("beat: Releasing lock", extra=LEADER_RELEASED.of(lock=self.lock_key))
         try:
             if isinstance(lock, LeaderLock):
-                lock.give_up(self._store.keys.released)
+                lock.give_up(self.store.keys.released)
             else:
                 lock.release()
         except (RedBeatError, ClientError) as exc:

@@ -12,6 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from redbeat.config.timing import Timing
@@ -31,6 +33,31 @@ STOP_SECONDS = 2.0
 
 #: if the thread wakes later than this, the whole process was paused, and so was the scheduler
 LATE_SECONDS = 1.0
+
+
+class Role(Enum):
+    """What a beat is among the others."""
+
+    LEADER = "leader"
+    STANDBY = "standby"
+    #: there is no lock, and all beats send
+    SHARING = "sharing"
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """The signs of life of one beat. Times are monotonic.
+
+    Attributes:
+        role: its part.
+        progressed_at: when the scheduler last did something. While it waits for Redis, that is now.
+        answered_at: when Redis last answered what the role needs: the leader, that it holds the lock; a
+            standby, how long the lock lives; None: it hasn't been asked yet.
+    """
+
+    role: Role
+    progressed_at: float
+    answered_at: float | None
 
 
 class Renewal:

@@ -1,12 +1,14 @@
-"""The other beats that share a schedule, as one of them knows them.
+"""The beats of a schedule, as one of them announces itself and knows the others.
 
-Owns this beat's id, and what was last told of who is there. A beat that leads any part says so by its
-heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
-depends on it for safety. While it can't be told, those count that were there last.
+``Peers`` are the beats that share a schedule in shards. A beat that leads any shard says that it is there by
+its heartbeat, in the step that renews its locks; another one does when it looks at them. While that fails,
+those count that were there last. ``Presence`` shows a standby of an unsharded schedule to ``celery redbeat
+status``. Invariant: nothing depends on either for safety.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -16,12 +18,16 @@ from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreUnavailable
 from redbeat.process.background import surviving
 from redbeat.store.beats import Beats
-from redbeat.store.lock_tokens import new_beat
+from redbeat.store.lock_tokens import new_beat, new_token
 from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
+from redbeat.store.vitals import STANDBY_SECONDS, note_standby, remove_standby
 
 #: Redis is waited for no longer when a beat says that it ends
 LEAVE_SECONDS = 1.0
+
+#: how often a standby says that it is there; and how often it tries where its user of Redis may not
+NOTE_SECONDS, RETRY_SECONDS = 5.0, 60.0
 
 
 class Peers:
@@ -96,3 +102,31 @@ class Peers:
             with surviving("Leaving the list of beats"):  # it is forgotten by itself
                 call_briefly(lambda: self._beats.remove(self.beat, wake), LEAVE_SECONDS)
         self.live = frozenset((self.beat,))
+
+
+class Presence:
+    """One beat among the standbys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._who = ""
+        self._noted_at = self._note_at = -math.inf
+
+    def note(self) -> None:
+        """Say that this beat stands by, if it hasn't for long; called after each look at the lock."""
+        now = time.monotonic()
+        if now < self._note_at:
+            return
+        self._note_at = now + NOTE_SECONDS
+        self._who = self._who or new_token()
+        before, self._noted_at = self._noted_at, now  # where a signal comes amid it, it may have been noted
+        with surviving("Standing by visibly"):
+            if not note_standby(self._store, self._who):
+                self._noted_at, self._note_at = before, now + RETRY_SECONDS
+
+    def leave(self) -> None:
+        """Say that this beat doesn't stand by any more, if it has said so; Redis isn't waited for long."""
+        who, self._who, self._note_at = self._who, "", -math.inf
+        if who and time.monotonic() - self._noted_at < STANDBY_SECONDS:
+            with surviving("Leaving the list of standbys"):  # it is forgotten by itself
+                remove_standby(self._store, who)

@@ -32,10 +32,9 @@ from redbeat.connection.retry import ClientError, is_full
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.division import Division
 from redbeat.leadership.elector import MIN_LOOK_SECONDS, Leadership
-from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.leadership.heartbeat import Heartbeat, Pulse, Role
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.peers import Peers
-from redbeat.leadership.pulse import Pulse, Role
 from redbeat.log.events import (
     LEADER_ACQUIRED,
     LEADER_HANDED_OVER,
@@ -82,6 +81,8 @@ class Shares:
         timing: how long each lock lives, and what follows from that.
 
     Attributes:
+        peers: the beats that share the parts, this one included.
+        timing: the same, as it was set last.
         leaderships: those of all parts, in their order. Each has ``keys``, the names in its part.
         lock_key: that of an unsharded schedule; None: there is no lock, and every beat leads.
         is_divided: there are several parts.
@@ -93,7 +94,7 @@ class Shares:
         self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a part
         self._store.on_progress = self.note_progress
         self.lock_key = lock_key
-        self._timing = timing
+        self.timing = timing
         self._leaderships: dict[str, Leadership] = {}
         self.leaderships: tuple[Leadership, ...] = ()
         self.is_divided = self.is_shared = False
@@ -101,8 +102,8 @@ class Shares:
         self._is_kept_alive = False
         self._untold: set[str] = set()  # parts that were led from the beginning, as there is no lock
         self._heartbeat = Heartbeat(store.config.app, timing)
-        self._peers = Peers(store.config.app, timing)
-        self._division = Division(self._peers.beat, timing)
+        self.peers = Peers(store.config.app, timing)
+        self._division = Division(self.peers.beat, timing)
         self._locks = Locks(self._store, timing.renewal_seconds / 2)
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
@@ -150,12 +151,12 @@ class Shares:
         self._division.set_parts(wanted)
         self._look_at = -math.inf
         if was_divided and not self.is_divided:
-            self._peers.leave()
-        self._heartbeat.peers = self._peers if self.is_divided else None
+            self.peers.leave()
+        self._heartbeat.peers = self.peers if self.is_divided else None
 
     def _new_leadership(self, store: Store) -> Leadership:
         lock_key = self._lock_key_of(store)
-        return Leadership(store, lock_key, self._timing, self._heartbeat, self._peers.beat)
+        return Leadership(store, lock_key, self.timing, self._heartbeat, self.peers.beat)
 
     def _lock_key_of(self, store: Store) -> str | None:
         base = self._store.config.base_keys
@@ -168,19 +169,9 @@ class Shares:
         return self._leaderships[prefix]
 
     @property
-    def beat(self) -> str:
-        """This beat's id for its life: its host, its process, and what no other beat there has."""
-        return self._peers.beat
-
-    @property
-    def live(self) -> frozenset[str]:
-        """The ids of the beats that share the parts, this one's included, as far as it knows."""
-        return self._peers.live
-
-    @property
     def has_new_layout(self) -> bool:
         """Whether Redis has had another layout, at the last look, than is worked with."""
-        return self.is_divided and self._peers.generation > self._store.config.layout.generation
+        return self.is_divided and self.peers.generation > self._store.config.layout.generation
 
     # -- what this beat leads
 
@@ -191,15 +182,10 @@ class Shares:
         for leadership in self.leaderships:
             leadership.set_lock_key(self._lock_key_of(leadership.store))
 
-    @property
-    def timing(self) -> Timing:
-        """How long each lock lives, and what follows from that."""
-        return self._timing
-
     def set_lock_seconds(self, seconds: float) -> None:
         """Set how long each lock lives, from its next renewal on."""
-        self._timing = replace(self._timing, lock_seconds=seconds)
-        self._peers.timing = self._division.timing = self._timing
+        self.timing = replace(self.timing, lock_seconds=seconds)
+        self.peers.timing = self._division.timing = self.timing
         for leadership in self.leaderships:
             leadership.set_lock_seconds(seconds)
 
@@ -294,8 +280,8 @@ class Shares:
 
     def _look_at_all(self) -> list[Leadership]:
         now = self._looked_at = time.monotonic()
-        self._look_at = now + self._timing.look_seconds
-        self._division.forget_refusals(self._peers.live, now)
+        self._look_at = now + self.timing.look_seconds
+        self._division.forget_refusals(self.peers.live, now)
         others = [leadership for leadership in self.leaderships if not leadership.is_leader]
         away = self._away_of(others)
         waiting = [leadership for leadership in others if leadership.keys.prefix not in away]
@@ -304,7 +290,7 @@ class Shares:
         locks = [leadership.stand_by() for leadership in waiting]
         # who renews locks says along with that that it is there: else it could seem well when they end
         is_silent = self._heartbeat.is_running
-        calls = [] if _BEATS in away else [self._peers.call(is_silent=is_silent)]
+        calls = [] if _BEATS in away else [self.peers.call(is_silent=is_silent)]
         try:
             found, replies = self._locks.look([lock.lock_key for lock in locks], *calls)
         except BaseException:
@@ -314,7 +300,7 @@ class Shares:
         self._answered_at, answered_at = now, time.monotonic()
         took_seconds = answered_at - now
         for reply in replies:
-            if not self._peers.note(reply):
+            if not self.peers.note(reply):
                 self._note_away(_BEATS, took_seconds)
         self._follow_layout()
         self._look_for_data(waiting, found)
@@ -339,7 +325,7 @@ class Shares:
         if errors and len(errors) == len(found) == len(others) and not self.is_leader:
             raise errors[0]
         lefts = [lock.seconds_to_takeover() for lock in locks]
-        soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
+        soonest = min((left for left in lefts if left), default=self.timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
 
@@ -391,7 +377,7 @@ class Shares:
 
     def _may_take_free(self, leadership: Leadership, lock: LeaderLock) -> bool:
         free_seconds = time.monotonic() - (lock.free_since or time.monotonic())
-        return self._division.may_take_free(leadership.keys.prefix, self._peers.live, free_seconds)
+        return self._division.may_take_free(leadership.keys.prefix, self.peers.live, free_seconds)
 
     def _takes_of_silent(self, silent: Sequence[tuple[Leadership, int]]) -> list[tuple[Leadership, Take]]:
         """Return how to take over those of the silent locks that are this beat's to take over."""
@@ -406,7 +392,7 @@ class Shares:
             for (leadership, rest_ms), lock, holder in zip(silent, locks, holders, strict=True)
             if holder
             and self._division.may_take_silent(
-                leadership.keys.prefix, self._peers.live, beats, lock.seconds_late()
+                leadership.keys.prefix, self.peers.live, beats, lock.seconds_late()
             )
         ]
 
@@ -441,11 +427,11 @@ class Shares:
         return [leadership for leadership, _ in taken]
 
     def _lead(self, taken: Sequence[tuple[Leadership, Take]]) -> None:
-        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[tuple[Leadership, str]]]()
+        now, live, replaced = time.monotonic(), self.peers.live, dict[str, list[tuple[Leadership, str]]]()
         for leadership, take in taken:
             prefix = leadership.keys.prefix
             before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
-            if before is not None and self._peers.is_fresh(before):  # it says that it is there, and can't
+            if before is not None and self.peers.is_fresh(before):  # it says that it is there, and can't
                 self._division.refuse(prefix, before, now)
             if take.silent:
                 # each token is another one, whoever has made it
@@ -482,14 +468,14 @@ class Shares:
     @property
     def leaving(self) -> tuple[Leadership, ...]:
         """Those of the parts that ``hand_over`` would release now; costs nothing."""
-        live, now = self._peers.live, time.monotonic()
+        live, now = self.peers.live, time.monotonic()
         if not self.is_shared or len(live) < 2:
             return ()
         return tuple(one for one in self.leading if self._is_leaving(one, live, now))
 
     def _is_leaving(self, leadership: Leadership, live: frozenset[str], now: float) -> bool:
         heir = self._division.heir_of(leadership.keys.prefix, live, now)
-        return heir is not None and self._peers.is_fresh(heir) and isinstance(leadership.lock, LeaderLock)
+        return heir is not None and self.peers.is_fresh(heir) and isinstance(leadership.lock, LeaderLock)
 
     def hand_over(self) -> None:
         """Release the locks of the parts that another beat is to lead, and wake that one.
@@ -533,7 +519,7 @@ class Shares:
     @property
     def _awaited(self) -> set[str]:
         """The parts that this beat is to lead, and doesn't."""
-        own = self._division.own(self._peers.live) if self.is_shared else set()
+        own = self._division.own(self.peers.live) if self.is_shared else set()
         return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
 
     def note_wake(self) -> None:
@@ -598,22 +584,22 @@ class Shares:
         if not self._is_kept_alive:
             return
         begun = [renewal for one in leaderships if (renewal := one.begin_renewal()) is not None]
-        self._heartbeat.timing = self._timing
+        self._heartbeat.timing = self.timing
         self._heartbeat.add(*begun)
 
     def resign(self) -> None:
         """Release all locks, and tell the other beats that this one ends; Redis isn't waited for long."""
         self._release(self.leaderships)
         if self.is_shared:
-            self._peers.leave(self._channels_of_others())
+            self.peers.leave(self._channels_of_others())
         self._locks.close()
 
     def _channels_of_others(self) -> set[str]:
         """Return on which channel each of the other beats listens: of a part that it leads."""
-        live, channels = self._peers.live, dict[str, str]()
+        live, channels = self.peers.live, dict[str, str]()
         for prefix, leadership in self._leaderships.items():
             channels.setdefault(self._division.leader_of(prefix, live), leadership.keys.wake)
-        channels.pop(self.beat, None)
+        channels.pop(self.peers.beat, None)
         return set(channels.values())
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:

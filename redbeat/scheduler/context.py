@@ -21,7 +21,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.suspects import Suspects
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
-from redbeat.telemetry.metrics.labels import LabelBook
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.tracing.tracing import Tracing
 
 
@@ -89,15 +89,7 @@ class Context:
 
 
 def make_context(
-    hooks: Any,
-    store: Store,
-    broker: Broker,
-    reports: Reports,
-    tracing: Tracing,
-    book: LabelBook,
-    figures: BeatFigures,
-    clock: ServerClock,
-    quarantine_seconds: float,
+    hooks: Any, store: Store, broker: Broker, reports: Reports, quarantine_seconds: float
 ) -> Context:
     """Return what the beat of this scheduler sends with.
 
@@ -106,7 +98,9 @@ def make_context(
         quarantine_seconds: after how long an invalid entry is tried again.
     """
     max_bytes = store.config.message_cache_bytes
-    allowance, suspects = Allowance(max_bytes), Suspects()
+    allowance, suspects, clock, figures = Allowance(max_bytes), Suspects(), ServerClock(), BeatFigures()
+    tracing = Tracing(lambda: clock.now, lambda: broker.peer)
+    book = LabelBook(queue_finder(hooks.app), store.config.metrics_entries)
     planner = Planner(
         hooks.app, lambda: hooks.Entry, allowance, book, reports.report_typos, reports.report_slow
     )

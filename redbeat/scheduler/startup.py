@@ -36,14 +36,19 @@ from redbeat.errors import (
     ConfigurationError,
     DeclarationError,
     RedBeatKeyExpiryError,
+    StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
-from redbeat.log.text import shorten
+from redbeat.log.text import counted, printable, shorten
 from redbeat.process.background import surviving
 from redbeat.process.containment import let_through
+from redbeat.scheduler.reports import Reports
+from redbeat.scheduler.shard import Shard
+from redbeat.scheduler.supervision import is_about_all
+from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import Entries
 from redbeat.store.owners import Owners
 from redbeat.store.parts import in_chunks
@@ -373,3 +378,37 @@ def _report_stray(declaration: Declaration, reason: str) -> None:
         reason,
         extra=ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason),
     )
+
+
+def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
+    """Put back the entries that ``celery redbeat downgrade`` has taken out of a shard.
+
+    Raises:
+        StoreCorrupt, StoreRefused: the shard cannot be used at all; any other refusal is reported.
+    """
+    keys = shard.store.keys
+    try:
+        found = bring_back(shard.store, shard.leadership.fence)
+    except (StoreCorrupt, StoreRefused) as exc:
+        is_lock = isinstance(exc, StoreCorrupt) and exc.key == shard.leadership.lock_key
+        if is_lock or (isinstance(exc, StoreRefused) and is_about_all(exc)):
+            raise
+        reports.report_left_out(
+            f"What was taken out for celery-redbeat 2.x can't be brought back, the rest goes on: {exc}"
+        )
+        return
+    if found.scoreless:
+        names = ", ".join(map(keys.name, found.scoreless[:10]))
+        logger.warning(
+            "beat: %d entries that were taken out for celery-redbeat 2.x are due now, as %s has no score "
+            "for them: %s.",
+            len(found.scoreless),
+            keys.downgraded,
+            shorten(printable(names)),
+        )
+    if found.returned or found.gone:
+        logger.info(
+            "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
+            counted(found.returned, "entry", "entries"),
+            found.gone,
+        )

@@ -118,7 +118,7 @@ class Supervision:
         try:
             return Runs(self._store).settle(fence, settlements)
         except (StoreRefused, StoreCorrupt) as exc:
-            if isinstance(exc, StoreRefused) and _is_about_all(exc):
+            if isinstance(exc, StoreRefused) and is_about_all(exc):
                 raise
         results: list[str] = []
         for one in settlements:
@@ -154,7 +154,7 @@ class Supervision:
         try:
             yield
         except StoreRefused as exc:
-            if _is_about_all(exc):
+            if is_about_all(exc):
                 raise
             self._tell(what, exc)
         except StoreCorrupt as exc:
@@ -170,6 +170,6 @@ class Supervision:
             logger.error("beat: %s", sentence)
 
 
-def _is_about_all(exc: StoreRefused) -> bool:
+def is_about_all(exc: StoreRefused) -> bool:
     """Tell whether the server refuses everything now: no run is at fault."""
     return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redbeat.leadership.pulse import Role
+from redbeat.leadership.heartbeat import Role
 from redbeat.leadership.status import BROKER_AWAY
 
 _UNANSWERED = {

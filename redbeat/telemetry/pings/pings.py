@@ -15,7 +15,7 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.errors import RedBeatError
-from redbeat.leadership.pulse import Role
+from redbeat.leadership.heartbeat import Role
 from redbeat.leadership.status import Status, ask_status, judge
 from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger

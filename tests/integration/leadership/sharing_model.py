@@ -33,7 +33,7 @@ from celery import Celery
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership import heartbeat
-from redbeat.leadership.rendezvous import find_leaders, max_parts
+from redbeat.leadership.division import find_leaders, max_parts
 from redbeat.store.fetching import fetch_due
 from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
@@ -211,7 +211,7 @@ class Model:
     @property
     def is_settled(self) -> bool:
         """Whether each part is led by the beat that is to lead it."""
-        ids = {beat.name: beat.shares.beat for beat in self.well}
+        ids = {beat.name: beat.shares.peers.beat for beat in self.well}
         parts = [leadership.keys.prefix for leadership in self.beats[0].shares.leaderships]
         wanted = find_leaders(parts, ids.values())
         return {part: ids[name] for part, name in self.leaders().items()} == wanted

@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat.config.timing import Timing
 from redbeat.errors import StoreCorrupt
-from redbeat.leadership.rendezvous import find_leaders, max_parts
+from redbeat.leadership.division import find_leaders, max_parts
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import new_beat, new_token
 from tests.conftest import MakeApp
@@ -56,9 +56,9 @@ class Company:
             found = leaders(self.all)
             wanted = find_leaders(
                 [one.keys.prefix for one in self.all[0].shares.leaderships],
-                [beat.shares.beat for beat in self.all],
+                [beat.shares.peers.beat for beat in self.all],
             )
-            return {prefix: beat.shares.beat for prefix, beat in found.items()} == wanted
+            return {prefix: beat.shares.peers.beat for prefix, beat in found.items()} == wanted
 
         eventually(is_settled)
         return leaders(self.all)
@@ -81,7 +81,8 @@ def test_new_beat_leads_its_share_after_two_looks(company: Company) -> None:
         new.step()  # it says that it is there
         if count == 2:  # who leads all parts looks at no locks: its heartbeat is told
             # and goes on being told as long as that beat isn't stuck
-            eventually(lambda: first.shares.note_progress() or new.shares.beat in first.shares.live)  # noqa: B023
+            peers, beat_id = first.shares.peers, new.shares.peers.beat
+            eventually(lambda: first.shares.note_progress() or beat_id in peers.live)  # noqa: B023
         step(others)  # they hand over its share
         step([new])  # it takes that
         step(others)  # what they have handed over to each other
@@ -127,7 +128,7 @@ def test_shard_of_an_idle_beat_is_taken_by_another(company: Company) -> None:
     idle.crash()
 
     def are_all_led() -> bool:
-        idle.store.client.zadd("redbeat::beats", {idle.shares.beat: time.time()})
+        idle.store.client.zadd("redbeat::beats", {idle.shares.peers.beat: time.time()})
         living.step(at_once=False)
         return len(living.led) == SHARDS
 
@@ -142,7 +143,7 @@ def test_hanging_scheduler_loses_its_shards(company: Company) -> None:
     company.settle()
     assert stuck.led
     eventually(lambda: living.step(at_once=False) or len(leaders([living])) == SHARDS)
-    assert stuck.shares.beat not in Beats(living.store).read()
+    assert stuck.shares.peers.beat not in Beats(living.store).read()
 
 
 def test_shard_whose_lock_another_beat_has_is_not_led_any_more(company: Company) -> None:

@@ -11,8 +11,14 @@ import pytest
 
 from redbeat.config.timing import Timing
 from redbeat.keys import shard_prefix
-from redbeat.leadership.division import LEFT_LOOKS, LEFT_SECONDS, REFUSED_SECONDS, Division
-from redbeat.leadership.rendezvous import find_leaders, max_parts
+from redbeat.leadership.division import (
+    LEFT_LOOKS,
+    LEFT_SECONDS,
+    REFUSED_SECONDS,
+    Division,
+    find_leaders,
+    max_parts,
+)
 from tests.conftest import SEED
 
 

@@ -20,7 +20,7 @@ from celery import Celery
 
 from redbeat.config.timing import Timing
 from redbeat.errors import StoreUnavailable
-from redbeat.leadership.pulse import Pulse, Role
+from redbeat.leadership.heartbeat import Pulse, Role
 from redbeat.leadership.status import Status
 from redbeat.telemetry.endpoint import pages as module
 from redbeat.telemetry.endpoint.condition import PAUSE_SECONDS, Condition
