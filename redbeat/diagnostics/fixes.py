@@ -22,7 +22,6 @@ from redbeat.store.entries import Entries
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import Layouts
-from redbeat.store.members import Member, Members
 from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
@@ -53,16 +52,8 @@ def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Itera
 
 
 def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    gone = _without_entry(store, repairs)
     words = "taken out of the schedule, as it has no hash"
-    if is_dry:
-        yield from (f"{one.target}: would be {words}." for one in gone)
-    else:
-        done = Members(store).drop([Member(one.entry_key, one.target) for one in gone])
-        for one, is_done in zip(gone, done, strict=True):
-            changed = "left alone, because it has changed meanwhile"
-            yield f"{one.target}: {words if is_done else changed}."
-    yield from _left(repairs, gone, "there is such an entry by now")
+    return _remove(store, repairs, is_dry, lambda one: Remains(one.entry_key, one.target), lambda _: words)
 
 
 def _entry_of(store: Store, stored: Stored) -> Any:

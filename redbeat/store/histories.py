@@ -23,10 +23,10 @@ from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
-#: the longest record that RedBeat writes, in bytes; longer ones aren't read
+#: the longest record, or name, that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
 
-_READ_HISTORIES = Script("read_histories")
+_READ_SHORT = Script("read_short")
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
@@ -189,9 +189,21 @@ class Histories:
                 lock.release(token)
 
 
+def short_call(
+    keys: Sequence[str], words: Sequence[Any], *, is_strict: bool = False
+) -> Call[list[list[str]]]:
+    """Return the call that reads each of ``keys`` by a command; texts that are too long are left out.
+
+    Arguments:
+        words: the command, and what follows the key.
+        is_strict: a key of another type is an error; else it counts as empty.
+    """
+    call = _READ_SHORT.call(keys=keys, words=words, text_bytes=RECORD_BYTES, is_strict=is_strict)
+    return call.reading(lambda found: [[*map(text_of, texts)] for texts in found])
+
+
 def _newest_call(past: Sequence[str], limit: int, *, is_strict: bool = False) -> Call[list[list[str]]]:
-    call = _READ_HISTORIES.call(past=past, limit=limit, record_bytes=RECORD_BYTES, is_strict=is_strict)
-    return call.reading(lambda found: [[*map(text_of, records)] for records in found])
+    return short_call(past, ["LRANGE", 0, limit - 1], is_strict=is_strict)
 
 
 def _remove(history: str, text: str, client: Any) -> Any:

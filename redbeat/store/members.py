@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 from redbeat.log.text import as_stored
 from redbeat.store.parts import CHUNK_SIZE, Part, in_chunks
 from redbeat.store.records import text_of
-from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
-
-_DROP_MEMBERS = Script("drop_members")
 
 #: how many members are looked at in one round trip to come nearer to a place; of each of many shards
 SAMPLES, MIN_SAMPLES = 512, 8
@@ -294,18 +291,6 @@ class Members:
             self._store.ask_each(
                 [methodcaller("zrem", part.keys.schedule, *map(as_stored, those)) for part, those in groups]
             )
-
-    def drop(self, members: Sequence[Member]) -> list[bool]:
-        """Remove the members whose entries don't exist; tell of each whether it was removed."""
-
-        def drop(groups: list[tuple[Part, list[Member]]]) -> Iterator[list[bool]]:
-            for part, those in groups:
-                keys, texts = [one.key for one in those], [one.member for one in those]
-                call = _DROP_MEMBERS.call(part.keys, entries=keys, members=texts)
-                with self._store.translating():
-                    yield [*map(bool, call.run(self._store.client))]
-
-        return self._store.parts.in_order(members, drop, lambda one: one.key)
 
 
 class _Reader:

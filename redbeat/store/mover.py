@@ -25,7 +25,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
 from redbeat.errors import ReshardRefused, StoreCorrupt
-from redbeat.keys import OWN_KINDS, Keys
+from redbeat.keys import NO_PART, OWN_KINDS, Keys
 from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
@@ -35,8 +35,8 @@ from redbeat.store.store import Store
 
 _HIDE_ENTRIES, _RECEIVE_ENTRIES = Script("hide_entries", is_raw=True), Script("receive_entries", is_raw=True)
 _END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidden", is_raw=True)
-_CANCEL_MOVE, _CHANGE_OWNED = Script("cancel_move", is_raw=True), Script("change_owned", is_raw=True)
-_CLOSE_PART, _BORROW_PART = Script("close_part", is_raw=True), Script("borrow_part", is_raw=True)
+_CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
+_TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
 _RAISE_GENERATION = Script("raise_generation", is_raw=True)
 
 #: what a script says whose caller isn't the one any more who moves entries
@@ -195,17 +195,26 @@ class Mover:
             instead: the generation keys of parts to who moves their entries no longer, by his token.
         """
         self._parts |= {part.generation: part for part in parts}
-        found = self._call(
-            [self._borrow_call(part, LEASE_MS, (instead or {}).get(part.generation, "")) for part in parts]
-        )
+        # whether the other one has renewed its token doesn't matter
+        times: Any = {"taken_ms": LEASE_MS, "rest_ms": 0, "slack_ms": 10**12}
+        about: Any = {"token": self.token, "mark": None, **times}
+        calls = [
+            _TAKE_LOCK.call(
+                NO_PART, lock=part.mover, silent=(instead or {}).get(part.generation, ""), **about
+            )
+            for part in parts
+        ]
+        found = self._call(calls)
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
     def give_back(self, parts: Sequence[Keys]) -> None:
         """End what ``borrow`` has begun."""
-        self._call([self._borrow_call(part, 0) for part in parts])
-
-    def _borrow_call(self, part: Keys, lease_ms: int, instead: str = "") -> Call[Any]:
-        return _BORROW_PART.call(part, token=self.token, lease_ms=lease_ms, instead=instead)
+        self._call(
+            [
+                _RELEASE_LOCK.call(lock=part.mover, mark=None, token=self.token, wake=part.wake)
+                for part in parts
+            ]
+        )
 
     def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
@@ -337,11 +346,11 @@ class Mover:
             return problems
         if not isinstance(reply, ResponseError) or _is_fenced(reply):
             return None
-        names = [kept.name for kept in hidden.kept]
-        [answer] = self._try([cancel_call(hidden.target, self.token, hidden.move, names)])
+        names = [Kept(kept.name, b"", ()) for kept in hidden.kept]
+        [answer] = self._try([receive_call(hidden.target, self.token, hidden.move, names, is_cancelled=True)])
         if isinstance(answer, Exception):
             return None
-        return [str(reply) if name in answer else "" for name in names]
+        return [str(reply) if problem else "" for problem in _received_of(answer)[0]]
 
     def _note_unmoved(self, hidden: _Hidden, found: Sequence[tuple[Kept, str]]) -> list[Exception]:
         """Note which of ``hidden`` can't be moved, and why; return what is no entry's fault."""
@@ -368,7 +377,7 @@ class Mover:
             )
             for one in hidden
         ]
-        for _, refused in self._call(calls):
+        for refused in self._call(calls):
             self.tally.unmerged += map(text_of, refused)
 
     def finish_hidden(
@@ -499,8 +508,14 @@ def _moves_of(strays: Sequence[Stray]) -> Iterator[Move]:
             yield Move(secrets.token_hex(8), source, target, items[first : first + CALL_ITEMS])
 
 
-def receive_call(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Call[Any]:
-    """Return the call that writes what was hidden to ``part``."""
+def receive_call(
+    part: Keys, token: str, move: str, items: Sequence[Kept], *, is_cancelled: bool = False
+) -> Call[Any]:
+    """Return the call that writes what was hidden to ``part``.
+
+    Arguments:
+        is_cancelled: nothing is written, nor will be, unless that was done; the names are enough for it.
+    """
     rows = []
     for item in items:
         texts = [text_of(value) for value in item.values]
@@ -508,15 +523,8 @@ def receive_call(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Ca
         kept = [{"kind": kind, "rest": rest, "ends_at": ends_at} for kind, rest, ends_at in values]
         rows.append({"name": text_of(item.name), "record": text_of(item.record), "kept": kept})
     dumps = [dump for item in items for dump in item.values[3::4]]
-    return _RECEIVE_ENTRIES.call(part, token=token, move=move, kinds=_kinds_in(part), items=rows, dumps=dumps)
-
-
-def cancel_call(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Call[Any]:
-    """Return the call that writes nothing of a move to ``part``, unless that was done.
-
-    The reply are the names of what wasn't written.
-    """
-    return _CANCEL_MOVE.call(part, token=token, move=move, names=[*map(text_of, names)])
+    about: Any = {"token": token, "move": move, "kinds": _kinds_in(part), "is_cancelled": is_cancelled}
+    return _RECEIVE_ENTRIES.call(part, items=rows, dumps=dumps, **about)
 
 
 def _kinds_in(part: Keys) -> dict[str, dict[str, str]]:

@@ -22,6 +22,7 @@ from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.entries import Entries
+from redbeat.store.histories import short_call
 from redbeat.store.parts import Part
 from redbeat.store.records import (
     Fence,
@@ -37,8 +38,7 @@ from redbeat.store.rights import REMAINS
 from redbeat.store.scripts.script import Call, Script, as_row
 from redbeat.store.store import Store
 
-_READ_OWNERS, _APPLY_ENTRIES = Script("read_owners"), Script("apply_entries")
-_CHANGE_STATICS = Script("change_statics")
+_APPLY_ENTRIES, _CHANGE_STATICS = Script("apply_entries"), Script("change_statics")
 
 #: the names of the keys beside an entry in apply_entries, in their order
 PAST = ("history", "backfilled")
@@ -183,13 +183,11 @@ class Owners:
 
     def read(self, keys: Sequence[str]) -> list[str]:
         """Return the owner of each entry; '': it wasn't applied from a file."""
-        return self._store.parts.in_order(
+        found = self._store.parts.in_order(
             self._store.located(keys),
-            lambda groups: [
-                [*map(text_of, found)]
-                for found in self._store.ask_all([_READ_OWNERS.call(entries=those) for _, those in groups])
-            ],
+            lambda groups: self._store.ask_all([short_call(those, ["HGET", "owner"]) for _, those in groups]),
         )
+        return [texts[0] if texts else "" for texts in found]
 
     def names_of(self, owner: str) -> set[str]:
         """Return the names that ``owner`` has applied; some may belong to another owner by now."""

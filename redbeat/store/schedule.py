@@ -212,6 +212,7 @@ def commit_call(
     histories: list[str] = []
     values: list[str | int] = []
     queues: dict[str, int] = {}
+    shapes: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
     rows = []
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes, run = commit.due_entry, commit.new_score, commit.pushes, commit.run
@@ -253,11 +254,9 @@ def commit_call(
             running.append(keys.running(key))
             row["task_id"], row["run"] = commit.task_id, _run_row(run, kept, is_sent=commit.is_published)
         if pushes:
-            writes = []
-            for push in pushes:
-                writes.append(f"{push.command} {queues.setdefault(push.queue, len(queues) + 1)}")
-                values.append(push.value)
-            row["writes"] = " ".join(writes)
+            shape = tuple((push.command, queues.setdefault(push.queue, len(queues) + 1)) for push in pushes)
+            values += [push.value for push in pushes]
+            row["writes"] = shapes.setdefault(shape, len(shapes) + 1)
         rows.append(row)
     return _COMMIT_RUNS.call(
         keys,
@@ -273,6 +272,7 @@ def commit_call(
         kept=kept,
         tells=tells,
         rows=rows,
+        shapes=[*shapes],
         values=values,
     ).reading(_committed_of)
 

@@ -26,16 +26,13 @@
 local member = task_id .. '\0' .. running
 local record = read_run(running, task_id, due)  -- another one is of an entry with a task id of its own
 
-if record and is_over(record, delivery) then return {'over', 0} end
+local has_ended = record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery
+if record and (has_ended or is_over(record, delivery)) then return {'over', 0} end
 local rest_ms = math.ceil(1000 * ((tonumber(redis.call('ZSCORE', deadlines, member)) or 0) - tonumber(now)))
 -- a task that has sent its own retry, or replacement, may still clean up
 local is_successor = record and (record.followed or (follows ~= '' and record.delivery == follows))
-if record and record.delivery and record.delivery ~= delivery and record.state == 'started' and not is_successor then
-  if rest_ms > 0 and (overlap ~= '' or is_expired) then return {'busy', rest_ms} end
-end
-if record and (record.state == 'ended' or record.state == 'spawned') and record.delivery == delivery then
-  return {'over', 0}
-end
+local is_others = record and record.state == 'started' and record.delivery and record.delivery ~= delivery
+if is_others and not is_successor and rest_ms > 0 and (overlap ~= '' or is_expired) then return {'busy', rest_ms} end
 if record and record.terminate == 'replaced' and record.state ~= 'started' then return {'superseded', 0} end
 local is_begun = record and (record.state == 'started' or (record.state == 'retrying' and rest_ms > 0))
 if not record then
@@ -60,11 +57,7 @@ local holds_nothing = not record or record.holds or record.state == 'ended'
 if overlap ~= '' and (holds_nothing or (record.overdue and record.state ~= 'started')) then
   if find_holder(running, task_id, due, root) then return {'superseded', 0} end
 end
-if not record then
-  record = {due = due}
-  if root ~= '' then record.root = root end
-  if overlap ~= '' then record.overlap = overlap end
-end
+record = record or {due = due, root = root ~= '' and root or nil, overlap = overlap ~= '' and overlap or nil}
 -- each attempt has max_runtime for itself
 if record.state ~= 'started' or is_successor then
   record.overdue = nil

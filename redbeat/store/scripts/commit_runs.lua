@@ -37,10 +37,8 @@
 --                    the entry was given another time or fetched by another beat, and its error is left as it is
 --   new_definition   nil leaves the definition and the policy; with other texts now these two stay
 --   new_policy       with a new_definition: nil leaves the policy, '' removes it, else JSON
---   writes           the writes to queues that are made with it, with spaces between: 'lpush' of a message or 'pexpire' of
---                    milliseconds, and which of the queues, 1 for the first: 'lpush 1 pexpire 1'. If there are any, an
---                    entry is left alone if anything about it has changed since it was fetched, or if with a lock it
---                    isn't due yet
+--   writes           which of shapes are the writes to queues that are made with it. If there are any, an entry is left
+--                    alone if anything about it has changed since it was fetched, or if with a lock it isn't due yet
 --   task_id          of the run that is tracked
 --   run              the run that is tracked:
 --     due            when it is due, UNIX seconds
@@ -53,6 +51,7 @@
 --     held_record    what record is when another run may hold it back and does; its outcome and the
 --                    reason are added to its last line
 --     held_score     what new_score is then; the meta is left
+-- ARGV shapes        lists of writes to queues, each 'lpush' of a message or 'pexpire' of milliseconds, and which of queues
 -- BYTES values       one for each write, in the order of the rows: the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, reasons, unrecorded}
@@ -72,24 +71,12 @@ if server ~= '' then
   if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
 end
 
-local writes_of = {}  -- as most rows have the same
-local function read_writes(text)
-  if not writes_of[text] then
-    local writes = {}
-    for command, queue in string.gmatch(text, '(%l+) (%d+)') do
-      writes[#writes + 1] = {command = command, queue = queues[tonumber(queue)]}
-    end
-    writes_of[text] = writes
-  end
-  return writes_of[text]
-end
-
 -- 1. compare: which rows are still about what stands there
-local entries, scores, count = {}, read_scores(schedule, entry_keys), #rows
+local scores, count = read_scores(schedule, entry_keys), #rows
 local next_running, next_history, next_value = 1, 1, 1
 for i, row in ipairs(rows) do
-  local key, kind, new_meta, run = entry_keys[i], row.type or 'hash', row.new_meta, row.run
-  local writes = read_writes(row.writes or '')
+  local key, kind, run = entry_keys[i], row.type or 'hash', row.run
+  local writes = row.writes and shapes[row.writes] or {}
   local overlap = run and run.overlap
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   row.is_end = row.new_score == 'remove' or row.new_score == 'delete'
@@ -104,7 +91,7 @@ for i, row in ipairs(rows) do
   else
     is_unchanged = redis.call('TYPE', key).ok == kind
     -- the texts aren't read unless they are compared, as they may be very large
-    if is_unchanged and kind == 'hash' and new_meta then
+    if is_unchanged and kind == 'hash' and row.new_meta then
       found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
       has_meta = match_text(found[5] or '', row.meta)
     elseif is_unchanged and kind == 'hash' then
@@ -118,31 +105,28 @@ for i, row in ipairs(rows) do
     local is_late = row.valid_until and tonumber(row.valid_until) <= tonumber(now)
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not is_late
   end
-  local entry = {
-    key = key, row = row, found = found, first = next_value, history = next_history,
-    new_score = is_unchanged and has_score and row.new_score, new_meta = is_unchanged and has_meta and new_meta,
-    writes = is_unchanged and writes or {}, task_id = row.task_id, overlap = overlap,
-  }
+  -- what is written of it, and what it was before
+  row.key, row.found, row.first, row.history = key, found, next_value, next_history
+  row.writes, row.meta_to_set = is_unchanged and writes or {}, is_unchanged and has_meta and row.new_meta
+  row.score_to_set = is_unchanged and has_score and row.new_score
   if run then
-    entry.running, entry.due, next_running = running[next_running], run.due, next_running + 1
-    entry.deadline = later(now, run.queue_seconds + 1)
-    entry.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. row.new_score .. '"'
+    row.running, row.due, row.overlap, next_running = running[next_running], run.due, overlap, next_running + 1
+    row.deadline = later(now, run.queue_seconds + 1)
+    row.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. row.new_score .. '"'
     -- with at_most_once its message leaves after this, if at all
     local holds = is_deciding and #writes == 0 and '"holds":"0",' or ''
-    entry.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. entry.members .. '}'
+    row.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. row.members .. '}'
   end
-  entries[i] = entry
-  if is_deciding and entry.new_score then
-    local asked = {task_id = row.task_id, due = run.due, overlap = overlap}
-    local is_known, held = pcall(find_hold, entry.running, asked)
+  if is_deciding and row.score_to_set then
+    local is_known, held = pcall(find_hold, row.running, row)
     if is_known and not held then  -- noted now, as what can't be noted must not be sent
-      is_known, held = pcall(redis.call, 'HSET', entry.running, row.task_id, entry.text)
-      entry.is_noted, held = is_known, not is_known and held
+      is_known, held = pcall(redis.call, 'HSET', row.running, row.task_id, row.text)
+      row.is_noted, held = is_known, not is_known and held
     end
     if not is_known then
-      entry.refusal, entry.new_score, entry.new_meta, entry.writes = refusal_of(entry.running, held), false, false, {}
+      row.refusal, row.score_to_set, row.meta_to_set, row.writes = refusal_of(row.running, held), false, false, {}
     elseif held then
-      entry.held, entry.new_score, entry.new_meta, entry.writes = held, run.held_score, false, {}
+      row.held, row.score_to_set, row.meta_to_set, row.writes = held, run.held_score, false, {}
     end
   end
   next_history = next_history + (row.record and (row.is_end and 3 or 1) or 0)
@@ -150,28 +134,26 @@ for i, row in ipairs(rows) do
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
-local function take_back(entry)
-  if entry.is_noted then redis.pcall('HDEL', entry.running, entry.task_id) end
-  if entry.new_score then redis.pcall('ZADD', schedule, entry.row.score, entry.key) end
-  if entry.new_meta then
-    pcall(set_field, entry.key, 'meta', entry.found[5] or '')
-    pcall(set_field, entry.key, 'meta_sha1', entry.found[6] or '')
+local function take_back(row)
+  if row.is_noted then redis.pcall('HDEL', row.running, row.task_id) end
+  if row.score_to_set then redis.pcall('ZADD', schedule, row.score, row.key) end
+  if row.meta_to_set then
+    pcall(set_field, row.key, 'meta', row.found[5] or '')
+    pcall(set_field, row.key, 'meta_sha1', row.found[6] or '')
   end
 end
 
 local recorded = 0
 local is_recorded, problem = pcall(function()
   local new_scores, ended = {}, {}
-  for i = 1, count do
-    local entry = entries[i]
-    local meta, new_score = entry.new_meta, entry.new_score
-    if meta then redis.call('HSET', entry.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+  for i, row in ipairs(rows) do
+    local meta, new_score = row.meta_to_set, row.score_to_set
+    if meta then redis.call('HSET', row.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
     recorded = i
-    if new_score and entry.row.is_end and not entry.held then
-      ended[#ended + 1] = entry.key
+    if new_score and row.is_end and not row.held then
+      ended[#ended + 1] = row.key
     elseif new_score then
-      local length = #new_scores
-      new_scores[length + 1], new_scores[length + 2] = new_score, entry.key
+      new_scores[#new_scores + 1], new_scores[#new_scores + 2] = new_score, row.key
     end
   end
   for first = 1, #ended, 1000 do redis.call('ZREM', schedule, unpack(ended, first, math.min(first + 999, #ended))) end
@@ -180,13 +162,13 @@ local is_recorded, problem = pcall(function()
   end
 end)
 if not is_recorded then
-  for i = recorded + 1, count do entries[i].new_score, entries[i].new_meta = false, false end
-  for i = 1, count do take_back(entries[i]) end
+  for i = recorded + 1, count do rows[i].score_to_set, rows[i].meta_to_set = false, false end
+  for i = 1, count do take_back(rows[i]) end
   error(problem)
 end
 
 -- 3. push
-local refusals = push_messages(entries, values, home_db, broker_db)
+local refusals = push_messages(rows, queues, values, home_db, broker_db)
 
 -- 4. the rest
 local looked_at, expecting = {}, {}
@@ -240,30 +222,29 @@ local function tell_of(key, record)
   end
 end
 
-local function finish(entry)
-  local key, new_score, row, overlap = entry.key, entry.new_score, entry.row, entry.overlap
-  local lease, record, new_error = entry.found[4], row.record, not row.type and row.new_error
-  if entry.held then
+local function finish(row)
+  local key, new_score, overlap = row.key, row.score_to_set, row.overlap
+  local lease, record, new_error = row.found[4], row.record, not row.type and row.new_error
+  if row.held then
     if row.run.held_record then
-      local held_record = row.run.held_record .. ',' .. entry.held
-      add_records(histories[entry.history], held_record)
+      local held_record = row.run.held_record .. ',' .. row.held
+      add_records(histories[row.history], held_record)
       if tells ~= '' then tell_of(key, held_record) end
     end
   elseif new_score and overlap == 'allow' and not lease then  -- as most
-    local reply = redis.pcall('HSET', entry.running, entry.task_id, entry.text)
+    local reply = redis.pcall('HSET', row.running, row.task_id, row.text)
     if type(reply) == 'table' then
       unrecorded = reply.err
     else
-      local length = #looked_at
-      looked_at[length + 1], looked_at[length + 2] = entry.deadline, entry.task_id .. '\0' .. entry.running
+      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = row.deadline, row.task_id .. '\0' .. row.running
     end
   elseif overlap and (new_score or overlap == 'published' or overlap == 'reserved') then
-    entry.is_released = lease and string.find(lease, ' next ', 1, true)
-    local is_noted, member, ended = pcall(note_run, entry)
+    row.is_released = lease and string.find(lease, ' next ', 1, true)
+    local is_noted, member, ended = pcall(note_run, row)
     if not is_noted then
       unrecorded = text_of_error(member)
     elseif member then
-      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = entry.deadline, member
+      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = row.deadline, member
     elseif ended then
       record = record and with_members(record, ended)
     end
@@ -273,21 +254,21 @@ local function finish(entry)
   elseif new_score then
     set_field(key, 'error', new_error)
   end
-  if new_score and row.new_definition and not entry.held then
+  if new_score and row.new_definition and not row.held then
     local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
     if match_text(texts_of(found), row.texts) then
       redis.call('HSET', key, 'definition', row.new_definition)
       set_field(key, 'policy', row.new_policy)
     end
   end
-  if record and (new_score or entry.new_meta) and not entry.held then
+  if record and (new_score or row.meta_to_set) and not row.held then
     if tells ~= '' then tell_of(key, record) end
     if row.is_end then
-      redis.pcall('DEL', unpack(histories, entry.history, entry.history + 2))
-    elseif entry.is_released then
-      add_released(histories[entry.history], entry.due, record)
+      redis.pcall('DEL', unpack(histories, row.history, row.history + 2))
+    elseif row.is_released then
+      add_released(histories[row.history], row.due, record)
     else
-      add_records(histories[entry.history], record)
+      add_records(histories[row.history], record)
     end
   end
   if lease and new_score and new_score ~= 'delete' then
@@ -310,21 +291,15 @@ local function add_amount(labels, words, amount)
   of_words[labels] = (of_words[labels] or 0) + amount
 end
 
-local function count_words(labels, words)
-  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
-end
-
-local function count_held(entry, labels)
-  if string.find(entry.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
-  count_words(labels, entry.row.counted)
-end
-
-local function count_run(entry, labels)
-  local counted = entry.row.counted
-  local due = tonumber(counted)  -- there are no other words, as with most
-  if not due then
-    due = tonumber(string.match(counted, '^%S+'))
-    count_words(labels, counted)
+local function count_run(row)
+  local labels, words, run, due = row.labels, row.counted, row.run, tonumber(row.counted)
+  if not due then  -- there are other words, unlike with most
+    due = tonumber(string.match(words, '^%S+'))
+    for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
+  end
+  if row.held then
+    if string.find(row.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
+    return
   end
   local late = due and seconds_of(now_seconds - due)
   if late and late < 31536000 then
@@ -333,12 +308,10 @@ local function count_run(entry, labels)
   elseif late then  -- somebody made it due
     add_amount(labels, 'sent', 1)
   end
-  local run = entry.row.run
-  if run and entry.overlap ~= 'dropped' then
+  if run and row.overlap ~= 'dropped' then
     local max_seconds = string.match(run.limits, '"max":([%d.]+)')
-    local length = #expecting
-    expecting[length + 1] = expected_at(run.due, run.due, entry.row.new_score, max_seconds)
-    expecting[length + 2] = entry.running
+    local at = expected_at(run.due, run.due, row.new_score, max_seconds)
+    expecting[#expecting + 1], expecting[#expecting + 2] = at, row.running
   end
 end
 
@@ -355,18 +328,15 @@ local results, reasons, done = {}, {}, 0
 local function finish_others()
   while done < count do
     done = done + 1
-    local entry = entries[done]
-    local refusal = entry.refusal or refusals[done]
-    results[done] = refusal and '2' or entry.held and '3' or (entry.new_score and '1' or '0')
-    reasons[#reasons + 1] = refusal or entry.held or nil
+    local row = rows[done]
+    local refusal = row.refusal or refusals[done]
+    results[done] = refusal and '2' or row.held and '3' or (row.score_to_set and '1' or '0')
+    reasons[#reasons + 1] = refusal or row.held or nil
     if refusal then
-      take_back(entry)
+      take_back(row)
     else
-      finish(entry)
-      if entry.row.counted and entry.new_score then
-        local count_it = entry.held and count_held or count_run
-        count_it(entry, entry.row.labels)
-      end
+      finish(row)
+      if row.counted and row.score_to_set then count_run(row) end
     end
   end
 end

@@ -20,13 +20,12 @@ for place = 1, #found[2], 2 do
   local member, score = found[2][place], tonumber(found[2][place + 1])
   -- without an error, and enabled as far as one can see, it is what its score says; a bare name is no entry's key
   local size = redis.pcall('HSTRLEN', member, 'definition')
-  local is_obvious = score >= 0 and score < 1e11 and type(size) == 'number' and size > 0 and size <= small_bytes
-  is_obvious = is_obvious and redis.call('HSTRLEN', member, 'policy') <= small_bytes
-  is_obvious = is_obvious and redis.call('HSTRLEN', member, 'error') == 0
-  local texts = is_obvious and redis.call('HMGET', member, 'definition', 'policy') or {''}
-  is_obvious = is_obvious and not string.find(texts[1], '"enabled"%s*:%s*[^%st]')
-  for _, field in ipairs(texts[2] and {'"paused', '"end_time"', '"max_runs"', '"one_off"'} or {}) do
-    is_obvious = is_obvious and not string.find(texts[2], field, 1, true)
+  local is_small = type(size) == 'number' and size > 0 and math.max(size, redis.call('HSTRLEN', member, 'policy')) <= small_bytes
+  local definition, policy = unpack(is_small and redis.call('HMGET', member, 'definition', 'policy') or {''})
+  local is_obvious = is_small and score >= 0 and score < 1e11 and redis.call('HSTRLEN', member, 'error') == 0
+  is_obvious = is_obvious and not string.find(definition, '"enabled"%s*:%s*[^%st]')
+  for _, field in ipairs({'"paused', '"end_time"', '"max_runs"', '"one_off"'}) do
+    is_obvious = is_obvious and not string.find(policy or '', field, 1, true)
   end
   if not is_obvious then
     others[#others + 1], others[#others + 2] = member, found[2][place + 1]

@@ -23,11 +23,9 @@
 -- The keys that are renamed or removed are made of what kinds says and what the records in moving say. What somebody has
 -- written there meanwhile is merged, as merge_values says.
 --
--- Returns {count, refused}
---   count    how many entries these were
---   refused  keys of what couldn't be merged
+-- Returns the keys of what couldn't be merged
 
-local count, refused = 0, {}
+local refused = {}
 local function put_back(hidden, home, kind, unmoved)
   local is_there = redis.call('EXISTS', hidden) == 1  -- else its time is over
   if is_there and redis.call('EXISTS', home) == 0 then
@@ -60,8 +58,8 @@ for _, name in ipairs(names) do
       record.is_foreign = false  -- what somebody has written here meanwhile is newer
       place_entry(name, record, definition)
     end
-    count = count + 1
   end
 end
-wake_soon()
-return {count, refused}
+-- without the right to publish it is noticed a little later
+if is_soon then redis.pcall('PUBLISH', wake, 'moved') end
+return refused

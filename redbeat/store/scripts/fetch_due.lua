@@ -132,17 +132,14 @@ repeat
       end
       stays = not is_asked and lease_ms == 0
       local score, next_score = nominal, false
-      local fields = {false, false, false, false}
-      if kind == 'hash' then
-        fields = read_fields(key, entry_bytes, size, error_size)
-        if fields[5] then
-          local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
-          local hidden_by, hidden_nominal, asked, back = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*) ?([-%d.e+]*)$')
-          local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
-          if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
-            nominal, is_asked = hidden_nominal, asked == ' now'
-            next_score = asked == ' next' and tonumber(back) and back
-          end
+      local fields = kind == 'hash' and read_fields(key, entry_bytes, size, error_size) or {}
+      if fields[5] then
+        local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
+        local hidden_by, hidden_nominal, asked, back = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*) ?([-%d.e+]*)$')
+        local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
+        if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
+          nominal, is_asked = hidden_nominal, asked == ' now'
+          next_score = asked == ' next' and tonumber(back) and back
         end
       end
       if lease_ms > 0 then
@@ -153,11 +150,10 @@ repeat
         local told = is_asked and ' now' or next_score and ' next ' .. next_score or ''
         redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. told)
       end
-      local definition, meta = fields[1], fields[2]
       local is_unread = kind == 'hash' and not is_read
-      local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
+      local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
       rows[#rows + 1] = {
-        key = key, nominal = nominal, definition = definition or nil, meta = meta or nil, policy = fields[3] or nil,
+        key = key, nominal = nominal, definition = fields[1] or nil, meta = fields[2] or nil, policy = fields[3] or nil,
         error = fields[4] or nil, score = score ~= nominal and score or nil, type = kind ~= 'hash' and kind or nil,
         is_asked = is_asked or nil, unread_bytes = is_unread and size or nil, is_meta_foreign = is_foreign or nil,
         revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score or nil,
@@ -192,5 +188,5 @@ for i = 1, ahead.err and 0 or #ahead, 2 do
 end
 
 local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local other_head = head[2] or ''
-return {status, now, upcoming[2] or '', has_more and 1 or 0, json_of(rows), passed_deadlines, next_deadline, other_head}
+local next, more = upcoming[2] or '', has_more and 1 or 0
+return {status, now, next, more, json_of(rows), passed_deadlines, next_deadline, head[2] or ''}

@@ -63,20 +63,15 @@ local function find_hold(running, run)
   elseif run.overlap == 'replace' then
     terminate_others(running, run)
   end
-  local members = '"outcome":"' .. outcome .. '","held_by":' .. cjson.encode(holder or waiting)
-  if waiting then members = members .. ',"behind":' .. cjson.encode(waiting) end
-  if not holder then return members end
-  if record.root then record = read_run(running, record.root) or record end  -- the run itself
-  if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
-  local since = tonumber(record.started or record.sent)
-  local state = record.state == 'sent' and (record.holds or not record.sent) and 'reserved' or record.state
-  if state == 'retrying' or state == 'spawned' or state == 'reserved' then
-    members = members .. ',"held_state":' .. cjson.encode(state)
+  local about, since = {outcome = outcome, held_by = holder or waiting, behind = waiting}, nil
+  if holder then
+    record = record.root and read_run(running, record.root) or record  -- the run itself
+    local state = record.state == 'sent' and (record.holds or not record.sent) and 'reserved' or record.state
+    if state == 'retrying' or state == 'spawned' or state == 'reserved' then about.held_state = state end
+    about.worker, since = record.worker, record.started or record.sent
+    if state == 'retrying' then about.held_attempt, since = tonumber(record.attempt) or 1, record.eta end
   end
-  if record.state == 'retrying' then
-    since = tonumber(record.eta)
-    members = members .. ',"held_attempt":' .. string.format('%d', tonumber(record.attempt) or 1)
-  end
+  local members = string.sub(cjson.encode(about), 2, -2)
   return since and members .. string.format(',"since":%.6f', since) or members
 end
 

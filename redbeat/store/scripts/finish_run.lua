@@ -74,11 +74,9 @@ end
 -- whether a failure was told of in the last minute: without a history an end that is delivered twice shows nowhere else
 local function is_told(run)
   local since = math.floor(1000 * (tonumber(now) - kept_seconds))
-  local found = redis.pcall('XREVRANGE', failures, '+', since, 'COUNT', most_looked_at)
-  for _, row in ipairs(found) do
-    local values = {}
-    for i = 1, #row[2], 2 do values[row[2][i]] = row[2][i + 1] end
-    if values.id == run.task_id and values.entry == run.name and is_same_time(values.due, run.due) then return true end
+  for _, row in ipairs(redis.pcall('XREVRANGE', failures, '+', since, 'COUNT', most_looked_at)) do
+    local _, entry, _, task_id, _, due = unpack(row[2])  -- as tell_of adds them
+    if task_id == run.task_id and entry == run.name and is_same_time(due, run.due) then return true end
   end
   return false
 end

@@ -9,34 +9,24 @@
 --                 there is no such entry
 --
 -- Returns a text of digits, for each 1 when it was removed, else 0
-local function is_old(member)
-  local score = redis.call('ZSCORE', deadlines, member)
-  return not score or tonumber(score) <= latest
-end
-
-local function forget_deadline(running, member)
-  local task_id = string.match(member, '^([^%z]*)%z')
-  local is_run = task_id and redis.call('TYPE', running).ok == 'hash' and redis.call('HGET', running, task_id)
-  return not is_run and is_old(member) and redis.call('ZREM', deadlines, member) == 1
-end
-
-local function forget_all(key, running)
-  if redis.call('EXISTS', key) == 1 or redis.call('TYPE', running).ok ~= 'hash' then return false end
-  local members = {}
-  local found = redis.call('HGETALL', running)
-  for i = 1, #found, 2 do
-    members[#members + 1] = found[i] .. '\0' .. running
-    if not is_old(members[#members]) then return false end
-  end
-  redis.call('DEL', running)
-  for _, member in ipairs(members) do redis.call('ZREM', deadlines, member) end
-  return true
-end
-
-local removed = {}
+local digits = {}
 for i, key in ipairs(entries) do
-  local member = members[i]
-  local is_gone = member == '' and forget_all(key, running[i]) or member ~= '' and forget_deadline(running[i], member)
-  removed[i] = is_gone and '1' or '0'
+  local hash, lost, is_gone = running[i], {members[i]}, false
+  local is_hash = redis.call('TYPE', hash).ok == 'hash'
+  if members[i] ~= '' then
+    local task_id = string.match(members[i], '^([^%z]*)%z')
+    is_gone = not (task_id and is_hash and redis.call('HGET', hash, task_id))
+  else
+    lost, is_gone = {}, is_hash and redis.call('EXISTS', key) == 0
+    local found = is_gone and redis.call('HGETALL', hash) or {}
+    for place = 1, #found, 2 do lost[#lost + 1] = found[place] .. '\0' .. hash end
+  end
+  for _, member in ipairs(lost) do
+    local score = redis.call('ZSCORE', deadlines, member)
+    is_gone = is_gone and (not score or tonumber(score) <= latest)
+  end
+  local removed = is_gone and members[i] == '' and redis.call('DEL', hash) or 0
+  for _, member in ipairs(is_gone and lost or {}) do removed = removed + redis.call('ZREM', deadlines, member) end
+  digits[i] = removed > 0 and '1' or '0'
 end
-return table.concat(removed)
+return table.concat(digits)

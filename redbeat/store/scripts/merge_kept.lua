@@ -67,20 +67,19 @@ local function merge_hashes(home, arrived, kind, is_foreign)
   merge(home, fields_of(redis.call('HGETALL', arrived)), is_foreign)
 end
 
+local function is_before(left, right) return left[1] < right[1] or (left[1] == right[1] and left[2] < right[2]) end
+
 -- histories: the newest first, each record with its time
 local function merge_lists(home, arrived)
-  local ours, theirs = redis.call('LRANGE', home, 0, -1), redis.call('LRANGE', arrived, 0, -1)
-  local function at(text) return tonumber(string.match(text, '"at":([%d.e+]+)') or 0) or 0 end
-  local merged, next = {}, 1
-  for _, text in ipairs(ours) do
-    while theirs[next] and at(theirs[next]) > at(text) do merged[#merged + 1], next = theirs[next], next + 1 end
-    merged[#merged + 1] = text
+  local rows = {}
+  for _, key in ipairs({home, arrived}) do
+    for _, text in ipairs(redis.call('LRANGE', key, 0, -1)) do
+      rows[#rows + 1] = {tonumber(string.match(text, '"at":([%d.e+]+)') or 0) or 0, -#rows, text}
+    end
   end
-  while theirs[next] do merged[#merged + 1], next = theirs[next], next + 1 end
+  table.sort(rows, function(left, right) return is_before(right, left) end)
   redis.call('DEL', home)
-  for first = 1, #merged, 1000 do
-    redis.call('RPUSH', home, unpack(merged, first, math.min(first + 999, #merged)))
-  end
+  for _, row in ipairs(rows) do redis.call('RPUSH', home, row[3]) end
 end
 
 -- the stream of failures: each keeps its time
@@ -93,10 +92,7 @@ local function merge_streams(home, arrived)
       rows[#rows + 1] = {tonumber(ms), tonumber(number), row[2]}
     end
   end
-  table.sort(rows, function(left, right)
-    if left[1] ~= right[1] then return left[1] < right[1] end
-    return left[2] < right[2]
-  end)
+  table.sort(rows, is_before)
   redis.call('DEL', home)
   for i = math.max(1, #rows - most_failures + 1), #rows do
     local ms, number = rows[i][1], rows[i][2]
@@ -133,16 +129,14 @@ end
 
 -- the stream of events: what was told of stays behind, and the rest is told of here
 local function merge_events(home, told, arrived, told_arrived)
-  local told_id, told_here = '0-0', nil
-  if told_arrived then
-    told_id = string.match(redis.call('GET', told_arrived) or '', '^%d+%-%d+') or told_id
-    if redis.call('EXISTS', told) == 0 then
-      local last = redis.call('XREVRANGE', home, '+', '-', 'COUNT', 1)
-      redis.call('SET', told_arrived, last[1] and last[1][1] or '0-0', 'PX', 604800000)
-      told_here = told_arrived
-    end
+  if not told_arrived then return nil end
+  local told_id, told_here = string.match(redis.call('GET', told_arrived) or '', '^%d+%-%d+') or '0-0', nil
+  if redis.call('EXISTS', told) == 0 then
+    local last = redis.call('XREVRANGE', home, '+', '-', 'COUNT', 1)[1]
+    redis.call('SET', told_arrived, last and last[1] or '0-0', 'PX', 604800000)
+    told_here = told_arrived
   end
-  local untold = told_arrived and redis.call('XREAD', 'STREAMS', arrived, told_id)
+  local untold = redis.call('XREAD', 'STREAMS', arrived, told_id)
   for _, row in ipairs(untold and untold[1][2] or {}) do
     if #row[2] <= most_fields then redis.call('XADD', home, 'MAXLEN', '~', 10000, '*', unpack(row[2])) end
   end

@@ -5,11 +5,6 @@
 -- was published before this and has ended already.
 -- with_members(record, members): add members to the object about the run that was sent; record is several lines.
 -- Not scripts of their own, but put in front of those that need them, after run_records.
-local function end_waiting(running, due)
-  local waiting = decode_waiting(redis.call('HGET', running, ''))
-  if waiting and is_same_time(waiting.due, due) then forget_run(running, '') end
-end
-
 -- a worker may have begun it, or even ended it, before it was recorded as sent
 local function merge_run(run, record)
   if record.state == 'ended' then
@@ -23,24 +18,21 @@ local function merge_run(run, record)
   return not is_begun and run.task_id .. '\0' .. run.running or nil
 end
 
--- a run that was reserved and never published holds back no other
-local function give_back(run)
-  local record = read_run(run.running, run.task_id, run.due)
-  if record and record.state == 'sent' and not record.sent then forget_run(run.running, run.task_id) end
-end
-
 local function note_run(run)
-  local running, task_id = run.running, run.task_id
-  if run.is_released or run.overlap == 'dropped' then end_waiting(running, run.due) end
-  if run.overlap == 'dropped' then
-    give_back(run)
+  local running, task_id, overlap = run.running, run.task_id, run.overlap
+  if run.is_released or overlap == 'dropped' then
+    local waiting = decode_waiting(redis.call('HGET', running, ''))
+    if waiting and is_same_time(waiting.due, run.due) then forget_run(running, '') end
+  end
+  local is_known = overlap == 'dropped' or overlap == 'published' or overlap == 'reserved'
+  local record = is_known and read_run(running, task_id, run.due)
+  if overlap == 'dropped' then
+    -- a run that was reserved and never published holds back no other
+    if record and record.state == 'sent' and not record.sent then forget_run(running, task_id) end
     return nil
   end
-  if run.overlap == 'published' or run.overlap == 'reserved' then
-    local record = read_run(running, task_id, run.due)
-    if record then return merge_run(run, record) end
-    if run.overlap == 'reserved' then return nil end  -- another run has taken its place: the gate decides
-  end
+  if record then return merge_run(run, record) end
+  if overlap == 'reserved' then return nil end  -- another run has taken its place: the gate decides
   local text = run.is_released and '{"waited":1,' .. string.sub(run.text, 2) or run.text
   if run.is_released or not run.is_noted then redis.call('HSET', running, task_id, text) end
   return task_id .. '\0' .. running

@@ -1,6 +1,6 @@
 -- place_entry(name, record, definition): write what a part's own keys say of an entry; what is kept for it stands there by
 -- then. definition is what it had here before.
--- wake_soon(): announce on wake that beat may have to look soon, if so.
+-- is_soon: beat may have to look soon.
 -- Not scripts of their own, but put in front of those that write entries that were moved, after move_keys.
 local soon, is_soon = tonumber(now) + 5, false
 
@@ -18,9 +18,8 @@ end
 local function place_entry(name, record, definition)
   local entry, running = kinds.entry.key .. name, kinds.running.key .. name
   local is_same = type(definition) == 'string' and definition == redis.pcall('HGET', entry, 'definition')
-  local how = record.is_foreign and 'CH' or 'NX'
+  local how, how_beside = record.is_foreign and 'CH' or 'NX', record.is_foreign and 'NX' or 'CH'
   for _, one in ipairs(record.deadlines) do redis.call('ZADD', deadlines, how, one[2], one[1] .. '\0' .. running) end
-  how = record.is_foreign and 'NX' or 'CH'
   if record.away then redis.call('HSETNX', downgraded, entry, record.away) end
   if record.static then redis.call('SADD', statics, name) end
   for _, owner in ipairs(record.owners) do redis.call('SADD', static_owners, owner .. '\t' .. name) end
@@ -29,15 +28,10 @@ local function place_entry(name, record, definition)
   for i, place in ipairs(places_of(name)) do
     local key, member, score = place[1], place[2], record.scores[i]
     if score and i <= 2 then
-      redis.call('ZADD', key, how, score, member)
+      redis.call('ZADD', key, how_beside, score, member)
     elseif score then
       write_score(key, member, score, record.is_foreign, is_same)
     end
   end
-end
-
--- without the right to publish it is noticed a little later
-local function wake_soon()
-  if is_soon then redis.pcall('PUBLISH', wake, 'moved') end
 end
 

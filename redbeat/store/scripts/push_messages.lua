@@ -1,30 +1,32 @@
--- push_messages(entries, values, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
+-- push_messages(entries, queues, values, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
 -- none, and those to one queue in the order of the entries; not a script of its own, but put in front of the one that
 -- needs it.
--- entries have each writes, a list of {command, queue}, and first: where their values are, one for each.
+-- entries have each writes, a list of a command and which of the queues it is made to, and first: where their values are,
+-- one for each.
 -- Returns for each entry whose writes were refused, by its place, the server's error.
-local function push_messages(entries, values, home_db, broker_db)
-  local refusals, queues, waiting = {}, {}, {}
+local function push_messages(entries, queues, values, home_db, broker_db)
+  local refusals, waiting = {}, {}
   local function push_waiting()  -- what goes to one queue in few calls, as each costs as much as ten more values
-    for _, queue in ipairs(queues) do
-      local messages, places = waiting[queue].messages, waiting[queue].places
+    for queue, those in pairs(waiting) do
+      local messages, places = those.messages, those.places
       for first = 1, #messages, 1000 do
         local last = math.min(first + 999, #messages)
         local reply = redis.pcall('LPUSH', queue, unpack(messages, first, last))
         for i = type(reply) == 'table' and first or last + 1, last do refusals[places[i]] = reply.err end
       end
     end
-    queues, waiting = {}, {}
+    waiting = {}
   end
   local function push_all(writes, first)
     local done = {}
     for place, write in ipairs(writes) do
-      local reply = redis.pcall(write.command == 'lpush' and 'LPUSH' or 'PEXPIRE', write.queue, values[first + place - 1])
+      local command, queue = write[1], queues[write[2]]
+      local reply = redis.pcall(command == 'lpush' and 'LPUSH' or 'PEXPIRE', queue, values[first + place - 1])
       if type(reply) == 'table' then
         for _, pushed in ipairs(done) do redis.pcall('LPOP', pushed) end
         return reply.err
       end
-      if write.command == 'lpush' then done[#done + 1] = write.queue end
+      if command == 'lpush' then done[#done + 1] = queue end
     end
   end
 
@@ -33,13 +35,10 @@ local function push_messages(entries, values, home_db, broker_db)
     local writes = entry.writes
     if #writes > 0 and selected and selected.err then
       refusals[place] = selected.err
-    elseif #writes == 1 and writes[1].command == 'lpush' then
-      local queue = writes[1].queue
-      local those = waiting[queue]
-      if not those then
-        those = {messages = {}, places = {}}
-        queues[#queues + 1], waiting[queue] = queue, those
-      end
+    elseif #writes == 1 and writes[1][1] == 'lpush' then
+      local queue = queues[writes[1][2]]
+      local those = waiting[queue] or {messages = {}, places = {}}
+      waiting[queue] = those
       local count = #those.places + 1
       those.messages[count], those.places[count] = values[entry.first], place
     elseif #writes > 0 then

@@ -8,17 +8,12 @@
 -- digest if it is the known one; or instead of a list the type of its key, 'none' if there is no key
 local calendars = {}
 for i, key in ipairs(keys) do
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'hash' then
-    local fields, digest = redis.call('HGETALL', key), ''
-    if known[i] ~= '' then
-      digest = sha1hex(#fields .. '\0' .. table.concat(fields, '\0'))
-      if digest == known[i] then fields = {} end
-    end
-    table.insert(fields, 1, digest)
-    calendars[i] = fields
-  else
-    calendars[i] = kind
+  calendars[i] = redis.call('TYPE', key).ok
+  if calendars[i] == 'hash' then
+    local fields = redis.call('HGETALL', key)
+    local digest = known[i] ~= '' and sha1hex(#fields .. '\0' .. table.concat(fields, '\0')) or ''
+    calendars[i] = digest ~= '' and digest == known[i] and {} or fields
+    table.insert(calendars[i], 1, digest)
   end
 end
 return calendars

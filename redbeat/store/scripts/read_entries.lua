@@ -15,19 +15,18 @@
 if #entries == 0 or redis.call('EXISTS', unpack(entries)) == 0 then return {now, '[]'} end
 local rows = {}
 for i, key in ipairs(entries) do
-  local row = false
+  rows[i] = false
   local kind, size, error_size = measure_entry(key)
   if kind == 'hash' then
     local fields = read_fields(key, entry_bytes, size, error_size)
-    row = {
+    rows[i] = {
       definition = fields[1] or nil, meta = fields[2] or nil, score = redis.call('ZSCORE', schedule, key) or nil,
       is_meta_foreign = is_meta_foreign(fields[2], fields[7]) or nil, policy = fields[3] or nil,
       error = fields[4] or nil, unread_bytes = size > entry_bytes and size or nil,
       revision = fields[6] and revision_of(fields[6]) or nil,
     }
   elseif kind ~= 'none' then
-    row = {score = redis.call('ZSCORE', schedule, key) or nil, type = kind}
+    rows[i] = {score = redis.call('ZSCORE', schedule, key) or nil, type = kind}
   end
-  rows[i] = row
 end
 return {now, json_of(rows)}

@@ -17,8 +17,7 @@
 if token ~= '' and redis.call('GET', lock) ~= token then return {'', {}} end
 local id, other, till = string.match(redis.call('GET', events_read) or '', '^(%d+%-%d+) ?(%S*) ?(%S*)$')
 if id and (#string.match(id, '^%d+') > 19 or #string.match(id, '%d+$') > 19) then id = nil end  -- of 64 bits each
-local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)
-last = last[1] and last[1][1] or '0-0'
+local last = (redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1] or {'0-0'})[1]
 -- ahead, if the stream was deleted and the server's clock set back, or others have written it
 local is_ahead = id and id ~= last and #redis.call('XREVRANGE', events, '+', id, 'COUNT', 1) == 0
 if not id or is_ahead then

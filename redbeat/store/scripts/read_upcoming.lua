@@ -27,16 +27,14 @@ for i = 2, #due, 2 do scores[#scores + 1] = due[i] end
 local function add_row(key, nominal)
   if string.sub(key, 1, #prefix) ~= prefix then return end
   local kind, size, error_size = measure_entry(key)
-  if kind == 'hash' and size <= entry_bytes and error_size == 0 then
-    local fields = read_fields(key, entry_bytes, size, error_size)
-    local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
-    if fields[1] and not fields[5] and not fields[6] then
-      rows[#rows + 1] = {
-        key = key, nominal = nominal, definition = fields[1], meta = fields[2] or nil, policy = fields[3] or nil,
-        is_meta_foreign = is_foreign or nil,
-      }
-    end
-  end
+  if kind ~= 'hash' or size > entry_bytes or error_size > 0 then return end
+  local fields = read_fields(key, entry_bytes, size, error_size)
+  if not fields[1] or fields[5] or fields[6] then return end
+  local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
+  rows[#rows + 1] = {
+    key = key, nominal = nominal, definition = fields[1], meta = fields[2] or nil, policy = fields[3] or nil,
+    is_meta_foreign = is_foreign or nil,
+  }
 end
 
 local wanted, names = {}, {}

@@ -19,18 +19,21 @@
 --                     merged. The name of an entry follows, or ''
 -- ARGV items          of each entry its name, its record as hide_entries has made it, and kept: of each key that is kept for
 --                     it kind, rest, which is the rest of the key, and ends_at
+-- ARGV is_cancelled  nothing of the move is written, nor will be: for who hasn't got the reply to it
 -- BYTES dumps         what these keys hold, one after the other, as hide_entries returns it
 -- What somebody has written here already is merged with what arrives, as merge_values says. What can't be merged is kept
 -- under a key of its own. An entry that can't be written wholly isn't written at all, nor is it by another call for this move.
 --
 -- Returns {written, refused}
 --   written  of each entry 1, 0 when it was written before, or the error for which it couldn't be: 'before' when it
---            couldn't be before
+--            couldn't be before, or is cancelled
 --   refused  keys of what couldn't be merged
 
-for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
-for _, key in ipairs({statics, static_owners}) do redis.call('SCARD', key) end
-for _, key in ipairs({downgraded, arrived}) do redis.call('HLEN', key) end
+if not is_cancelled then
+  for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
+  for _, key in ipairs({statics, static_owners}) do redis.call('SCARD', key) end
+  redis.call('HLEN', downgraded)
+end
 
 local staged, unmerged, refused, is_allowed = {}, {}, {}, false
 
@@ -93,7 +96,8 @@ for number, item in ipairs(items) do
   if before then
     written[number] = failed_before[item.name] and 'before' or 0
   else
-    local is_written, problem = pcall(receive_entry, item.name, cjson.decode(item.record), item.kept)
+    local is_written, problem = not is_cancelled, 'before'
+    if is_written then is_written, problem = pcall(receive_entry, item.name, cjson.decode(item.record), item.kept) end
     written[number] = is_written and 1 or (type(problem) == 'table' and problem.err or tostring(problem))
     if not is_written then
       for _, key in ipairs(staged) do redis.call('UNLINK', key) end
@@ -105,5 +109,6 @@ if not before then
   redis.call('HDEL', arrived, move)  -- first, as this needs no memory, and what comes after it isn't refused for want of it
   redis.call('HSET', arrived, move, cjson.encode(failed))
 end
-wake_soon()
+-- without the right to publish it is noticed a little later
+if is_soon then redis.pcall('PUBLISH', wake, 'moved') end
 return {written, refused}

@@ -30,7 +30,7 @@ for i, run in ipairs(runs) do
   local running, task_id, due, delivery = running[i], run.task_id, run.due, run.delivery
   local text = redis.pcall('HGET', running, task_id)
   local record = type(text) == 'string' and decode_record(text)
-  local answer = 'gone'
+  answers[i] = 'gone'
   -- the process of a task renews its lease, too, perhaps after the main process has told of its end
   if record and is_same_time(record.due, due) and not is_over(record, delivery) then
     if record.state == 'sent' or record.state == 'retrying' then  -- Redis was away when it was begun
@@ -45,9 +45,8 @@ for i, run in ipairs(runs) do
         look_at = math.min(look_at, tonumber(record.started) + tonumber(record.max))
       end
       redis.call('ZADD', deadlines, string.format('%.6f', look_at), task_id .. '\0' .. running)
-      answer = record.terminate or 'ok'
+      answers[i] = record.terminate or 'ok'
     end
   end
-  answers[#answers + 1] = answer
 end
 return answers

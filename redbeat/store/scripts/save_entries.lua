@@ -34,13 +34,8 @@ local scored = {}
 for i, key in ipairs(entries) do
   local definition, state = definitions[i], states[state_of[i]]
   local meta, policy, revision = state.meta, state.policy, state.revision
-  if definition ~= '' and meta then
-    redis.call('HSET', key, 'definition', definition, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
-  elseif definition ~= '' then
-    redis.call('HSET', key, 'definition', definition)
-  elseif meta then
-    redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta))
-  end
+  if definition ~= '' then redis.call('HSET', key, 'definition', definition) end
+  if meta then redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
   set_field(key, 'policy', policy)
   set_field(key, 'revision', revision)
   if is_hash[i] and (definition ~= '' or policy or revision) then redis.call('HDEL', key, 'error') end

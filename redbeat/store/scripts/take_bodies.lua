@@ -10,10 +10,6 @@ local taken = {}
 for i, entry in ipairs(entries) do
   local is_stored = redis.call('ZSCORE', later, entry) and redis.call('EXISTS', entry) == 1
   local body = not is_stored and redis.pcall('GET', bodies[i])
-  taken[i] = false
-  if type(body) == 'string' then
-    redis.call('DEL', bodies[i])
-    taken[i] = body
-  end
+  taken[i] = type(body) == 'string' and redis.call('DEL', bodies[i]) == 1 and body
 end
 return taken

@@ -21,7 +21,7 @@ from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
-from redbeat.store.mover import Mover, cancel_call
+from redbeat.store.mover import Kept, Mover, receive_call
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
@@ -320,9 +320,8 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
     keys = Layouts(Store(make_app())).look().keys.home("e")
     [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
-    assert cancel_call(keys, token.decode(), move.decode(), [b"e"]).run(raw) == [], (
-        "else it would be in both parts"
-    )
+    cancel = receive_call(keys, token.decode(), move.decode(), [Kept(b"e", b"", ())], is_cancelled=True)
+    assert cancel.run(raw) == [[0], []], "else it would be in both parts"
     reshard(make_app, 4)
     assert raw.zscore(part + b":schedule", part + b"e") == 5e9
     assert raw.hget(part + b"e", "meta") == b'{"total_run_count": 1}'

@@ -44,7 +44,7 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
         is_spoilt: tells it of an item's name, and of the place of one of its keys.
     """
 
-    def spoiled(part: Keys, token: str, move: str, items: Sequence[Kept]) -> Call[Any]:
+    def spoiled(part: Keys, token: str, move: str, items: Sequence[Kept], **options: Any) -> Call[Any]:
         bad = []
         for one in items:
             values = list(one.values)
@@ -52,7 +52,7 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
                 if is_spoilt(one.name, place):
                     values[4 * place + 3] = b"garbage"
             bad.append(one._replace(values=values))
-        return receive_call(part, token, move, bad)
+        return receive_call(part, token, move, bad, **options)
 
     monkeypatch.setattr(mover, "receive_call", spoiled)
     return monkeypatch

@@ -25,7 +25,7 @@ from redbeat.store.entries import Entries
 from redbeat.store.fetching import CALL_ENTRIES, fetch_due
 from redbeat.store.fetching import fetch_ahead as send_ahead
 from redbeat.store.later import LaterStore
-from redbeat.store.members import Member, Members
+from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Orphans, Remains
 from redbeat.store.owners import Change, Owners, apply_call
@@ -100,11 +100,6 @@ def put_all_away(store: Store, names: list[str]) -> list[Any]:
     return put_away_entries(store, [(one.key, one) for one in due_entry], "mark").results
 
 
-def drop_all(store: Store, names: list[str]) -> list[Any]:
-    keys = [KEYS.about(name).entry for name in names]
-    return Members(store).drop([Member(key, key) for key in keys])
-
-
 def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:
     remains = [
         Remains(about.entry, about.entry, name, [f"app\t{name}"], about.beside)
@@ -122,7 +117,7 @@ def read_all_owners(store: Store, names: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "do", [commit_all, read_all, put_all_away, drop_all, remove_all_orphans, delete_all, read_all_owners]
+    "do", [commit_all, read_all, put_all_away, remove_all_orphans, delete_all, read_all_owners]
 )
 def test_script_treats_each_of_many_entries_as_if_alone(
     app: Celery, client: redis.Redis, do: Callable[[Store, list[str]], list[Any]]
@@ -476,8 +471,7 @@ def test_entry_that_is_there_by_now_stays_scheduled_with_what_is_kept_for_it(
     write(client, keys[0], 5.0, SHAPES[0][0])
     client.zadd(SCHEDULE, {keys[1]: 5})
     client.sadd(KEYS.statics, *names)
-    assert Members(store).drop([Member(key, key) for key in keys]) == [False, True]
     beside = [KEYS.beside(key) for key in keys]
     found = zip(keys, keys, names, [()] * 2, beside, strict=True)
-    assert Orphans(store).remove([Remains(*one) for one in found]) == 1
+    assert Orphans(store).remove([Remains(*one) for one in found]) == 2
     assert (client.zrange(SCHEDULE, 0, -1), client.smembers(KEYS.statics)) == ([keys[0]], {"there"})

@@ -21,7 +21,7 @@ WRITING_COMMAND = re.compile(
 )
 #: scripts that write without the check: they concern the layout itself, or data that no shard holds
 UNCHECKED = {
-    *("create_layout", "raise_generation", "change_layout", "borrow_part"),
+    *("create_layout", "raise_generation", "change_layout"),
     "release_lock",
 }
 WRITING = {name for name, script in SCRIPTS.items() if WRITING_COMMAND.search(script.source)}
