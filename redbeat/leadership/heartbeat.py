@@ -312,17 +312,20 @@ class Heartbeat:
         )
 
 
-#: key of the entry whose run the scheduler is planning; None: it isn't planning
-_planned_key: str | None = None
+class Planning:
+    """The run that the scheduler of this process is planning, for the log if that never returns.
+
+    Attributes:
+        key: of its entry; None: no run is planned now.
+    """
+
+    key: str | None = None
 
 
-def note_planning(key: str | None) -> None:
-    """Remember which entry the scheduler is planning, for the log if it never returns."""
-    global _planned_key  # noqa: PLW0603 - a process has one scheduler
-    _planned_key = key
+PLANNING = Planning()
 
 
 def what_hangs() -> str:
     """Return what a scheduler that does nothing is busy with, as far as that is known."""
-    key = _planned_key
+    key = PLANNING.key
     return "a publish or a signal handler" if key is None else f"the schedule of {printable(key)}"

@@ -28,7 +28,7 @@ from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_per
 from redbeat.delivery.guarantee import Mode
 from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
-from redbeat.leadership.heartbeat import note_planning
+from redbeat.leadership.heartbeat import PLANNING
 from redbeat.process.containment import let_through
 from redbeat.process.signals import hold_interrupts
 from redbeat.scheduler.batch import Batch
@@ -157,7 +157,7 @@ class Deliverer:
             for row in rows:
                 if held.arrived is not None:
                     held.let_arrive()
-                note_planning(row.key)
+                PLANNING.key = row.key
                 try:
                     decision = batch.plan(row, batch.now, calendars)
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
@@ -170,7 +170,7 @@ class Deliverer:
                         continue
                     decision = paused
                 batch.ready.append(decision)
-            note_planning(None)
+            PLANNING.key = None
             context.encoder.fill(sends)
         if sends:
             sink.send(batch, sends)

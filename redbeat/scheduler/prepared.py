@@ -55,6 +55,7 @@ class LookAhead:
     Attributes:
         next_at: when to look next whether more falls due soon, monotonic.
         first_score: when the first prepared run is due, UNIX seconds; inf: none is prepared.
+        read_until: up to which due time entries were read, UNIX seconds; 0: none was.
         clock: that of the node of this part: nothing of it leaves early.
     """
 
@@ -69,7 +70,7 @@ class LookAhead:
         self._due: list[tuple[float, int, int, Send]] = []  # a heap, the earliest first; with its size
         self._runs: dict[str, Send] = {}  # by the entry's key
         self._numbers = count()
-        self._cursor = Cursor()
+        self._cursor, self.read_until = Cursor(), 0.0
         #: keys of entries that are due again before the cursor; as a set that keeps their order
         self._again: dict[str, None] = {}
         self.next_at = 0.0  # monotonic
@@ -86,9 +87,8 @@ class LookAhead:
 
     def note_next(self, scores: Mapping[str, float]) -> None:
         """Note that entries have new due times: those that are in the time that was read are read again."""
-        read_until = float(self._cursor.score or 0)
         for key, score in scores.items():
-            if 0 < score <= read_until and len(self._again) < MAX_AGAIN:
+            if 0 < score <= self.read_until and len(self._again) < MAX_AGAIN:
                 self._again[key] = None
 
     def is_wanted(self, head_score: float | None) -> bool:
@@ -138,7 +138,7 @@ class LookAhead:
         if rows and not self._can_prepare():
             self.next_at = time.monotonic() + RETRY_SECONDS
             return
-        self._cursor = found.cursor
+        self._cursor, self.read_until = found.cursor, float(found.cursor.score or 0)
         for nominal, together in groupby(rows, key=lambda row: row.nominal):
             for run in self._plan(list(together), float(nominal)):
                 self._add(run)
@@ -225,7 +225,8 @@ class LookAhead:
         self._runs.clear()
         self._again.clear()
         self._take(-self._bytes)
-        self._cursor, self.next_at, self.first_score = Cursor(), 0.0, math.inf
+        self._cursor, self.read_until = Cursor(), 0.0
+        self.next_at, self.first_score = 0.0, math.inf
 
 
 def _size_of(run: Send) -> int:

@@ -278,7 +278,8 @@ class Shard:
         if batch.recorded:
             if context.broker.is_reported_away:
                 context.broker.note_well()
-            self.look_ahead.note_next(next_scores)
+            if self.look_ahead.read_until:
+                self.look_ahead.note_next(next_scores)
         if batch.is_in_doubt:
             self.next_at = now + self.leadership.timing.look_seconds
         # only an ordinary fetch says that nothing more is due
