@@ -31,7 +31,7 @@ from redbeat.errors import (
 )
 from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.messages import bodies_call, cancel_call, has_body
+from redbeat.store.later import LaterStore
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.parts import Part, in_chunks
 from redbeat.store.records import (
@@ -465,7 +465,7 @@ class Entries:
             deleted_at: is told the keys under which nothing is any more.
         """
         groups = self._store.parts.by_part(keys)
-        cancelled = self._cancel_among(groups)
+        cancelled = self._cancel_among(keys)
         delete = partial(self._delete, groups, fence)
         fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
         less = partial(self._store.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
@@ -476,33 +476,17 @@ class Entries:
                 deleted_at.update(those)
         return cancelled + sum(answer[1] for answer in answers if answer is not None)
 
-    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
-        """Cancel stored messages among entries of some parts; return how many there were."""
-        asked: list[tuple[Part, list[str]]] = []
-        for part, keys in groups:
-            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
-            if task_ids:  # each is a stored message, or its name only looks so
-                asked.append((part, task_ids))
+    def _cancel_among(self, keys: Sequence[str]) -> int:
+        """Cancel the stored messages among entries; return how many there were."""
+        # each is a stored message, or its name only looks so
+        task_ids = [one for one in map(self._store.keys.message_id, keys) if one is not None]
         try:
-            return sum(1 for one in self._cancelled(asked) if one is not None)
+            found = LaterStore.beside(self._store).cancel(task_ids)
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return 0
-
-    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
-        """Cancel messages by their ids, and yield each that there was, JSON."""
-        if not asked:
-            return
-        answers = self._store.write_all([cancel_call(part.keys, ids) for part, ids in asked])
-        apart: list[tuple[Part, list[str]]] = []
-        for (part, ids), texts in zip(asked, answers, strict=True):
-            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
-            yield from found.values()
-            if bodiless := [one for one, text in found.items() if not has_body(text)]:
-                apart.append((part, bodiless))
-        if apart:
-            self._store.write_all([bodies_call(part.keys, ids) for part, ids in apart])
+            return 0
+        return sum(1 for one in found if one is not None)
 
     def _delete(
         self,

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.log.text import as_stored
@@ -275,15 +275,9 @@ class Members:
 
         A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
         """
-        cursors: dict[str, int] = dict.fromkeys(self._schedules, 0)
-        while cursors:  # all schedules are read side by side
-            count = max(CHUNK_SIZE // len(cursors), MIN_PAGE)
-            asks = [methodcaller("zscan", key, cursor, count=count) for key, cursor in cursors.items()]
-            answers = self._store.ask_each(asks)
-            yield [(text_of(member), score) for _, rows in answers for member, score in rows]
-            cursors = {
-                key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
-            }
+        count = max(CHUNK_SIZE // len(self._store.all_parts), MIN_PAGE)
+        for page in self._store.scan_parts(attrgetter("schedule"), count):
+            yield [(text_of(member), score) for member, score in page]
 
     def remove(self, members: Sequence[str]) -> None:
         """Remove members from the schedule; the entries under their keys stay."""

@@ -402,7 +402,7 @@ class Runs:
     def _busy_entries(self) -> list[str] | None:
         """Return the keys of entries that have runs in progress."""
         keys, found = self._store.keys, set[str]()
-        for page in self._store.scan_parts(attrgetter("deadlines"), _scan):
+        for page in self._store.scan_parts(attrgetter("deadlines")):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
         return sorted(map(keys.entry_of_running, found))
 
@@ -511,10 +511,6 @@ class Runs:
         """Return the names in the parts that have the runs of the entries with these names."""
         parts = self._store.parts
         return [parts.of(key).keys for key in self._store.locate(names, of_runs=True)]
-
-
-def _scan(client: Any, key: str, cursor: Any) -> Any:
-    return client.zscan(key, cursor)
 
 
 def _nothing_of(names: Sequence[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -38,7 +39,7 @@ from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
-from redbeat.store.layouts import Layouts, Refusal, refusal_of
+from redbeat.store.layouts import Layouts, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
@@ -326,13 +327,12 @@ class Store:
         """Let a store of one part be about the same part in the layout that there is now."""
         if self._part is None:
             return
-        prefix = self._part.keys.prefix
-        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
-        if not found:
+        self._part = Part(self.present(self._part.keys))
+        if self._part.keys not in self.config.layout.parts:
             raise LayoutChanged(
-                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
+                f"What is under {self._part.keys.prefix} isn't part of the schedule any more: it has been "
+                "divided otherwise."
             ) from None
-        [self._part] = found
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
         """Renew the lock to its full time.
@@ -411,19 +411,14 @@ class Store:
         """
         with self.translating():
             replies = call_on_nodes(client or self.client, calls)
-        answers: list[Item | RedisError | None] = []
-        refusals: list[Refusal] = []
-        for call, reply in zip(calls, replies, strict=True):
-            refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
-            if refusal is not None:
-                refusals.append(refusal)
-                answers.append(None)
-            else:
-                answers.append(reply if isinstance(reply, RedisError) else call.read(reply))
-        if refusals:
-            Layouts(self).follow(*refusals)
+        refusals = [refusal_of(reply) if isinstance(reply, ResponseError) else None for reply in replies]
+        if any(refusals):
+            Layouts(self).follow(*filter(None, refusals))
             self._follow_part()
-        return answers
+        return [
+            None if refusal else reply if isinstance(reply, RedisError) else call.read(reply)
+            for call, reply, refusal in zip(calls, replies, refusals, strict=True)
+        ]
 
     def write_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | None]:
         """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
@@ -439,15 +434,13 @@ class Store:
     def ask_each(
         self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
     ) -> list[Any]:
-        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node.
+        """Return what each of ``asks`` asks by one command; one round trip for each node.
 
         Arguments:
             keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
         """
-        if not self.parts.is_divided:
-            return [
-                self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
-            ]
+        if len(asks) == 1:
+            return [self.ask(asks[0], keys[0] if keys else "", expected)]
         besides = dict.fromkeys(keys, expected)
         return self.in_one_trip(asks, lambda pipeline, ask: ask(pipeline), besides) if asks else []
 
@@ -562,30 +555,24 @@ class Store:
                 return
 
     def scan_parts(
-        self, key_of: Callable[[Keys], str], step: Callable[[Any, str, Any], Any]
-    ) -> Iterator[Any]:
-        """Yield the pages of a scan of one key of each part, a page of each in one round trip for each node.
+        self,
+        key_of: Callable[[Keys], str],
+        page_size: int | None = None,
+    ) -> Iterator[list[tuple[Any, float]]]:
+        """Yield the members and scores of a sorted set of each part, a page of each in a round trip a node.
 
         Arguments:
-            key_of: returns the key of a part, a sorted set.
-            step: ``step(client, key, cursor)`` asks for the next cursor and a page.
+            key_of: returns the key of a part.
+            page_size: how many are looked at for a page of each; None: as many as the server likes.
         """
-        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.all_parts}
-        if len(cursors) == 1:
-            [key] = cursors
-            yield from self.scan(lambda client, cursor: step(client, key, cursor), key)
-            return
+        cursors: dict[str, int] = {key_of(part.keys): 0 for part in self.all_parts}
         while cursors:
-            keys = list(cursors)
-            found = self.in_one_trip(
-                keys, lambda client, key: step(client, key, cursors[key]), dict.fromkeys(keys, "sorted set")
-            )
-            for key, (cursor, page) in zip(keys, found, strict=True):
-                if int(cursor):
-                    cursors[key] = cursor
-                else:
-                    del cursors[key]
-                yield page
+            asks = [methodcaller("zscan", key, cursor, count=page_size) for key, cursor in cursors.items()]
+            answers = self.ask_each(asks, [*cursors])
+            yield [row for _, rows in answers for row in rows]
+            cursors = {
+                key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
+            }
 
     def ask(
         self,
@@ -608,9 +595,7 @@ class Store:
             call: gives one command to a client, or a pipeline.
         """
         keys = [key_of(part.keys) for part in self.all_parts]
-        if len(keys) == 1:
-            return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
-        return self.in_one_trip(keys, call, dict.fromkeys(keys, expected))
+        return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys, expected)  # type: ignore[misc]
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """Return what an error of the redis client means, if it is that a node is away; else raise it."""
