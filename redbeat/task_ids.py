@@ -6,7 +6,6 @@ import hashlib
 import uuid
 
 from redbeat.keys import identity_of
-from redbeat.log.text import as_stored
 
 __all__ = ["TASK_ID_NAMESPACE", "request_id_of", "rerun_id_of", "task_id_of"]
 
@@ -22,7 +21,9 @@ def task_id_of(key: str, due: str) -> str:
         key: the entry's key in Redis; in a shard that which it has without shards counts.
         due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    name = _NAMESPACE + as_stored(f"{identity_of(key)}\n{due}")
+    if key[:1] == "{":
+        key = identity_of(key)
+    name = _NAMESPACE + f"{key}\n{due}".encode("utf-8", "surrogateescape")
     made = hashlib.sha1(name, usedforsecurity=False).hexdigest()
     # the same as uuid.uuid5(), which takes five times as long
     variant = "89ab"[int(made[16], 16) & 3]

@@ -17,7 +17,7 @@ from celery.schedules import crontab
 from redbeat.config.config import ensure_conf
 from redbeat.entries.failures import failure_now, failure_of, sha1_of
 from redbeat.errors import EntryError
-from redbeat.policy.misfires import choose_run
+from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
@@ -79,7 +79,9 @@ def first_after_pause(
     if own_time is None or own_time >= until:
         return own_time
     if entry.policy.run_missed:
-        choice = choose_run(entry.schedule, bounds, own_time, until, defaults_of(entry))
+        choice = choose_run(
+            entry.schedule, bounds, own_time, until, rules_of(entry.schedule, bounds, defaults_of(entry))
+        )
         return choice.following if choice.due is None else until
     return next_run(entry.schedule, bounds, until - _INSTANT, anchor_of(entry))
 

@@ -31,7 +31,7 @@ from redbeat.entries.validation import (
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
-from redbeat.policy.misfires import choose_run
+from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import encode_policy
 from redbeat.schedules.codec import cronspecs, encode_schedule
 from redbeat.schedules.occurrences import (
@@ -343,7 +343,13 @@ def score_of_moved(entry: RedBeatSchedulerEntry, now: datetime) -> float:
     due_at = entry.due_by_schedule()
     if due_at is None or due_at > now or paused_until(entry) is not None:
         return float(entry.score)
-    choice = choose_run(entry.schedule, entry.bounds(), due_at, now, defaults_of(entry))
+    choice = choose_run(
+        entry.schedule,
+        entry.bounds(),
+        due_at,
+        now,
+        rules_of(entry.schedule, entry.bounds(), defaults_of(entry)),
+    )
     return 0.0 if choice.due is None else due_at.timestamp()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.policy.policy import Policy
@@ -49,18 +49,44 @@ class Choice:
     stands_until: datetime | None = field(default=None, compare=False)
 
 
-def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime, defaults: Policy) -> Choice:
-    """Return which run to send: of the one that was due at ``nominal``, and those after it until ``now``.
+class MisfireRules(NamedTuple):
+    """How missed runs of an entry are handled.
+
+    Attributes:
+        way: the value of ``misfire``: latest, earliest, all or skip.
+        limit: how many missed runs are sent one after the other.
+        patience_seconds: how late a run may be; None: no limit.
+        why_late: why a later one is not sent.
+        counts_from_last_run: the next run depends on the last one, as that of an interval does.
+    """
+
+    way: str
+    limit: int
+    patience_seconds: float | None
+    why_late: str
+    counts_from_last_run: bool
+
+
+def rules_of(schedule_: Any, policy: Policy, defaults: Policy) -> MisfireRules:
+    """Return how missed runs are handled.
 
     Arguments:
         defaults: the app's settings for those fields that ``policy`` leaves open.
     """
     way = policy.misfire or defaults.misfire or "latest"
+    limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
+    return MisfireRules(way, limit, *patience_of(policy, defaults, way), counts_from_last_run(schedule_))
+
+
+def choose_run(
+    schedule_: Any, policy: Policy, nominal: datetime, now: datetime, rules: MisfireRules
+) -> Choice:
+    """Return which run to send: of the one that was due at ``nominal``, and those after it until ``now``."""
+    way, limit, patience, why_late, _ = rules
     following = next_run(schedule_, policy, nominal, nominal)
-    patience, why_late = patience_of(policy, defaults, way)
     is_late = patience is not None and nominal < now - timedelta(seconds=patience)
     if not is_late and (following is None or following > now):  # as usual: it stands for no other run
-        ran_at = nominal if way == "all" else recorded(schedule_, nominal, now)
+        ran_at = nominal if way == "all" or rules.counts_from_last_run else now
         return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
     first = nominal
     if patience is not None and is_late:
@@ -68,7 +94,6 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
         if kept is None or kept > now:
             return Choice(None, now, kept, is_skipped=True, why_late=why_late)
         first = kept
-    limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
     missed, following = last_runs(schedule_, policy, first, now, limit)
     if way == "all":
         is_last = len(missed) == 1
@@ -83,7 +108,7 @@ def choose_run(schedule_: Any, policy: Policy, nominal: datetime, now: datetime,
             why_late=why_late,
             why_left_out=f"older than the limit of {limit} (misfire_limit)",
         )
-    ran_at = recorded(schedule_, missed[-1], now)
+    ran_at = missed[-1] if rules.counts_from_last_run else now
     due = first if way == "earliest" else missed[-1]
     return Choice(
         due,

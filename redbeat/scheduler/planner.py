@@ -416,7 +416,7 @@ class Planner:
         entry, policy = known.entry, known.bounds
         if known.is_limited and policy.is_finished(entry.total_run_count):
             return self._put_off(known, row, None)
-        turn = known.timetable.turn(settled.nominal, self._now, is_retried=settled.is_retried)
+        turn = known.timetable.turn(settled.nominal, self._moment, is_retried=settled.is_retried)
         dropped = (*settled.dropped, *turn.dropped) if settled.dropped else turn.dropped
         told = (*settled.told, *turn.dropped) if settled.told else turn.dropped
         if turn.at is None:
@@ -425,7 +425,11 @@ class Planner:
         following = None if is_over else turn.following
         if entry.computes_due_at and not is_over:
             following = entry.following_run(turn.ran_at, turn.following)
-        commit = self._row_after(known, row, turn, following)
+        if following is turn.following and following is not None and not policy.jitter:
+            commit = commit_of(row, turn.new_score)
+            commit.is_for_this_definition = policy.exclude is not None
+        else:
+            commit = self._put_off(known, row, following).commit
         if not entry.enabled and commit.new_score is not Ending.DELETE:
             _end_pause(known, row, commit, is_over=is_over)
         count = entry.total_run_count + 1
@@ -457,14 +461,6 @@ class Planner:
                 commit.run = Tracking(policy).run(turn.nominal, held_score, records_of(dropped), waits)
         known.meta, known.last_run, known.count = commit.new_meta, turn.ran_at, count
         return send
-
-    def _row_after(self, known: Known, row: DueEntry, turn: Turn, following: datetime | None) -> Commit:
-        """Return the row that makes an entry due after a run."""
-        if following is not turn.following or following is None or known.bounds.jitter:
-            return self._put_off(known, row, following).commit
-        commit = commit_of(row, turn.new_score)
-        commit.is_for_this_definition = known.bounds.exclude is not None
-        return commit
 
     def _plan_released(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
         """Plan the run that has waited for another one to end: exactly that one, however late it is.

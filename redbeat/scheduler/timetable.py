@@ -14,7 +14,7 @@ from typing import Any
 from redbeat.decoder import moment_json
 from redbeat.entries.dropped import Dropped, dropped_by
 from redbeat.history import sent_record
-from redbeat.policy.misfires import choose_run, patience_of
+from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import Policy
 from redbeat.runs.limits import Tracking
 from redbeat.scheduler.decisions import counted, records_of
@@ -73,26 +73,24 @@ class Timetable:
     def __init__(self, schedule: Any, bounds: Policy, defaults: Policy, *, is_tracked: bool) -> None:
         self.schedule = schedule
         self.bounds = bounds
-        self.defaults = defaults
         self.tracking = Tracking(bounds) if is_tracked else None
-        way = bounds.misfire or defaults.misfire or "latest"
-        patience, _ = patience_of(bounds, defaults, way)
+        self._rules = rules_of(schedule, bounds, defaults)
+        patience = self._rules.patience_seconds
         self._patience_seconds = math.inf if patience is None else patience
-        self._now = -1.0
         self._moment = EPOCH
         self._turns: dict[tuple[str, bool], Turn] = {}
         self._own_times: dict[tuple[datetime, bool], datetime | None] = {}
 
-    def turn(self, nominal: str, now: float, *, is_retried: bool = False) -> Turn:
+    def turn(self, nominal: str, moment: datetime, *, is_retried: bool = False) -> Turn:
         """Return what follows from the due time ``nominal``, UNIX seconds as the server writes them.
 
         Arguments:
-            now: the server's clock, UNIX seconds.
+            moment: the time of planning, by the server's clock.
             is_retried: the run could not be sent before; it keeps its due time unless it is too late for it.
         """
-        if now != self._now:
+        if moment is not self._moment:
             self._turns.clear()
-            self._now, self._moment = now, moment_of(now)
+            self._moment = moment
         found = self._turns.get((nominal, is_retried))
         if found is None:
             found = self._turns[nominal, is_retried] = self._compute(nominal, is_retried)
@@ -100,7 +98,7 @@ class Timetable:
 
     def _compute(self, nominal: str, is_retried: bool) -> Turn:
         at, moment = moment_of(float(nominal)), self._moment
-        choice = choose_run(self.schedule, self.bounds, at, moment, self.defaults)
+        choice = choose_run(self.schedule, self.bounds, at, moment, self._rules)
         following = choice.following
         due, due_text = at, nominal
         if choice.due is not None and choice.due != at and not (is_retried and choice.first == at):

@@ -31,7 +31,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.entries.wording import label_of
 from redbeat.errors import StoreRefused
 from redbeat.log.text import counted, printable
-from redbeat.policy.misfires import choose_run
+from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.scheduler.overrides import UNUSED, UNUSED_OF_ENTRY, find_unused
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules.durations import seconds_in_words
@@ -299,7 +299,9 @@ def _missed(context: Context, row: Row) -> Iterator[_Change]:
 
 def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]:
     defaults = defaults_of(entry)
-    choice = choose_run(entry.schedule, entry.policy, due, now, defaults)
+    choice = choose_run(
+        entry.schedule, entry.policy, due, now, rules_of(entry.schedule, entry.policy, defaults)
+    )
     missed = list(islice(runs_between(entry, due, now), _MAX_COUNTED + 1))
     count = max(len(missed), 1)
     number = f"more than {_MAX_COUNTED:,} runs" if count > _MAX_COUNTED else counted(count, "run", "runs")

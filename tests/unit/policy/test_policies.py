@@ -18,7 +18,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.management import CHANGEABLE, Changes
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.policy.jitter import delayed, due_time_of
-from redbeat.policy.misfires import choose_run
+from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import (
     FIELDS,
     NO_POLICY,
@@ -248,4 +248,6 @@ def test_a_run_is_too_late_only_by_more_than_its_jitter_and_the_grace_time(
     late: int, due: datetime | None
 ) -> None:
     policy = Policy(jitter=60, misfire_grace_time=10)
-    assert choose_run(schedule(3600), policy, NOON, NOON + late * SECOND, NO_POLICY).due == due
+    every = schedule(3600)
+    rules = rules_of(every, policy, NO_POLICY)
+    assert choose_run(every, policy, NOON, NOON + late * SECOND, rules).due == due

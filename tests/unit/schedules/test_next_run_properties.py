@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.decoder import decode, encode_definition
-from redbeat.policy.misfires import SKIP_SECONDS, Choice, choose_run
+from redbeat.policy.misfires import SKIP_SECONDS, Choice, choose_run, rules_of
 from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
@@ -271,7 +271,7 @@ def test_the_run_that_makes_up_is_the_one_that_the_policy_says(
     missed = {"misfire": way, "misfire_limit": limit, "misfire_grace_time": grace}
     policy = replace(bounds, **missed, expires_after=expires)
     expected = naive_choice(schedule_, policy, runs, following, now, defaults)
-    assert choose_run(schedule_, policy, runs[0], now, defaults) == expected
+    assert choose_run(schedule_, policy, runs[0], now, rules_of(schedule_, policy, defaults)) == expected
 
 
 class AfterLastRun(BaseSchedule):
@@ -310,7 +310,7 @@ def test_the_next_run_after_an_outage_is_the_one_that_last_run_at_names(
     """Otherwise beat takes its own score for one of celery-redbeat 2.x, and drops that run."""
     schedule_, bounds, runs, _, now = outage
     policy = replace(bounds, misfire=way, misfire_limit=limit)
-    choice = choose_run(schedule_, policy, runs[0], now, NO_POLICY)
+    choice = choose_run(schedule_, policy, runs[0], now, rules_of(schedule_, policy, NO_POLICY))
     if choice.due is not None:
         assert next_run(schedule_, policy, choice.ran_at, choice.ran_at) == choice.following
 
