@@ -343,13 +343,9 @@ def score_of_moved(entry: RedBeatSchedulerEntry, now: datetime) -> float:
     due_at = entry.due_by_schedule()
     if due_at is None or due_at > now or paused_until(entry) is not None:
         return float(entry.score)
-    choice = choose_run(
-        entry.schedule,
-        entry.bounds(),
-        due_at,
-        now,
-        rules_of(entry.schedule, entry.bounds(), defaults_of(entry)),
-    )
+    bounds = entry.bounds()
+    rules = rules_of(entry.schedule, bounds, defaults_of(entry))
+    choice = choose_run(entry.schedule, bounds, due_at, now, rules)
     return 0.0 if choice.due is None else due_at.timestamp()
 
 

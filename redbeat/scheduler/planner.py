@@ -58,7 +58,7 @@ from redbeat.scheduler.decisions import (
     is_asked,
     records_of,
 )
-from redbeat.scheduler.timetable import Timetable, Turn
+from redbeat.scheduler.timetable import Timetable
 from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
