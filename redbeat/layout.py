@@ -305,6 +305,28 @@ class Layout:
         here = [*self._places(self.shards), *(self._places(self.former) if self.is_moving else ())]
         return tuple(dict.fromkeys(here))
 
+    def ending(self, former: int | None) -> list[Keys]:
+        """Return the parts of ``former`` shards that are no parts of this layout once it is settled.
+
+        Arguments:
+            former: how many shards there were; None: there were none.
+        """
+        here = {part.generation for part in self._settled(self.shards)}
+        found = [part for part in self._settled(former) if part.generation not in here]
+        return [replace(part, guard=self.closed_guard) for part in found]
+
+    def staying(self, former: int | None) -> list[Keys]:
+        """Return the parts of ``former`` shards that are parts of this layout, too, once it is settled."""
+        before = {part.generation for part in self._settled(former)}
+        return [part for part in self._settled(self.shards) if part.generation in before]
+
+    def with_ending(self, former: int | None) -> list[Keys]:
+        """Return all parts, and those of ``former`` shards that have ended, or are about to."""
+        return [*self.parts, *([] if self.is_moving else self.ending(former))]
+
+    def _settled(self, shards: int | None) -> tuple[Keys, ...]:
+        return replace(self, shards=shards, former=None, is_moving=False).parts
+
     def _places(self, shards: int | None) -> Iterator[Keys]:
         keys = self.keys
         if isinstance(keys, ShardedKeys):

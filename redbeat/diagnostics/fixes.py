@@ -15,8 +15,7 @@ from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
-from redbeat.reshard.hidden import HiddenWatch
-from redbeat.reshard.sweeping import misplaced, move_home
+from redbeat.reshard.sweeping import HiddenWatch, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import Entries
 from redbeat.store.generations import Generations, LayoutRecord

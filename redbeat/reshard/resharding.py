@@ -14,16 +14,14 @@ Invariant: an entry runs wherever it is meanwhile; no run is lost, doubled, or l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.reshard.hidden import HiddenWatch
-from redbeat.reshard.places import ending_parts, staying_parts
-from redbeat.reshard.sweeping import sweep
+from redbeat.reshard.sweeping import HiddenWatch, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
 from redbeat.store.recovery import read_knowledge
@@ -173,7 +171,7 @@ class Resharding:
         layout = record.layout(self._store)
         self._mover.open(layout.parts)
         self._adopt(layout)
-        self._mover.finish_hidden(layout.parts, ending_parts(layout, record.former))
+        self._mover.finish_hidden(layout.parts, layout.ending(record.former))
         self._move_late(layout)
         report.unknown = self._settle(layout, record)
         if self._mover.tally.unmoved:
@@ -254,7 +252,7 @@ class Resharding:
         knowledge = read_knowledge(self._store)
         if record.generation >= knowledge.latest:
             return record
-        found = knowledge.agreed() if record.generation else knowledge.layout()
+        found = knowledge.found(record)
         if found is None:
             raise ReshardRefused(
                 f"{self._config.base_keys.layout} isn't what the parts of the schedule know: celery redbeat "
@@ -311,20 +309,24 @@ class Resharding:
         strays = Strays(self._store, layout)
         sources = layout.parts
         strays.look_for_requests(sources)
-        due: list[Stray] = []
-        for source in sources:
-            due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
-            due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
+        due = self._move_from(strays, sources, MARGIN_SECONDS)
         for _ in range(MAX_LOOKS):
             self._move_due(strays, due)
-            due = []
             moved = self._mover.tally.moved
-            for source in sources:
-                due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
-                due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
+            due = self._move_from(strays, sources, MARGIN_SECONDS)
             if not due and self._mover.tally.moved == moved:
                 return
         self._move_due(strays, due)
+
+    def _move_from(
+        self, strays: Strays, sources: Iterable[Keys], margin_seconds: float | None
+    ) -> list[Stray]:
+        """Move what stands in ``sources`` to where it belongs; return what stays, as it is due."""
+        due: list[Stray] = []
+        for source in sources:
+            for find in (strays.of_members, strays.of_names):
+                due += self._mover.move_all(find(source), margin_seconds)
+        return due
 
     def _move_due(self, strays: Strays, due: Sequence[Stray]) -> None:
         """Move what was due when it was tried first: when it has run, or if it doesn't."""
@@ -354,24 +356,21 @@ class Resharding:
 
         From now on nobody runs what stands in a part where it doesn't belong.
         """
-        strays = Strays(self._store, layout)
-        for part in layout.parts:
-            self._mover.move_all(self._members_and_names(strays, part), None)
+        self._move_from(Strays(self._store, layout), layout.parts, None)
 
     def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
-        ending = ending_parts(layout, record.former)
+        ending = layout.ending(record.former)
         strays = Strays(self._store, layout)
         # records of runs that were sent by hand, as their entries moved
-        self._mover.move_all(strays.of_late(staying_parts(layout, record.former)), None)
+        self._mover.move_all(strays.of_late(layout.staying(record.former)), None)
         if not ending:
             return []
         self._mover.open(ending)
         self._mover.finish_hidden(ending, layout.parts)
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
-            for part in ending:
-                self._mover.move_all(self._members_and_names(strays, part), None)
+            self._move_from(strays, ending, None)
             left = strays.of_keys(ending, heirs_of(ending, layout.parts))
             unknown = left.unknown
             if not left.strays and not left.owned:
@@ -383,13 +382,9 @@ class Resharding:
                 break
         return sorted(unknown)
 
-    def _members_and_names(self, strays: Strays, part: Keys) -> Iterator[Stray]:
-        yield from strays.of_members(part)
-        yield from strays.of_names(part)
-
     def _close(self, layout: Layout, record: LayoutRecord) -> None:
         """Forget what was noted of the moves."""
-        ending = ending_parts(layout, record.former)
+        ending = layout.ending(record.former)
         self._mover.close(layout.parts, ending)
         self._mover.open([*layout.parts, *ending], is_mover=False)
 

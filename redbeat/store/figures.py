@@ -11,8 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from operator import attrgetter
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.history import ENDED_OUTCOMES
@@ -22,6 +21,7 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.rights import METRICS
 from redbeat.store.scripts.script import Script
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 _TAKE_FIGURES, _COUNT_STATES = Script("take_figures"), Script("count_states")
@@ -174,19 +174,19 @@ class Figures:
 
     def _read_hashes(self, keys: Sequence[str]) -> list[Any]:
         """Return what these hashes hold; one round trip for each node."""
-        if not keys:
-            return []
-        if len(keys) == 1:
-            return [self._store.ask(lambda client: client.hgetall(keys[0]), keys[0], "hash")]
-        return self._store.in_one_trip(keys, _read_hash, dict.fromkeys(keys, "hash"))
+        return self._store.ask_each([methodcaller("hgetall", key) for key in keys], keys, "hash")
 
     def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
         """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
         since 1970, under all labels together; what can't be read of it is left out.
         """
-        is_counted = any(self._store.ask_parts(attrgetter("totals"), "hash", _exists))
+        parts = [part.keys for part in self._store.all_parts]
+        totals = [keys.totals for keys in parts]
+        is_counted = any(
+            self._store.ask_each([methodcaller("exists", key) for key in totals], totals, "hash")
+        )
         minutes: dict[int, Counter[str]] = {}
-        for texts in self._store.ask_parts(attrgetter("minutes"), "hash", _read_hash):
+        for texts in self._read_hashes([keys.minutes for keys in parts]):
             for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
                 minutes.setdefault(number, Counter()).update(counted)
         return is_counted, {number: dict(counted) for number, counted in minutes.items()}
@@ -201,7 +201,7 @@ class Figures:
         """Forget labels, and fields of what was ever counted, in one part."""
         for key, names in ((keys.labels, ids), (keys.totals, fields)):
             for chunk in in_chunks(names):
-                self._store.ask(partial(_delete, key, chunk), key, "hash")
+                self._store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key, "hash")
 
     def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
         """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
@@ -212,8 +212,7 @@ class Figures:
 
     def are_there(self, names: Sequence[tuple[Keys, str]]) -> list[bool]:
         """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
-        found = self._store.in_one_trip([as_stored(keys.entry(name)) for keys, name in names], _exists)
-        return [*map(bool, found)]
+        return Server(self._store).which_exist([keys.entry(name) for keys, name in names])
 
     def read_expected(
         self, now: float, limit: int, firsts: Mapping[Keys, int]
@@ -224,15 +223,34 @@ class Figures:
         Arguments:
             firsts: the parts, and how many of those are left out in each.
         """
+        zsets = {keys: keys.expected for keys in firsts}
+        found = self._first_until(now, limit, "-inf", zsets, firsts)
+        return {
+            keys: (count, [*map(keys.entry_of_running, members)]) for keys, (count, members) in found.items()
+        }
+
+    def read_late(
+        self, latest: float, limit: int, parts: Sequence[Keys]
+    ) -> dict[Keys, tuple[int, list[str]]]:
+        """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
+        seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
+        """
+        found = self._first_until(latest, limit, "(0", {keys: keys.schedule for keys in parts}, {})
+        return {keys: (count, [*map(keys.entry_of, members)]) for keys, (count, members) in found.items()}
+
+    def _first_until(
+        self, latest: float, limit: int, lowest: str, zsets: Mapping[Keys, str], firsts: Mapping[Keys, int]
+    ) -> dict[Keys, tuple[int, list[str]]]:
+        """Return how many members of each sorted set have scores up to ``latest``, and the first of them."""
 
         def ask(pipeline: Any, keys: Keys) -> None:
-            pipeline.zcount(keys.expected, "-inf", now)
-            pipeline.zrangebyscore(keys.expected, "-inf", now, start=firsts[keys], num=limit)
+            pipeline.zcount(zsets[keys], lowest, latest)
+            pipeline.zrangebyscore(zsets[keys], lowest, latest, start=firsts.get(keys, 0), num=limit)
 
-        found = self._store.in_one_trip(firsts, ask, {keys.expected: "sorted set" for keys in firsts})
+        found = self._store.in_one_trip(zsets, ask, dict.fromkeys(zsets.values(), "sorted set"))
         return {
-            keys: (int(count), [keys.entry_of_running(text_of(member)) for member in members])
-            for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True)
+            keys: (int(count), [*map(text_of, members)])
+            for keys, count, members in zip(zsets, found[::2], found[1::2], strict=True)
         }
 
     def expect(self, expected: Mapping[str, float | None]) -> None:
@@ -250,23 +268,6 @@ class Figures:
 
         self._store.in_one_trip(expected, note, {keys.expected: "sorted set" for keys in parts.values()})
 
-    def read_late(
-        self, latest: float, limit: int, parts: Sequence[Keys]
-    ) -> dict[Keys, tuple[int, list[str]]]:
-        """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
-        seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
-        """
-
-        def ask(pipeline: Any, keys: Keys) -> None:
-            pipeline.zcount(keys.schedule, "(0", latest)
-            pipeline.zrangebyscore(keys.schedule, "(0", latest, start=0, num=limit)
-
-        found = self._store.in_one_trip(parts, ask)
-        return {
-            keys: (int(count), [keys.entry_of(text_of(member)) for member in members])
-            for keys, count, members in zip(parts, found[::2], found[1::2], strict=True)
-        }
-
     def read_streaks(self, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
         """Return the keys of the entries with the most failures in a row.
 
@@ -275,14 +276,8 @@ class Figures:
         """
         places = [part.keys for part in self._store.parts] if parts is None else parts
         zsets = [keys.streaks for keys in places]
-
-        def read(client: Any, key: str) -> Any:
-            return client.zrevrange(key, 0, limit - 1, withscores=len(zsets) > 1)
-
-        if len(zsets) == 1:
-            members = self._store.ask(lambda client: read(client, zsets[0]), zsets[0])
-            return [places[0].entry_of_running(text_of(member)) for member in members]
-        found = self._store.in_one_trip(zsets, read, dict.fromkeys(zsets, "sorted set"))
+        asks = [methodcaller("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
+        found = self._store.ask_each(asks, zsets)
         rows = [
             (score, keys.entry_of_running(text_of(member)))
             for keys, members in zip(places, found, strict=True)
@@ -298,7 +293,7 @@ class Figures:
             keys = self._store.parts.of(key).keys
             by_key.setdefault(keys.streaks, []).append(as_stored(keys.running(key)))
         for key, members in by_key.items():
-            self._store.ask(partial(_remove, key, members), key)
+            self._store.ask(methodcaller("zrem", key, *members), key)
 
     def note_right(self, reason: object) -> None:
         """Note that this user lacks a right to what is counted."""
@@ -328,18 +323,6 @@ def _by_turns(values: list[Any]) -> dict[str, Any]:
     return dict(zip(texts, texts, strict=True))
 
 
-def _remove(key: str, members: Sequence[Any], client: Any) -> Any:
-    return client.zrem(key, *members)
-
-
-def _exists(client: Any, key: str | bytes) -> Any:
-    return client.exists(key)
-
-
-def _read_hash(client: Any, key: str) -> Any:
-    return client.hgetall(key)
-
-
 def _labels_of(hash_: Mapping[Any, Any]) -> dict[str, Labels]:
     found: dict[str, Labels] = {}
     for id_, text in hash_.items():
@@ -352,10 +335,6 @@ def _labels_of(hash_: Mapping[Any, Any]) -> dict[str, Labels]:
         if is_new and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
             found[labels.id] = labels
     return found
-
-
-def _delete(key: str, names: Sequence[str], client: Any) -> Any:
-    return client.hdel(key, *map(as_stored, names))
 
 
 def _minute_of(text: str) -> tuple[int, dict[str, int]] | None:

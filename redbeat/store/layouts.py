@@ -194,8 +194,7 @@ class Layouts:
         """
         config, generations = self._config, Generations(self._store)
         record = generations.read()
-        knowledge = read_knowledge(self._store)
-        right = knowledge.agreed() if record.generation else knowledge.layout()
+        right = read_knowledge(self._store).found(record)
         if right is None or right.generation <= record.generation:
             return None
         known = {config.shards} | ({config.found_layout.shards} if config.found_layout else set())

@@ -98,6 +98,10 @@ class Knowledge:
         told = [self._known.get(part.prefix) for part in layout.parts]
         return record if all(one is None or one.generation == record.generation for one in told) else None
 
+    def found(self, record: LayoutRecord) -> LayoutRecord | None:
+        """Return the layout as the parts know it, if Redis says ``record``; None: they know too little."""
+        return self.agreed() if record.generation else self.layout()
+
     def right(self, record: LayoutRecord) -> LayoutRecord:
         """Return the layout as it should be by what the parts know, if Redis says ``record``.
 
@@ -106,7 +110,7 @@ class Knowledge:
         """
         if record.generation and record.generation >= self.latest:
             return record
-        found = self.agreed() if record.generation else self.layout()
+        found = self.found(record)
         if found is not None:
             return found
         if not record.generation:

@@ -15,8 +15,7 @@ from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
-from redbeat.reshard.hidden import HIDDEN_SECONDS
-from redbeat.reshard.places import parts_of
+from redbeat.reshard.sweeping import HIDDEN_SECONDS
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
 from redbeat.store.recovery import read_knowledge
@@ -113,7 +112,7 @@ def check_hidden(context: Context) -> Iterator[Finding]:
     if not record.generation:
         return
     layout = record.layout(context.store)
-    hidden = Strays(context.store, layout).hidden_in(parts_of(layout, record.former))
+    hidden = Strays(context.store, layout).hidden_in(layout.with_ending(record.former))
     for part, those in hidden.items():
         if not those:
             yield Finding(

@@ -15,10 +15,9 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ReshardRefused, StoreRefused
 from redbeat.keys import Keys
-from redbeat.reshard import hidden
-from redbeat.reshard.hidden import HiddenWatch
+from redbeat.reshard import sweeping
 from redbeat.reshard.resharding import Resharding
-from redbeat.reshard.sweeping import Sweeper, sweep
+from redbeat.reshard.sweeping import HiddenWatch, Sweeper, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
 from redbeat.store.mover import Kept, Mover, receive_call
@@ -270,13 +269,13 @@ def look_as_a_beat(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> 
     Layouts(store).look()
     Sweeper(store).look()
     assert hidden_keys(raw), "its mover may be about to go on"
-    patch.setattr(hidden, "HIDDEN_SECONDS", 0)
+    patch.setattr(sweeping, "HIDDEN_SECONDS", 0)
     Sweeper(store).look()
 
 
 def call_doctor(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
     patch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
-    patch.setattr(hidden, "HIDDEN_SECONDS", 0.1)
+    patch.setattr(sweeping, "HIDDEN_SECONDS", 0.1)
     found = json.loads(call(app, "doctor", "--json").output)["findings"]
     [one] = [one for one in found if one["kind"] == "hidden"]
     assert (one["severity"], one["fixable"]) == ("error", True)
@@ -337,7 +336,7 @@ def test_mover_that_has_resumed_after_a_kill_is_left_alone(
     record, watch, second = record_of(store), HiddenWatch(store), Mover(store)
     parts = record.layout(store).parts
     watch.look(record)
-    monkeypatch.setattr(hidden, "HIDDEN_SECONDS", 0.0001)
+    monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0.0001)
     second.open(parts)
     assert watch.look(record) == 0
     assert {raw.get(part.mover) for part in parts} == {second.token.encode()}
@@ -350,7 +349,7 @@ def test_mover_paused_while_its_entries_were_hidden_is_refused(
 ) -> None:
     fill(raw, chance, 60)
     before, _ = read_all(raw)
-    monkeypatch.setattr(hidden, "HIDDEN_SECONDS", 0)
+    monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0)
     freed: list[int] = []
 
     def pause() -> bool:
