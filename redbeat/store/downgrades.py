@@ -17,7 +17,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.keys import Keys
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Fence, LockStatus, Stored, lock_status_of, read_of, text_of
+from redbeat.store.records import Fence, LockStatus, Stored, read_of, text_of
 from redbeat.store.rights import DOWNGRADED
 from redbeat.store.scripts.script import Call, Script
 
@@ -152,7 +152,7 @@ def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[
 
     def read(reply: Sequence[Any]) -> tuple[LockStatus, list[str]]:
         status, _, results = reply
-        return lock_status_of(status), [
+        return LockStatus(status), [
             key for key, is_back in zip(entries, results, strict=bool(results)) if is_back
         ]
 

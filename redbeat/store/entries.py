@@ -39,7 +39,6 @@ from redbeat.store.records import (
     LockStatus,
     Stored,
     Write,
-    lock_status_of,
     read_of,
     score_text,
     stored_of,
@@ -574,7 +573,7 @@ def save_call(
 def status_and_number(reply: Any) -> tuple[LockStatus, int]:
     """Return what a script says that returns the status of the lock and a number."""
     status, number = reply
-    return lock_status_of(status), int(number)
+    return LockStatus(status), int(number)
 
 
 def record_text(record: str, at: datetime) -> str:

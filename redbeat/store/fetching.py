@@ -5,6 +5,7 @@ Invariant: what was fetched ahead could be fetched now; what it has missed, an o
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,13 @@ from typing import Any
 from redbeat.errors import LockLost
 from redbeat.store.executor import Executor, Request
 from redbeat.store.records import (
+    Deadline,
     DueEntry,
     Fence,
     Fetched,
     KeyType,
-    deadlines_of,
-    due_entries_of,
-    lock_status_of,
+    LockStatus,
+    text_of,
 )
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
@@ -59,12 +60,11 @@ def fetch_due(
         offset: how many are left out after them.
         max_bytes: about how many bytes of entries at most.
     """
-    schedule, other = store.fetched_keys
+    keys = store.keys
     call = _FETCH_DUE.call(
-        store.keys,
+        keys,
         fence=fence,
-        schedule=schedule,
-        other=other,
+        other=store.schedule_key if store.holds_messages else keys.later,
         limit=limit,
         max_bytes=max_bytes,
         entry_bytes=store.config.max_entry_bytes,
@@ -77,9 +77,10 @@ def fetch_due(
 
     def read(reply: Sequence[Any]) -> Fetched:
         fetched = fetched_of(reply)
-        store.check_lock(fetched.status, fence)
-        if missing := [row.key for row in fetched.rows if row.type is KeyType.NONE]:
-            fetched = _without_moving(store, fetched, missing)
+        if fetched.status is not LockStatus.HELD:
+            store.check_lock(fetched.status, fence)
+        if store.config.is_cluster:
+            fetched = _without_moving(store, fetched)
         if store.holds_messages:
             store.read_bodies(fetched)
         return fetched
@@ -92,23 +93,32 @@ def fetched_of(reply: Sequence[Any]) -> Fetched:
     """Return what a reply of fetch_due says."""
     status, now, upcoming, has_more, rows, deadlines, next_deadline, other_head = reply
     return Fetched(
-        status=lock_status_of(status),
+        status=LockStatus(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
         rows=due_entries_of(rows),
-        deadlines=deadlines_of(deadlines),
+        deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
         next_deadline=float(next_deadline) if next_deadline else None,
         other_score=float(other_head) if other_head else None,
     )
 
 
-def _without_moving(store: Store, fetched: Fetched, missing: Sequence[str]) -> Fetched:
+def due_entries_of(rows: str | bytes) -> list[DueEntry]:
+    """Return the entries of the rows of fetch_due."""
+    found = json.loads(text_of(rows))
+    for row in found:
+        row.setdefault("score", row["nominal"])
+        if "type" in row:
+            row["type"] = KeyType(row["type"])
+    return [DueEntry(**row) for row in found]
+
+
+def _without_moving(store: Store, fetched: Fetched) -> Fetched:
     """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
-    if not store.config.is_cluster:
-        return fetched
+    missing = [row.key for row in fetched.rows if row.type is KeyType.NONE]
     with store.translating():
-        if not store.client.exists(*missing):  # there may be thousands
+        if not missing or not store.client.exists(*missing):  # there may be thousands
             return fetched
         moving = {key for key in missing if store.client.exists(key)}
     rows = [row for row in fetched.rows if row.key not in moving]

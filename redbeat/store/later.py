@@ -71,10 +71,9 @@ class LaterStore(Store):
         return super()._known_parts.of_messages
 
     @property
-    def fetched_keys(self) -> tuple[str, str]:
-        """The zset that messages are fetched from, and the schedule."""
-        keys = super().keys
-        return keys.later, keys.schedule
+    def schedule_key(self) -> str:
+        """The zset of the part's entries."""
+        return super().keys.schedule
 
     def keys_beside(self, key: str) -> tuple[str, ...]:
         """Return the keys of what goes with the entry under ``key``: its message's body."""

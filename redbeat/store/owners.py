@@ -26,10 +26,10 @@ from redbeat.store.histories import short_call
 from redbeat.store.parts import Part
 from redbeat.store.records import (
     Fence,
+    LockStatus,
     Stored,
     Write,
     digest_of,
-    lock_status_of,
     read_of,
     score_text,
     text_of,
@@ -266,7 +266,7 @@ class Owners:
                 statics, owners = part.keys.statics, part.keys.static_owners
                 call = _CHANGE_STATICS.call(part.keys, fence=checked, change=change, owner=owner, names=chunk)
                 with store.translating(statics, "set", besides={owners: "set"}):
-                    status = lock_status_of(call.run(store.client))
+                    status = LockStatus(call.run(store.client))
                 store.check_lock(status, checked)
 
         self._store.following(make)

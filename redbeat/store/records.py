@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -34,10 +34,9 @@ class LockStatus(Enum):
     #: another beat's; nothing was read or written
     LOST = "lost"
 
-
-def lock_status_of(reply: str | bytes) -> LockStatus:
-    """Return the status of the lock that a script has returned."""
-    return LockStatus(text_of(reply))
+    @classmethod
+    def _missing_(cls, reply: object) -> LockStatus | None:
+        return cls(reply.decode()) if isinstance(reply, bytes) else None
 
 
 class KeyType(Enum):
@@ -450,27 +449,12 @@ def read_of(stored: Stored, field: str) -> str:
     return digest_of(f"{texts_of(stored)}\0{field}") if stored.exists else ""
 
 
-def due_entries_of(rows: str | bytes) -> list[DueEntry]:
-    """Return the entries of the rows of fetch_due."""
-    found = json.loads(text_of(rows))
-    for row in found:
-        row.setdefault("score", row["nominal"])
-        if "type" in row:
-            row["type"] = KeyType(row["type"])
-    return [DueEntry(**row) for row in found]
-
-
 def held_of(members: str) -> Held:
     """Return what has held a run back, by the members that were added to its record."""
     found = json.loads(f"{{{members}}}")
     is_waiting = found["outcome"] == "waiting"
     by, worker, since = str(found["held_by"]), found.get("worker"), found.get("since")
     return Held(by, worker, since, is_waiting, members, found.get("held_state"), found.get("behind"))
-
-
-def deadlines_of(rows: Iterable[Sequence[Any]]) -> list[Deadline]:
-    """Return the deadlines of the rows of fetch_due."""
-    return [Deadline(*map(text_of, row)) for row in rows]
 
 
 def stored_of(keys: Sequence[str], rows: str | bytes) -> list[Stored]:

@@ -22,7 +22,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.members import Members
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, lock_status_of, text_of
+from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.schedule import reserve_runs
@@ -579,7 +579,7 @@ def settle_call(
 
     def read(reply: Any) -> tuple[LockStatus, str, list[str]]:
         status, unrecorded, done = reply
-        return lock_status_of(status), text_of(unrecorded), [*map(text_of, done)]
+        return LockStatus(status), text_of(unrecorded), [*map(text_of, done)]
 
     about = [keys.about(one.name) for one in settlements]
     call = _SETTLE_RUNS.call(

@@ -25,6 +25,7 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
+from redbeat.store.fetching import due_entries_of
 from redbeat.store.records import (
     NOWHERE,
     PUBLISHED,
@@ -45,9 +46,7 @@ from redbeat.store.records import (
     TrackedRun,
     committed_as_one,
     digest_of,
-    due_entries_of,
     held_of,
-    lock_status_of,
     score_text,
     text_of,
     texts_of,
@@ -161,7 +160,8 @@ def commit_runs(
 
     def read(reply: Sequence[Any]) -> Committed:
         committed = _committed_of(reply)
-        store.check_lock(committed.status, fence)
+        if committed.status is not LockStatus.HELD:
+            store.check_lock(committed.status, fence)
         if committed.unrecorded:
             _report_unrecorded(store, committed.unrecorded)
         return committed
@@ -206,7 +206,7 @@ def commit_call(
         kept: how many records of an entry are kept; 0: none.
         tells: the events to send, with spaces between: of run_sent and run_skipped.
     """
-    beside = beside or keys.beside
+    beside, history_beginning = beside or keys.beside, keys.history("")
     entry_keys: list[str] = []
     running: list[str] = []
     histories: list[str] = []
@@ -230,7 +230,7 @@ def commit_call(
             row["record"] = (tells and "\n".join(commit.records)) or "gone"
             row["new_score"] = _ENDINGS[new_score]
         elif kept and commit.records:
-            histories.append(keys.history(key))
+            histories.append(history_beginning + key.removeprefix(keys.prefix))
             row["record"] = "\n".join(commit.records)
         if due_entry.type is not KeyType.HASH:
             row["type"] = due_entry.type.value
@@ -254,11 +254,13 @@ def commit_call(
             running.append(keys.running(key))
             row["task_id"], row["run"] = commit.task_id, _run_row(run, kept, is_sent=commit.is_published)
         if pushes:
-            shape = tuple((push.command, queues.setdefault(push.queue, len(queues) + 1)) for push in pushes)
-            values += [push.value for push in pushes]
+            shape: tuple[tuple[str, int], ...] = ()
+            for push in pushes:
+                shape += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
+                values.append(push.value)
             row["writes"] = shapes.setdefault(shape, len(shapes) + 1)
         rows.append(row)
-    return _COMMIT_RUNS.call(
+    call = _COMMIT_RUNS.call(
         keys,
         fence=fence,
         events=keys.events if tells else "",
@@ -274,7 +276,9 @@ def commit_call(
         rows=rows,
         shapes=[*shapes],
         values=values,
-    ).reading(_committed_of)
+    )
+    call.read = _committed_of
+    return call
 
 
 def _run_row(run: TrackedRun, kept: int, *, is_sent: bool) -> dict[str, Any]:
@@ -299,7 +303,7 @@ def _committed_of(reply: Sequence[Any]) -> Committed:
         digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
         for digit in text_of(digits)
     ]
-    return Committed(lock_status_of(status), bool(is_moved), results, text_of(unrecorded))
+    return Committed(LockStatus(status), bool(is_moved), results, text_of(unrecorded))
 
 
 def _unrecorded(results: list[Result]) -> Committed:
@@ -377,7 +381,7 @@ def reserve_call(
 
 def _reserved_of(reply: Sequence[Any]) -> tuple[LockStatus, list[Reservation]]:
     status, answers = reply
-    return lock_status_of(status), [_reservation_of(text_of(answer)) for answer in answers]
+    return LockStatus(status), [_reservation_of(text_of(answer)) for answer in answers]
 
 
 def _reservation_of(answer: str) -> Reservation:

@@ -50,7 +50,6 @@ from redbeat.store.records import (
     Fetched,
     LockStatus,
     Stored,
-    lock_status_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
@@ -353,10 +352,9 @@ class Store:
     holds_messages = False
 
     @property
-    def fetched_keys(self) -> tuple[str, str]:
-        """The zset that due entries are fetched from, and the one whose first score is returned."""
-        keys = self.keys
-        return keys.schedule, keys.later
+    def schedule_key(self) -> str:
+        """The zset of the part's entries, also where ``keys`` are those of stored messages."""
+        return self.keys.schedule
 
     def keys_beside(self, key: str) -> Sequence[str]:
         """Return the keys of what goes with the entry under ``key``: its history first."""
@@ -535,9 +533,8 @@ class Store:
             holder,
         )
 
-    @staticmethod
-    def on_round_trip() -> None:
-        """Do nothing; called before and after every round trip, so that tests can end a beat between two."""
+    #: called before and after every round trip, so that tests can end a beat between two
+    on_round_trip: Callable[[], None] | None = None
 
     def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], key: str = "") -> Iterator[Item]:
         """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page.
@@ -643,9 +640,11 @@ class Store:
             before.append(store.asks_since)
             store.asks_since = now
         try:
-            self.on_round_trip()
+            if self.on_round_trip is not None:
+                self.on_round_trip()
             yield
-            self.on_round_trip()
+            if self.on_round_trip is not None:
+                self.on_round_trip()
             for store in stores:
                 store.on_progress()
         except Exception as exc:  # noqa: BLE001 - it is raised again
@@ -729,7 +728,7 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     """Return the call that renews the lock; the arguments are those of ``Store.renew_lock``."""
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
-    return call.reading(lock_status_of)
+    return call.reading(LockStatus)
 
 
 @lru_cache(maxsize=64)

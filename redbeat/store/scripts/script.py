@@ -282,11 +282,15 @@ class Call(Generic[Reply]):
             values.append(part.generation if is_checked else keys[0])
         count = len(values)
         if self.args is not None:
-            values.append(_json_of(self.args))
+            values.append(_to_json(self.args))
         values += self.texts
         if part is not None:
             values.append(part.guard if is_checked else UNGUARDED)
-        return ["EVALSHA", self.script.sha1, count, *_encoded(values)]
+        try:
+            encoded = [value.encode() if type(value) is str else value for value in values]
+        except UnicodeEncodeError:
+            encoded = _as_stored(values)
+        return ["EVALSHA", self.script.sha1, count, *encoded]
 
 
 @cache
@@ -302,24 +306,12 @@ def _is_out_of_reach(client: Any, part: Keys) -> bool:
     return refused_at is not None and time.monotonic() < refused_at + RIGHT_SECONDS
 
 
-def _encoded(values: Sequence[Any]) -> list[Any]:
-    # text is sent as the bytes that it was in Redis, also if they aren't UTF-8, which hiredis refuses
+def _as_stored(values: Sequence[Any]) -> list[Any]:
+    """Return values as they are sent: text as the bytes that it was in Redis, also if they aren't UTF-8."""
     try:
-        return [value.encode() if type(value) is str else value for value in values]
-    except UnicodeEncodeError:
         return [as_stored(value) if isinstance(value, str) else value for value in values]
-
-
-def _json_of(args: Mapping[str, Any]) -> bytes:
-    text = _to_json(args)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        pass
-    try:
-        return as_stored(text)
     except UnicodeEncodeError as exc:
-        start = text.rfind('"', 0, exc.start) + 1
-        # it raises the same about the one text that is at fault
-        as_stored(text[start : text.find('"', start)])
+        if exc.object.startswith('{"'):  # JSON: this raises the same about the one text that is at fault
+            start = exc.object.rfind('"', 0, exc.start) + 1
+            as_stored(exc.object[start : exc.object.find('"', start)])
         raise

@@ -22,7 +22,6 @@ from redbeat.store.records import (
     Stored,
     TrackedRun,
     Write,
-    lock_status_of,
 )
 from redbeat.store.runs import Settlement, settle_call
 from redbeat.store.schedule import reserve_call
@@ -139,7 +138,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "delete_entries": lambda client, fence: delete_call(KEYS, fence, [ENTRY.key], lambda _: []).run(client)[
         0
     ],
-    "change_statics": lambda client, fence: lock_status_of(
+    "change_statics": lambda client, fence: LockStatus(
         Script("change_statics")
         .call(
             KEYS,
