@@ -152,6 +152,7 @@ class Deliverer:
     def _send_chunk(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
         context = self._context
         sends: list[Send] = []
+        now = batch.fetched.now
         calendars = context.calendars.read_of(batch.store, rows)
         with hold_interrupts() as held:
             for row in rows:
@@ -159,7 +160,7 @@ class Deliverer:
                     held.let_arrive()
                 PLANNING.key = row.key
                 try:
-                    decision = batch.plan(row, batch.now, calendars)
+                    decision = batch.plan(row, now, calendars)
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
                     let_through(exc)
                     decision = context.failures.quarantine(batch, row, exc)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import RedBeatJSONEncoder, encode_meta
+from redbeat.decoder import encode_meta
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
 from redbeat.entries.due import (
@@ -59,6 +59,7 @@ from redbeat.scheduler.decisions import (
     records_of,
 )
 from redbeat.scheduler.timetable import Timetable
+from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
@@ -87,7 +88,6 @@ MAX_TIMETABLES = 1_024
 SLOW_SECONDS = 0.1
 
 _INSTANT = timedelta(microseconds=1)
-_ENCODER = RedBeatJSONEncoder()
 
 #: schedules without state of their own, so that entries with them may be kept
 _KEPT_KINDS = (schedule, crontab, cron, rrule, clocked, solar)
@@ -114,6 +114,7 @@ class Known:
         is_bounded: its policy may exclude a due time, or move it.
         is_limited: it ends after a number of runs.
         own_task_id: from its options.
+        computes_due_at: a subclass overrides ``due_at``.
         limit_seconds: after how long its messages expire on their queue; None: they do not.
         is_timed: that depends on when a message is sent, because its options have times.
         headers: of its messages, for workers.
@@ -131,6 +132,7 @@ class Known:
     is_bounded: bool
     is_limited: bool
     own_task_id: str | None
+    computes_due_at: bool
     limit_seconds: float | None
     is_timed: bool
     headers: Mapping[str, Any]
@@ -224,8 +226,9 @@ class Planner:
             self.begin()
         if now != self._now:
             self._now, self._moment = now, moment_of(now)
-        began = None if row.key in self._kept else time.thread_time()
         known = self._known(row, calendars)
+        # schedules of RedBeat and Celery are computed in bounded time
+        began = None if type(known.entry.schedule) in _KEPT_KINDS else time.thread_time()
         self._read_meta(known, row)
         failure = failure_of(row) if row.error else None
         if row.next_score:
@@ -291,6 +294,7 @@ class Planner:
             any(getattr(policy, name) for name in _BOUNDS),
             policy.one_off or policy.max_runs is not None,
             options.get("task_id"),
+            entry.computes_due_at,
             limit,
             is_timed or (limit is not None and not _is_usual_expiry(options.get("expires"))),
             headers_of(policy, limit) | headers_of_check_in(app, entry.name, entry.schedule, policy),
@@ -405,7 +409,7 @@ class Planner:
     def _own_time(self, known: Known) -> Callable[[], datetime | None]:
         """Return what finds the first due time after its last run."""
         entry = known.entry
-        if entry.computes_due_at or entry.last_run_at is None or known.is_limited:
+        if known.computes_due_at or entry.last_run_at is None or known.is_limited:
             return entry.due_by_schedule
         last_run, has_run = in_utc(entry.last_run_at), entry.total_run_count > 0
         return lambda: known.timetable.own_time(last_run, has_run=has_run)
@@ -423,7 +427,7 @@ class Planner:
             return self._put_off(known, row, turn.following, dropped, told)
         is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
         following = None if is_over else turn.following
-        if entry.computes_due_at and not is_over:
+        if known.computes_due_at and not is_over:
             following = entry.following_run(turn.ran_at, turn.following)
         if following is turn.following and following is not None and not policy.jitter:
             commit = commit_of(row, turn.new_score)
@@ -624,7 +628,7 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
 
 def _text_of(schedule_: Any) -> str:
     """Return what tells a schedule from others with the same class."""
-    return f"{type(schedule_).__name__} {_ENCODER.encode(schedule_)}"
+    return f"{type(schedule_).__name__} {encode_schedule(schedule_)!r}"
 
 
 def _end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) -> None:

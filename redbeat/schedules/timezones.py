@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import MAXYEAR, datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -125,9 +125,8 @@ def name_for(tz: tzinfo) -> str | None:
     return name if name in available_timezones() and _is_like(tz, zone_called(name)) else None
 
 
-def moment_of(seconds: float) -> datetime:
-    """Return the time that is ``seconds`` in UNIX time, in UTC."""
-    return datetime.fromtimestamp(seconds, timezone.utc)
+#: return the time that is so many seconds in UNIX time, in UTC
+moment_of: Callable[[float], datetime] = partial(datetime.fromtimestamp, tz=timezone.utc)
 
 
 def nearest_moment_of(seconds: float) -> datetime:
