@@ -72,35 +72,6 @@ _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 #: what a server says of a missing right to a key or a channel: it doesn't name it
 _UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
 
-#: the lengths of most values, as they are sent in front of them
-_LENGTHS = [b"$%d\r\n" % size for size in range(4096)]
-
-
-class CommandPacker:
-    """Writes a command as one piece of bytes.
-
-    The redis client's own packer makes a piece of every 6 kB, and each is a system call: 80 for 500 entries.
-    """
-
-    def __init__(self) -> None:
-        make_encoder: Any = redis.connection.Encoder  # type: ignore[attr-defined]
-        errors = CLIENT_DEFAULTS["encoding_errors"]
-        self._encode = make_encoder("utf-8", errors, decode_responses=False).encode
-
-    def pack(self, *args: Any) -> list[bytes]:
-        """Return the command ``args`` in Redis's protocol; the first of them may be several words."""
-        words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
-        values = [
-            arg if type(arg) is bytes else b"%d" % arg if type(arg) is int else bytes(self._encode(arg))
-            for arg in (*words, *args[1:])
-        ]
-        pieces = [b"\r\n"] * (3 * len(values))
-        pieces[::3] = [
-            _LENGTHS[size] if size < len(_LENGTHS) else b"$%d\r\n" % size for size in map(len, values)
-        ]
-        pieces[1::3] = values
-        return [b"*%d\r\n%b" % (len(values), b"".join(pieces))]
-
 
 class RetryUnlessRefused(Retry):
     """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
@@ -261,8 +232,6 @@ def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) 
         # a pooled connection that the server has closed meanwhile is replaced at once
         arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
-        if library is redis:
-            arguments.setdefault("command_packer", CommandPacker())
         if has_sentinels:
             client = _build_sentinel(config, library, arguments)
         else:

@@ -70,17 +70,18 @@ class Stream:
         finally:
             pool.release(connection)
 
-    def write(self, *words: Any) -> None:
-        """Send a command, and don't wait for its reply; an error ends the connection."""
-        self.write_all([words])
-
     def write_all(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send commands at once, and don't wait for their replies; an error ends the connection."""
+        encode = self._connection.encoder.encode
+        # the packer of redis-py takes three times as long, 5 % of a burst, and makes a piece of every 6 kB
+        packed = []
+        for words in commands:
+            packed.append(b"*%d\r\n" % len(words))
+            for word in words:
+                value = word if type(word) is bytes else encode(word)
+                packed += (b"$%d\r\n" % len(value), value, b"\r\n")
         try:
-            packed = []
-            for words in commands:
-                packed += self._connection.pack_command(*words)
-            # together, as each piece is a system call; a health check would read a reply
+            # a health check would read a reply
             self._connection.send_packed_command([b"".join(packed)], check_health=not self.unread)
         except BaseException:
             self._end()

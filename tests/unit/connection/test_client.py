@@ -18,7 +18,8 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
-from redbeat.connection.client import CLIENT_DEFAULTS, CommandPacker, get_redis, naming_the_server
+from redbeat.connection.client import CLIENT_DEFAULTS, get_redis, naming_the_server
+from redbeat.connection.stream import Stream
 from redbeat.errors import (
     ConfigurationError,
     StoreRefused,
@@ -95,7 +96,6 @@ def test_options_override_our_defaults(patched: None) -> None:
     made = client_of("redis://h", socket_timeout=99, username="me", retry_period=None)
     retry, errors = made.options.pop("retry"), made.options.pop("retry_on_error")
     assert (retry._retries, errors) == (1, [redis.exceptions.ConnectionError])  # noqa: SLF001 - redis-py 4 has no other name for it
-    assert isinstance(made.options.pop("command_packer"), CommandPacker)
     assert made.options == {**CLIENT_DEFAULTS, "socket_timeout": 99, "username": "me"}
     assert CLIENT_DEFAULTS["socket_timeout"] != 99
 
@@ -103,14 +103,16 @@ def test_options_override_our_defaults(patched: None) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("PING",), ("CONFIG GET", "maxmemory-policy"), (b"CONFIG GET", b"*"),
+        ("PING",), (b"GET", b"*"),
         ("SET", "käse", "x" * 20_000, "PX", 5, 0.25),
         ("EVALSHA", "0" * 40, 2, *["y" * 3_000] * 7, b"\xff\x00", ""), ("GET", memoryview(b"abc")),
     ],
 )  # fmt: skip
-def test_packed_command_is_what_redis_py_packs_in_one_piece(command: tuple[Any]) -> None:
-    own = redis.connection.Connection(encoding="utf-8")
-    assert CommandPacker().pack(*command) == [b"".join(own.pack_command(*command))]
+def test_streamed_command_is_what_redis_py_sends_in_one_piece(command: tuple[Any]) -> None:
+    connection, sent = redis.connection.Connection(encoding="utf-8"), list[bytes]()
+    connection.send_packed_command = lambda pieces, **_: sent.extend(pieces)  # type: ignore[method-assign]
+    Stream(None, connection).write_all([command, command])
+    assert sent == [2 * b"".join(connection.pack_command(*command))]
 
 
 @pytest.mark.parametrize(
