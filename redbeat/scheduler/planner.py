@@ -42,7 +42,7 @@ from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
-from redbeat.policy.jitter import due_time_of
+from redbeat.policy.jitter import delayed, due_time_of
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.memory import Allowance, Memory
@@ -92,8 +92,8 @@ _INSTANT = timedelta(microseconds=1)
 #: schedules without state of their own, so that entries with them may be kept
 _KEPT_KINDS = (schedule, crontab, cron, rrule, clocked, solar)
 
-#: fields of a policy by which a due time may stand for another one, or for no run
-_BOUNDS = ("start_time", "end_time", "exclude", "jitter")
+#: fields of a policy by which a due time may stand for no run
+_BOUNDS = ("start_time", "end_time", "exclude")
 
 _META = re.compile(
     r'\{"last_run_at": (?:null|\{"__type__": "datetime", "year": (\d{4}), "month": (\d\d?), "day": (\d\d?), '
@@ -111,7 +111,7 @@ class Known:
     Attributes:
         entry: not for the application's code, which may change it.
         bounds: its policy with its calendar.
-        is_bounded: its policy may exclude a due time, or move it.
+        is_bounded: its policy may exclude a due time.
         is_limited: it ends after a number of runs.
         own_task_id: from its options.
         computes_due_at: a subclass overrides ``due_at``.
@@ -355,20 +355,21 @@ class Planner:
             nominal, is_retried = failure.due, failure.attempts > 0
         is_usual = entry.enabled and not (known.is_bounded or row.is_asked or failure)
         # RedBeat has written this score for this due time; others cut it to whole seconds
-        if is_usual and not (row.is_meta_foreign or float(nominal).is_integer()):
+        is_usual = is_usual and not (row.is_meta_foreign or float(nominal).is_integer())
+        if known.bounds.jitter and not is_retried:
+            at, last_run = moment_of(float(nominal)), entry.last_run_at
+            undelayed = due_time_of(row.key, entry.schedule, known.bounds, at, last_run and in_utc(last_run))
+            nominal = nominal if undelayed == at else score_text(undelayed.timestamp())
+        if is_usual:
             return _Settled(nominal)
         return self._settle_bounded(known, row, failure, nominal, is_retried=is_retried)
 
     def _settle_bounded(
         self, known: Known, row: DueEntry, failure: Failure | None, nominal: str, *, is_retried: bool
     ) -> _Settled | Decision:
-        """Return the due time after jitter, moves, pauses and exclusions."""
+        """Return the due time after moves, pauses and exclusions."""
         entry, bounds, moment = known.entry, known.bounds, self._moment
         at = moment_of(float(nominal))
-        if bounds.jitter and not is_retried:
-            last_run = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
-            undelayed = due_time_of(row.key, entry.schedule, bounds, at, last_run)
-            nominal, at = (nominal, at) if undelayed == at else _at_instant(undelayed)
         asked = is_asked(row, failure)
         dropped: list[Dropped] = []
         told: list[Dropped] = []
@@ -429,8 +430,11 @@ class Planner:
         following = None if is_over else turn.following
         if known.computes_due_at and not is_over:
             following = entry.following_run(turn.ran_at, turn.following)
-        if following is turn.following and following is not None and not policy.jitter:
-            commit = commit_of(row, turn.new_score)
+        new_score = turn.new_score
+        if policy.jitter and turn.following is not None:
+            new_score = score_text(delayed(row.key, entry.schedule, policy, turn.following).timestamp())
+        if following is turn.following and following is not None:
+            commit = commit_of(row, new_score)
             commit.is_for_this_definition = policy.exclude is not None
         else:
             commit = self._put_off(known, row, following).commit
@@ -451,18 +455,15 @@ class Planner:
             )
             commit.records = (*commit.records, rest.record)
             commit.counted += rest.counted
-        skip_score = ""
-        if turn.following is not None and not policy.one_off:
-            skip_score = turn.new_score if not policy.jitter else score_text(entry.score_of(turn.following))
         send = self._send(known, row, failure, commit, turn.nominal, turn.due, turn.at)
-        send.skip_score, send.left_out, send.dropped = skip_score, dropped, told
+        send.skip_score = "" if turn.following is None or policy.one_off else new_score
+        send.left_out, send.dropped = dropped, told
         send.valid_until = turn.valid_until
         if turn.run is not None:
             commit.run = turn.run
             if known.is_timed or policy.jitter or settled.dropped:
-                held_score = skip_score or score_text(entry.score_of(turn.following))
                 waits = wait_seconds(entry.options, self._moment, self._app.timezone)
-                commit.run = Tracking(policy).run(turn.nominal, held_score, records_of(dropped), waits)
+                commit.run = Tracking(policy).run(turn.nominal, new_score, records_of(dropped), waits)
         known.meta, known.last_run, known.count = commit.new_meta, turn.ran_at, count
         return send
 
