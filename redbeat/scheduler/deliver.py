@@ -430,9 +430,14 @@ class _RecordFirst:
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs, then send them, none of them twice."""
         context, broker = self._context, self._context.broker
-        if not batch.is_trying and context.suspects.is_left_behind(sends[0]):
-            batch.leave_behind(send.due_entry for send in sends)
-            return
+        behind, tried = list[DueEntry](), list[Send]()
+        for send in sends:
+            if not batch.is_trying and context.suspects.is_left_behind(send):
+                behind.append(send.due_entry)
+            else:
+                tried.append(send)
+        batch.leave_behind(behind)
+        sends = tried
         if broker.is_away or not broker.has_time():
             batch.leave(send.due_entry for send in sends)
             return
