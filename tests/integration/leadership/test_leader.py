@@ -71,6 +71,19 @@ def test_lock_deleted_by_hand_is_taken_back(
     assert client.pttl(LOCK) == pytest.approx(scheduler.lock_timeout * 1000, abs=60_000)
 
 
+def test_scheduler_whose_lock_a_program_released_does_not_lead(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "entry")
+    scheduler.lock.release()
+    with pytest.raises(LockNotAcquired):
+        scheduler.tick()
+    assert (client.get(LOCK), messages(broker)) == (None, [])
+    scheduler.stand_for_leader()
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+
+
 def test_closing_releases_the_lock_of_a_full_server(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
