@@ -17,9 +17,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import groupby, islice
+from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -38,6 +37,8 @@ _END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidd
 _CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
 _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
 _RAISE_GENERATION = Script("raise_generation", is_raw=True)
+
+Thing = TypeVar("Thing")
 
 #: what a script says whose caller isn't the one any more who moves entries
 FENCED = "MOVER Another process"
@@ -66,20 +67,6 @@ class Item(NamedTuple):
     name: str
     kept: tuple[tuple[str, str], ...]
     owners: tuple[str, ...] = ()
-
-
-class Kept(NamedTuple):
-    """What was hidden of an item, as the server's own bytes.
-
-    Attributes:
-        name: the item's.
-        record: what it was in its part, JSON.
-        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
-    """
-
-    name: bytes
-    record: bytes
-    values: Sequence[bytes]
 
 
 class OnItsWay(NamedTuple):
@@ -113,17 +100,36 @@ class Owned(NamedTuple):
     names: Sequence[str]
 
 
+class Kept(NamedTuple):
+    """What was hidden of an item, as the server's own bytes.
+
+    Attributes:
+        name: the item's.
+        record: what it was in its part, JSON.
+        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
+        stray: the item and its way; None: another mover has hidden it.
+    """
+
+    name: bytes
+    record: bytes = b""
+    values: Sequence[bytes] = ()
+    stray: Stray | None = None
+
+
 class Move(NamedTuple):
-    """Strays that are moved together, from one part to another.
+    """What is moved together, from one part to another.
 
     Attributes:
         id: the move's, one that no other move has.
+        strays: what is to be moved, and
+        kept: what was hidden of it.
     """
 
     id: str
     source: Keys
     target: Keys
-    items: Sequence[Item]
+    strays: Sequence[Stray] = ()
+    kept: Sequence[Kept] = ()
 
 
 @dataclass
@@ -227,81 +233,81 @@ class Mover:
             margin_seconds: what is due so soon stays; None: nothing does.
             is_foreign: they were written where they are by somebody who doesn't know the layout.
         """
-        remaining, due = iter(strays), list[Stray]()
-        while some := list(islice(remaining, MAX_ROUND)):
+        due: list[Stray] = []
+        for some in _in_lots(strays, MAX_ROUND):
             waiting = [one for one in some if (one.source.generation, one.item.name) not in self._unmovable]
             while waiting:
-                moves, waiting = _first_moves(waiting, self._round_items)
-                due += (again := self._move(moves, margin_seconds, is_foreign=is_foreign)).due
-                waiting += again.full
+                waiting.sort(key=_way_of)
+                again = self._move(waiting[: self._round_items], margin_seconds, is_foreign=is_foreign)
+                due += again.due
+                waiting = [*waiting[self._round_items :], *again.full]
                 for one in again.alone:
-                    due += self._move([*_moves_of([one])], margin_seconds, is_foreign=is_foreign).due
+                    due += self._move([one], margin_seconds, is_foreign=is_foreign).due
         return due
 
     def move_owned(self, owned: Iterable[Owned]) -> None:
         """Move names of owners to where they belong; a name that is added meanwhile stays."""
-        for some in iter(partial(_first_of, iter(owned)), []):
+        for some in _in_lots(owned, CALL_ITEMS):
             for change in "add", "remove":
-                names: Any = {"token": self.token, "change": change}
+                parts = [one.target if change == "add" else one.source for one in some]
                 self._call(
                     [
-                        _CHANGE_OWNED.call(part, owned=part.owner(one.owner), names=one.names, **names)
-                        for one in some
-                        for part in [one.target if change == "add" else one.source]
+                        _CHANGE_OWNED.call(
+                            part,
+                            token=self.token,
+                            change=change,
+                            owned=part.owner(one.owner),
+                            names=one.names,
+                        )
+                        for part, one in zip(parts, some, strict=True)
                     ]
                 )
 
-    def _move(self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
-        """Move all of ``moves`` at the same time."""
-        with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
-            return self._hide_and_deliver(moves, margin_seconds, is_foreign=is_foreign)
-
-    def _hide_and_deliver(
-        self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool
-    ) -> _Again:
+    def _move(self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
+        """Move all of ``strays`` at the same time."""
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self._round_seconds)
-        calls = [
-            _HIDE_ENTRIES.call(
-                one.source,
-                token=self.token,
-                move=one.id,
-                target=one.target.entry(""),
-                margin=margin_seconds,
-                is_foreign=is_foreign,
-                max_bytes=CALL_BYTES,
-                kinds=_kinds_in(one.source),
-                items=[item._asdict() for item in one.items],
-            )
-            for one in moves
-        ]
-        began = time.monotonic()
-        replies = self._try(calls)
-        again, hidden, busy = _Again([], [], []), list[_Hidden](), dict[Keys, None]()
-        for move, reply in zip(moves, replies, strict=True):
-            found = [] if isinstance(reply, Exception) else _hidden_of(move.items, reply)
-            for item, one in zip(move.items, found, strict=bool(found)):
-                if one == "due":
-                    again.due.append(Stray(move.source, move.target, item))
-                elif one == "full":
-                    again.full.append(Stray(move.source, move.target, item))
-                elif one == "busy":
-                    busy[move.source] = None
-            kept = [one for one in found if isinstance(one, Kept)]
-            if kept:
-                hidden.append(_Hidden(move.id, move.source, move.target, kept))
-        if not hidden:  # else what runs often would be due too soon for ever after one round that was held up
-            self._note_round(time.monotonic() - began)
-        items = {(move.id, as_stored(item.name)): item for move in moves for item in move.items}
-        for back in self._deliver(hidden, began):
-            names = [one.name for one in back.kept]
-            again.alone.extend(Stray(back.source, back.target, items[back.move, name]) for name in names)
-        self._raise_first(replies)
-        if busy:
-            self.finish_hidden([*busy])
-        return again
+        with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
+            moves, again, busy = [*_moves_of(strays)], _Again([], [], []), dict[Keys, None]()
+            began = time.monotonic()
+            replies = self._try([self._hide_call(one, margin_seconds, is_foreign) for one in moves])
+            hidden: list[Move] = []
+            for move, reply in zip(moves, replies, strict=True):
+                kept: list[Kept] = []
+                rows = [] if isinstance(reply, Exception) else reply[1]
+                for stray, (word, *values) in zip(move.strays, rows, strict=bool(rows)):
+                    if word == b"hidden":
+                        kept.append(Kept(as_stored(stray.item.name), values[0], values[1:], stray))
+                    elif word == b"due":
+                        again.due.append(stray)
+                    elif word == b"full":
+                        again.full.append(stray)
+                    elif word == b"busy":
+                        busy[move.source] = None
+                if kept:
+                    hidden.append(move._replace(kept=kept))
+            if not hidden:  # else what runs often would be due too soon for ever after one slow round
+                self._note_round(time.monotonic() - began)
+            again.alone.extend(kept.stray for kept in self._deliver(hidden, began) if kept.stray)
+            self._raise_first(replies)
+            if busy:
+                self.finish_hidden([*busy])
+            return again
 
-    def _deliver(self, hidden: Sequence[_Hidden], began: float | None = None) -> list[_Hidden]:
+    def _hide_call(self, move: Move, margin_seconds: float | None, is_foreign: bool) -> Call[Any]:
+        return _HIDE_ENTRIES.call(
+            move.source,
+            token=self.token,
+            move=move.id,
+            target=move.target.entry(""),
+            margin=margin_seconds,
+            is_foreign=is_foreign,
+            max_bytes=CALL_BYTES,
+            kinds=_kinds_in(move.source),
+            items=[stray.item._asdict() for stray in move.strays],
+        )
+
+    def _deliver(self, hidden: Sequence[Move], began: float | None = None) -> list[Kept]:
         """Write what was hidden to where it belongs, and drop it; put back what can't be written.
 
         Returns what was put back as the connection has ended each time, and may be written if it is alone.
@@ -311,12 +317,12 @@ class Mover:
         """
         if not hidden:
             return []
-        calls = [receive_call(one.target, self.token, one.move, one.kept) for one in hidden]
+        calls = [receive_call(one.target, self.token, one.id, one.kept) for one in hidden]
         replies = self._try(calls, self._store.watched())
         count = sum(len(one.kept) for one in hidden)
         if began is not None:
             self._note_seconds(time.monotonic() - began, count)
-        arrived, back, alone, errors = list[_Hidden](), list[_Hidden](), list[_Hidden](), list[Any]()
+        arrived, back, alone, errors = list[Move](), list[Move](), list[Kept](), list[Any]()
         for one, reply in zip(hidden, replies, strict=True):
             problems = self._problems_of(one, reply)
             if problems is None:  # nobody knows what has become of it, so it stays hidden
@@ -326,36 +332,36 @@ class Mover:
             arrived.append(one._replace(kept=[kept for kept in one.kept if kept not in failed]))
             back.append(one._replace(kept=failed))
             if _is_broken(reply) and count > 1:
-                alone.append(back[-1])
+                alone += failed
             elif isinstance(reply, Exception) and not _is_broken(reply):
                 errors.append(reply)
             else:
-                errors += self._note_unmoved(one, [*zip(one.kept, problems, strict=True)])
-        self._end_hiding([one for one in arrived if one.kept], has_arrived=True)
-        self._end_hiding([one for one in back if one.kept], has_arrived=False)
+                errors += self._note_unmoved(one, problems)
+        self._end_hiding(arrived, has_arrived=True)
+        self._end_hiding(back, has_arrived=False)
         self.tally.moved += sum(len(one.kept) for one in arrived)
         self.on_progress(self.tally.moved)
         self._raise_first(errors)
-        return [one for one in alone if one.kept]
+        return alone
 
-    def _problems_of(self, hidden: _Hidden, reply: Any) -> list[str] | None:
+    def _problems_of(self, hidden: Move, reply: Any) -> list[str] | None:
         """Return why each of ``hidden`` couldn't be written, '': it was; None: that can't be found out."""
         if not isinstance(reply, Exception):
-            problems, refused = _received_of(reply)
-            self.tally.unmerged += refused
-            return problems
+            written, refused = reply
+            self.tally.unmerged += map(text_of, refused)
+            return ["" if isinstance(one, int) else text_of(one) for one in written]
         if not isinstance(reply, ResponseError) or _is_fenced(reply):
             return None
-        names = [Kept(kept.name, b"", ()) for kept in hidden.kept]
-        [answer] = self._try([receive_call(hidden.target, self.token, hidden.move, names, is_cancelled=True)])
+        names = [Kept(kept.name) for kept in hidden.kept]
+        [answer] = self._try([receive_call(hidden.target, self.token, hidden.id, names, is_cancelled=True)])
         if isinstance(answer, Exception):
             return None
-        return [str(reply) if problem else "" for problem in _received_of(answer)[0]]
+        return ["" if isinstance(one, int) else str(reply) for one in answer[0]]
 
-    def _note_unmoved(self, hidden: _Hidden, found: Sequence[tuple[Kept, str]]) -> list[Exception]:
+    def _note_unmoved(self, hidden: Move, problems: Sequence[str]) -> list[Exception]:
         """Note which of ``hidden`` can't be moved, and why; return what is no entry's fault."""
         errors: list[Exception] = []
-        for kept, why in found:
+        for kept, why in zip(hidden.kept, problems, strict=True):
             if is_no_permission(why):
                 errors.append(NoPermissionError(why))
             elif why not in ("", "before"):  # what couldn't be written before is tried once more
@@ -364,18 +370,19 @@ class Mover:
                 self.tally.unmoved[printable(name)] = printable(why)
         return errors
 
-    def _end_hiding(self, hidden: Sequence[_Hidden], *, has_arrived: bool) -> None:
+    def _end_hiding(self, hidden: Sequence[Move], *, has_arrived: bool) -> None:
         """Drop what was hidden and has arrived elsewhere, or put it back."""
         calls = [
             _END_HIDING.call(
                 one.source,
                 token=self.token,
-                move=one.move,
+                move=one.id,
                 kinds=_kinds_in(one.source),
                 names=[text_of(kept.name) for kept in one.kept],
                 has_arrived=has_arrived,
             )
             for one in hidden
+            if one.kept
         ]
         for refused in self._call(calls):
             self.tally.unmerged += map(text_of, refused)
@@ -399,7 +406,7 @@ class Mover:
                     for part in waiting
                 ]
             )
-            hidden: list[_Hidden] = []
+            hidden: list[Move] = []
             for part, reply in zip(waiting, found, strict=True):
                 if kept := [Kept(row[0], row[2], row[3:]) for row in reply]:
                     noted = on_its_way(kept[0].record)
@@ -411,7 +418,7 @@ class Mover:
                         )
                     target = by_beginning.get(noted.target, part if are_all_known else None)
                     if target is not None:
-                        hidden.append(_Hidden(noted.move, part, target, kept))
+                        hidden.append(Move(noted.move, part, target, kept=kept))
             waiting = [one.source for one in hidden]
             self._deliver(hidden)
 
@@ -463,15 +470,6 @@ class _Again(NamedTuple):
     alone: list[Stray]
 
 
-class _Hidden(NamedTuple):
-    """What is hidden in one part, and belongs to another."""
-
-    move: str
-    source: Keys
-    target: Keys
-    kept: Sequence[Kept]
-
-
 def _is_fenced(exc: Exception) -> bool:
     """Tell whether a script was refused because its caller isn't the one any more who moves entries."""
     return FENCED in str(exc) or "RESHARDED" in str(exc)
@@ -484,28 +482,21 @@ def _is_broken(reply: Any) -> bool:
     )
 
 
-def _first_of(owned: Iterator[Owned]) -> list[Owned]:
-    """Take as many as are moved at the same time."""
-    return [*islice(owned, CALL_ITEMS)]
+def _in_lots(items: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
+    remaining = iter(items)
+    while lot := [*islice(remaining, size)]:
+        yield lot
 
 
-def _first_moves(strays: Sequence[Stray], limit: int) -> tuple[list[Move], list[Stray]]:
-    """Return moves of at most ``limit`` strays, those with the same way together, and the other strays."""
-    by_way: dict[tuple[Keys, Keys], list[Stray]] = {}
-    for one in strays:
-        by_way.setdefault((one.source, one.target), []).append(one)
-    chosen = [one for those in by_way.values() for one in those][:limit]
-    rest = [one for those in by_way.values() for one in those][limit:]
-    return list(_moves_of(chosen)), rest
+def _way_of(stray: Stray) -> tuple[str, str]:
+    return stray.source.prefix, stray.target.prefix
 
 
-def _moves_of(strays: Sequence[Stray]) -> Iterator[Move]:
-    by_way: dict[tuple[Keys, Keys], list[Item]] = {}
-    for one in strays:
-        by_way.setdefault((one.source, one.target), []).append(one.item)
-    for (source, target), items in by_way.items():
-        for first in range(0, len(items), CALL_ITEMS):
-            yield Move(secrets.token_hex(8), source, target, items[first : first + CALL_ITEMS])
+def _moves_of(strays: Iterable[Stray]) -> Iterator[Move]:
+    """Yield moves of strays, which are in the order of their ways."""
+    for _, those in groupby(strays, _way_of):
+        for lot in _in_lots(those, CALL_ITEMS):
+            yield Move(secrets.token_hex(8), lot[0].source, lot[0].target, lot)
 
 
 def receive_call(
@@ -532,21 +523,3 @@ def _kinds_in(part: Keys) -> dict[str, dict[str, str]]:
         word: {"key": beginning, "hidden": part.hidden(word), "unmoved": part.unmoved(word)}
         for word, beginning in part.kinds.items()
     }
-
-
-def _hidden_of(items: Sequence[Item], reply: Any) -> list[Kept | str]:
-    """Return what was hidden of each item, or a word that says why it wasn't."""
-    found: list[Kept | str] = []
-    for item, row in zip(items, reply[1], strict=True):
-        word = text_of(row[0])
-        found.append(Kept(as_stored(item.name), row[1], row[2:]) if word == "hidden" else word)
-    return found
-
-
-def _received_of(reply: Any) -> tuple[list[str], list[str]]:
-    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged.
-
-    'before' is said of one that couldn't be at an earlier call.
-    """
-    written, refused = reply
-    return ["" if isinstance(one, int) else text_of(one) for one in written], [*map(text_of, refused)]

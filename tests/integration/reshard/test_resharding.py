@@ -319,7 +319,7 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
     keys = Layouts(Store(make_app())).look().keys.home("e")
     [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
-    cancel = receive_call(keys, token.decode(), move.decode(), [Kept(b"e", b"", ())], is_cancelled=True)
+    cancel = receive_call(keys, token.decode(), move.decode(), [Kept(b"e")], is_cancelled=True)
     assert cancel.run(raw) == [[0], []], "else it would be in both parts"
     reshard(make_app, 4)
     assert raw.zscore(part + b":schedule", part + b"e") == 5e9
