@@ -21,6 +21,10 @@ from redbeat.store.store import Store
 #: about how many records are kept
 MAX_RECORDS = 10_000
 
+#: the fields of a record that are texts, and all of them as they are shown
+_TEXTS = "user", "host", "source", "verb", "outcome", "of"
+_SHOWN = "id", "at", *_TEXTS[:4], "names", "count", "details", "before", *_TEXTS[4:]
+
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _LAST_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)
 #: the largest number behind the milliseconds of an id
@@ -62,20 +66,9 @@ class AuditRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return {
-            "id": self.id,
-            "at": self.at.isoformat(),
-            "user": self.user,
-            "host": self.host or None,
-            "source": self.source,
-            "verb": self.verb,
-            "names": list(self.names),
-            "count": self.count,
-            "details": self.details,
-            "before": self.before,
-            "outcome": self.outcome or None,
-            "of": self.of or None,
-        }
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        shown |= {name: shown[name] or None for name in ("host", "outcome", "of")}
+        return shown | {"at": self.at.isoformat(), "names": list(self.names)}
 
 
 class Audit:
@@ -90,18 +83,9 @@ class Audit:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt.
         """
-        texts = {
-            "user": record.user,
-            "host": record.host,
-            "source": record.source,
-            "verb": record.verb,
-            "names": json.dumps(record.names),
-            "count": str(record.count),
-            "details": json.dumps(record.details),
-            "outcome": record.outcome,
-            "of": record.of,
-            "before": json.dumps(record.before) if record.before else "",
-        }
+        texts = {name: getattr(record, name) for name in _TEXTS} | {"count": str(record.count)}
+        texts |= {"names": json.dumps(record.names), "details": json.dumps(record.details)}
+        texts["before"] = json.dumps(record.before) if record.before else ""
         fields: Any = {name: as_stored(text) for name, text in texts.items() if text}
         key = self._store.keys.audit
 
@@ -168,18 +152,13 @@ def _record_of(id: str, fields: Any) -> AuditRecord:  # noqa: A002 - it is what 
     except ValueError:
         count = len(shown)
     return AuditRecord(
-        texts.get("user", ""),
-        texts.get("source", ""),
-        texts.get("verb", ""),
-        shown,
-        count,
-        details,
-        texts.get("outcome", ""),
-        texts.get("host", ""),
-        texts.get("of", ""),
-        id,
-        _time_of(id),
-        _json(texts.get("before"), dict),
+        **{name: texts.get(name, "") for name in _TEXTS},
+        names=shown,
+        count=count,
+        details=details,
+        before=_json(texts.get("before"), dict),
+        id=id,
+        at=_time_of(id),
     )
 
 

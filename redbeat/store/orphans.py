@@ -5,10 +5,11 @@ Invariant: what belongs to an entry that is there by the time of the removal is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
-from typing import Any, NamedTuple
+from operator import attrgetter, methodcaller
+from typing import NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
@@ -81,22 +82,30 @@ class Orphans:
         yield from self._kept()
 
     def _kept(self) -> Iterator[tuple[str, str, str]]:
-        parts = self._store.parts
+        for start, page in self._pages(attrgetter("beside_types")):
+            kind = self._store.parts.of(start).keys.name(start).strip(":")
+            yield from ((kind, key.removeprefix(start), key) for key in page)
+
+    def _pages(self, starts_in: Callable[[Keys], Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
+        """Yield keys of all parts with some beginnings, page by page, each page with its beginning.
+
+        Arguments:
+            starts_in: returns the beginnings in a part, each to the type of its keys.
+        """
+        parts, server = self._store.parts, Server(self._store)
+        starts = {part.keys.prefix: starts_in(part.keys) for part in parts}
         if len(parts) == 1:
-            keys = parts[0].keys
-            for start, type_ in keys.beside_types.items():
-                for found in Server(self._store).scan(start, type_):
-                    for key in found:
-                        yield keys.name(start).strip(":"), key.removeprefix(start), key
+            for start, kind in starts[parts[0].keys.prefix].items():
+                yield from ((start, page) for page in server.scan(start, kind))
             return
-        starts = {part.keys.prefix: part.keys.beside_types for part in parts}
-        for type_ in dict.fromkeys(chain.from_iterable(types.values() for types in starts.values())):
-            for page in Server(self._store).scan_parts(type_):
+        for kind in dict.fromkeys(chain.from_iterable(types.values() for types in starts.values())):
+            for page in server.scan_parts(kind):
+                found: dict[str, list[str]] = {}
                 for key in page:
-                    keys = parts.of(key).keys
-                    for start, kind in starts.get(keys.prefix, {}).items():
-                        if kind == type_ and key.startswith(start):
-                            yield keys.name(start).strip(":"), key.removeprefix(start), key
+                    for start, type_ in starts.get(parts.of(key).keys.prefix, {}).items():
+                        if type_ == kind and key.startswith(start):
+                            found.setdefault(start, []).append(key)
+                yield from found.items()
 
     def lost_runs(self) -> Iterator[LostRun]:
         """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
@@ -105,14 +114,14 @@ class Orphans:
         time has come.
         """
         latest, parts = self._latest(), self._store.parts
-        for page in self._running_keys():
+        for _, page in self._pages(lambda keys: {keys.running(keys.entry("")): "hash"}):
             entries = [parts.of(running).keys.entry_of_running(running) for running in page]
             exist = Server(self._store).which_exist(entries)
             gone = [
                 one for one, exists in zip(zip(page, entries, strict=True), exist, strict=True) if not exists
             ]
             for running, entry in gone:
-                task_ids = self._store.ask(partial(_fields_of, running), running, "hash")
+                task_ids = self._store.ask(methodcaller("hgetall", running), running, "hash")
                 deadlines = parts.of(running).keys.deadlines
                 if all(
                     self._is_old(deadlines, f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids
@@ -121,26 +130,10 @@ class Orphans:
         for part in parts:
             yield from self._lost_deadlines(part.keys, latest)
 
-    def _running_keys(self) -> Iterator[list[str]]:
-        """Yield the keys of runs in progress, page by page."""
-        parts = self._store.parts
-        if len(parts) == 1:
-            keys = parts[0].keys
-            yield from Server(self._store).scan(keys.running(keys.entry("")), "hash")
-            return
-        starts = {part.keys.prefix: part.keys.running(part.keys.entry("")) for part in parts}
-        for page in Server(self._store).scan_parts("hash"):
-            prefixes = [parts.of(key).keys.prefix for key in page]
-            yield [
-                key
-                for key, prefix in zip(page, prefixes, strict=True)
-                if prefix in starts and key.startswith(starts[prefix])
-            ]
-
     def _lost_deadlines(self, keys: Keys, latest: float) -> Iterator[LostRun]:
         for start in count(0, CHUNK_SIZE):
-            call = partial(_members_until, keys.deadlines, latest, start)
-            members = [text_of(member) for member in self._store.ask(call, keys.deadlines, "zset")]
+            ask = methodcaller("zrangebyscore", keys.deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)
+            members = [*map(text_of, self._store.ask(ask, keys.deadlines, "zset"))]
             for member in members:
                 task_id, _, running = member.partition("\0")
                 if task_id and not self._is_run(keys, running, task_id):
@@ -179,7 +172,7 @@ class Orphans:
     def _is_run(self, keys: Keys, running: str, task_id: str) -> bool:
         if keys.running(keys.entry_of_running(running)) != running:
             return False  # it is no key of this schedule's
-        return self._store.ask(partial(_field_of, running, task_id), running, "hash") is not None
+        return self._store.ask(methodcaller("hget", running, as_stored(task_id)), running, "hash") is not None
 
     def remove(self, remains: Sequence[Remains]) -> int:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
@@ -196,15 +189,3 @@ class Orphans:
         rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
         call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
         return call.reading(int)
-
-
-def _fields_of(running: str, client: Any) -> Any:
-    return client.hgetall(running)
-
-
-def _field_of(running: str, task_id: str, client: Any) -> Any:
-    return client.hget(running, as_stored(task_id))
-
-
-def _members_until(deadlines: str, latest: float, start: int, client: Any) -> Any:
-    return client.zrangebyscore(deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)
