@@ -16,7 +16,7 @@ import redis.connection
 import redis.sentinel
 from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, without_retry
+from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly
 from redbeat.errors import RedBeatError
 from redbeat.process.signals import hold_interrupts
 
@@ -58,7 +58,7 @@ class Stream:
 
         Raises what the client raises if it can't connect.
         """
-        pool = _pool_of(without_retry(client))
+        pool = _pool_of(getattr(client, "wrapped_connection", client))
         if pool is None:
             return None
         words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()

@@ -40,7 +40,7 @@ from kombu.utils.functional import lazy
 from redbeat.config.config import RedBeatConfig
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer
-from redbeat.delivery.tracers import find_monitoring, find_provider, is_idle, is_wrapped_by_sentry
+from redbeat.delivery.tracers import find_monitoring, is_idle, is_wrapped_by_sentry
 from redbeat.log.text import joined
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
@@ -104,7 +104,7 @@ def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
     is_watched = "sentry_sdk" in sys.modules and find_monitoring() != ""
     objects = [getattr(owner, name, None) for owner, name, _ in _FUNCTIONS]
     objects += [receiver for signal in _SIGNALS for _, receiver in signal.receivers]
-    objects += (find_provider(), codec_of(settings[0]))
+    objects.append(registry._encoders.get(settings[0]))  # noqa: SLF001 - it has no public name
     objects += (amqp.create_task_message, amqp.send_task_message, amqp.queues)  # Celery makes them now
     objects += getattr(amqp.router, "routes", ())
     of_scheduler = () if scheduler is None else ((scheduler, ("Entry", *_OF_SCHEDULER)),)

@@ -148,12 +148,6 @@ def find_difference(one: Any, other: Any, path: str = "") -> str:
     return ""
 
 
-def options_of_task(task: Any) -> Mapping[str, Any]:
-    """Return the options that a task brings itself; None: it is not registered."""
-    options: Mapping[str, Any] = {} if task is None else task._get_exec_options()  # noqa: SLF001
-    return options
-
-
 def json_text(value: Any) -> str:
     """Return ``value`` as kombu writes it in a message."""
     if type(value) is str:

@@ -44,7 +44,6 @@ from redbeat.delivery.placeholders import (
     has_own_context,
     is_number,
     kind_of,
-    options_of_task,
 )
 from redbeat.delivery.samples import Sample, Send, replacing, take_sample
 from redbeat.delivery.tracers import find_monitoring
@@ -202,7 +201,11 @@ class Templates:
         self._said = Memory[tuple[str, str], bool](MAX_KINDS)
 
     def begin_batch(
-        self, producer: Any, outbox: Outbox | Drafts | None, trace: TraceHeaders | None = None
+        self,
+        producer: Any,
+        outbox: Outbox | Drafts | None,
+        trace: TraceHeaders | None = None,
+        provider: Any = None,
     ) -> str:
         """Begin a batch, and return ``obstacle``. Drop all templates if what they depend on has changed.
 
@@ -210,6 +213,7 @@ class Templates:
             producer: sends the runs of this batch; it is a ``BoundedProducer``.
             outbox: collects their messages; None: it cannot, with this broker.
             trace: headers of messages that carry the context of their runs' spans.
+            provider: of spans of OpenTelemetry.
 
         Raises:
             Exception: whatever Celery raises of settings, or the transport. ``apply_async`` raises it, too.
@@ -221,7 +225,8 @@ class Templates:
         self._producer, self._outbox, self._trace = producer, outbox, trace
         obstacle = self._look() if had_obstacle else ""
         if not obstacle:
-            of_batch = producer, outbox, outbox is not None and outbox.has_given_up, trace and trace.names
+            of_broker = producer, outbox, outbox is not None and outbox.has_given_up
+            of_batch = *of_broker, trace and trace.names, provider
             state = of_batch, guard.read_state(self._app, self._scheduler, producer.channel)
             if state != self._state:
                 obstacle = self._look()  # after the state was read, so that no change comes between
@@ -472,6 +477,12 @@ class Templates:
             guard.codec_of(kind.serializer),
             *(backend, vars(backend).get("on_task_call") if backend is not None else None),
         )
+
+
+def options_of_task(task: Any) -> Mapping[str, Any]:
+    """Return the options that a task brings itself; none if it is not registered."""
+    options: Mapping[str, Any] = {} if task is None else task._get_exec_options()  # noqa: SLF001
+    return options
 
 
 def _require_equal(template: MessageTemplate, sample: Sample) -> None:

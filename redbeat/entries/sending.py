@@ -16,8 +16,8 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError, OperationalError
 
 from redbeat.config.masking import sanitize_url
-from redbeat.delivery.placeholders import options_of_task
 from redbeat.delivery.reserved_names import find_reserved
+from redbeat.delivery.templates import options_of_task
 from redbeat.entries.validation import find_kind_problem
 from redbeat.entries.wording import one_line
 from redbeat.errors import BrokerUnavailable, CallRefused, EntryBusy, EntryError, RedBeatError, RunNotSent

@@ -79,7 +79,7 @@ class Deliverer:
 
     def deliver(self, batches: Sequence[Batch]) -> None:
         """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
-        if not any(batch.fetched.rows or batch.prepared for batch in batches):
+        if not [batch for batch in batches if batch.fetched.rows or batch.prepared]:
             return
         context, began_at = self._context, time.monotonic()
         self._recordings, self._executor = {}, Executor(batches[0].store)

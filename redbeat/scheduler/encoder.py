@@ -17,6 +17,7 @@ from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker, reason_of
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
 from redbeat.delivery.templates import MessageTemplate, Templates
+from redbeat.delivery.tracers import find_provider
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.logger import logger
@@ -65,8 +66,10 @@ class Encoder:
 
     def begin(self) -> None:
         """Begin a batch: connect to the broker, and find out whether templates may be used."""
-        self._tracing.refresh()
-        obstacle = self._obstacle = AWAY if self._broker.is_away else self._find_obstacle()
+        provider = find_provider()
+        if provider is not None or self._tracing.provider is not None:
+            self._tracing.refresh()
+        obstacle = self._obstacle = AWAY if self._broker.is_away else self._find_obstacle(provider)
         if obstacle not in (AWAY, self._reported):
             self._reported = obstacle
             self._reports.report_way(obstacle)
@@ -76,12 +79,12 @@ class Encoder:
         """Whether messages of this batch may have templates."""
         return not self._obstacle
 
-    def _find_obstacle(self) -> str:
+    def _find_obstacle(self, provider: Any) -> str:
         """Return why Celery makes all messages; '': templates may be used."""
         try:
             producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
-            return self._templates.begin_batch(producer, outbox, self._tracing.headers)
+            return self._templates.begin_batch(producer, outbox, self._tracing.headers, provider)
         except RedBeatError:  # about the lock
             raise
         except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do

@@ -66,6 +66,7 @@ class Tracing:
         find_peer: returns which broker messages go to.
 
     Attributes:
+        provider: of OpenTelemetry; None: there is none.
         headers: what messages carry of their spans; None: there are no spans.
         runs: the spans of this batch that are to be ended.
     """
@@ -73,7 +74,7 @@ class Tracing:
     def __init__(self, find_now: Callable[[], float], find_peer: Callable[[], Peer]) -> None:
         self._find_now = find_now
         self._find_peer = find_peer
-        self._provider: Any = None
+        self.provider: Any = None
         self._spans: Spans | None = None
         self.headers: TraceHeaders | None = None
         self._retry_at = 0.0  # monotonic
@@ -103,10 +104,10 @@ class Tracing:
         """Begin a batch: find out whether there are spans, and what messages carry of them."""
         provider = find_provider()
         if provider is None:
-            if self._provider is not None:
+            if self.provider is not None:
                 self._forget()
             return
-        is_known = provider is self._provider
+        is_known = provider is self.provider
         if is_known and self._spans is None and time.monotonic() < self._retry_at:
             return
         try:
@@ -114,7 +115,7 @@ class Tracing:
 
             propagator = spans.current_propagator()
             if not is_known or self._spans is None or self._spans.propagator is not propagator:
-                self._provider, self._spans, self.headers = provider, None, None
+                self.provider, self._spans, self.headers = provider, None, None
                 tracer = provider.get_tracer("redbeat", _find_version(), spans.SCHEMA)
                 if is_apis(tracer):  # as with OTEL_SDK_DISABLED
                     self._give_up(None)
@@ -128,7 +129,7 @@ class Tracing:
             self._give_up(exc)
 
     def _forget(self) -> None:
-        self._provider = self._spans = self.headers = None
+        self.provider = self._spans = self.headers = None
         step_aside()
 
     def _give_up(self, exc: BaseException | None) -> None:
