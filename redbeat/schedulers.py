@@ -245,7 +245,7 @@ class RedBeatScheduler(Scheduler):
     # -- one tick
 
     def tick(self, *_args: Any, **_kwargs: Any) -> float:
-        """Send one batch of what is due; return the seconds to the next tick, 0 when more is due.
+        """Send one batch of what is due; return the seconds to the next tick, 0 when more may be due.
 
         Under a running beat it waits for that long itself, so that it can be woken, and returns 0.
 
@@ -362,7 +362,7 @@ class RedBeatScheduler(Scheduler):
         shards = self._shards
         if time.monotonic() >= self._chores_at:
             self._do_chores()
-        if shards.is_outdated:
+        if self.config.layout is not shards.layout:
             self._form_shards()
         shards.check()
         if shards.has_news:
@@ -385,6 +385,7 @@ class RedBeatScheduler(Scheduler):
         if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
             Layouts(self.store).look()
         shards.choose_patience(self.store)
+        shards.hand_over()  # no batch is on its way now
         if self._beat is not None:
             self._telemetry.look()
             self._shares.keep_alive()
@@ -420,12 +421,11 @@ class RedBeatScheduler(Scheduler):
         seconds = min(shards.seconds_to_next(), float(self.max_interval))
         if broker.is_away:
             self._broker_tried_at, seconds = time.monotonic(), BROKER_RETRY_SECONDS
-        if self._shares.is_shared:
-            shards.hand_over()
         if shards.troubles or not shards.reached:
             shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
-        return self._wait(seconds) if seconds and not shards.is_outdated else 0
+        is_outdated = self.config.layout is not shards.layout
+        return 0 if is_outdated or not seconds else self._wait(seconds)
 
     def _send_prepared(self) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
@@ -780,7 +780,7 @@ class RedBeatScheduler(Scheduler):
             self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
         while (left := ends_at - time.monotonic()) > 0 and not (
-            self._is_stopping() or self._shards.is_outdated
+            self._is_stopping() or self.config.layout is not self._shards.layout
         ):
             self._reports.failures.log_counted()
             has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()

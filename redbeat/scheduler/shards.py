@@ -64,6 +64,7 @@ class Shards:
 
     Attributes:
         shares: what this beat leads.
+        layout: where entries are, as the shards were formed by it; None: they were not yet.
         is_divided: there are several shards.
         led: the shards that this beat leads, as of the last check or error.
         reached: those of them whose nodes answer, as far as is known.
@@ -77,7 +78,7 @@ class Shards:
         self._timing = timing
         self._locks = Locks(store)
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
-        self._layout: Layout | None = None
+        self.layout: Layout | None = None
         self._shards: dict[str, Shard] = {}  # by prefix
         self.led: list[Shard] = []
         self.reached: list[Shard] = []
@@ -110,9 +111,9 @@ class Shards:
             deliver: delivers batches.
             lease_ms: how long beats without a lock hide what they fetched from each other.
         """
-        if not self.is_outdated:
-            return False
         layout = self._config.layout
+        if layout is self.layout:
+            return False
         before = self._shards
         gone = before.keys() - {keys.prefix for keys in layout.parts}
         for prefix in gone:
@@ -129,7 +130,7 @@ class Shards:
         }
         self.is_divided = self.shares.is_divided
         self._update()
-        self._layout = layout
+        self.layout = layout
         return True
 
     def choose_patience(self, store: Store) -> None:
@@ -152,11 +153,6 @@ class Shards:
         for one in (store, *(shard.store for shard in self)):
             one.share_client(chosen)
         self._is_hasty = is_hasty
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the schedule is known to be divided otherwise by now."""
-        return self._config.layout is not self._layout
 
     @property
     def is_moving(self) -> bool:
