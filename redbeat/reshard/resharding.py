@@ -132,7 +132,7 @@ class Resharding:
             self._is_done(record),
             entries,
             messages,
-            any(strays.are_led([key for part in layout.parts if (key := self._lock_key(part))])),
+            self._config.lock_key is not None and bool(self._led_among(layout.parts, strays)),
         )
 
     def run(
@@ -277,28 +277,20 @@ class Resharding:
         """From now on, this process writes by ``layout``, too."""
         self._config.found_layout = layout
 
-    def _lock_key(self, part: Keys) -> str | None:
-        if self._config.lock_key is None:
-            return None
-        return self._config.lock_key if part.is_part(self._config.base_keys) else part.lock
-
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
         """Wait until running beats lead the new parts; return the shards that nobody leads."""
         new = replace(layout, is_moving=False).parts
         strays = Strays(self._store, layout)
-        locks = [key for part in layout.parts if (key := self._lock_key(part))]
-        if not any(strays.are_led(locks)):
+        if self._config.lock_key is None or not self._led_among(layout.parts, strays):
             return []
         self._say("Waiting until beats lead the new shards ...")
         began = time.monotonic()
         woken_at = -WAKE_SECONDS
         while True:
-            wanted = [(part, key) for part in new if (key := self._lock_key(part))]
-            are_led = strays.are_led([key for _, key in wanted])
-            unled = [part for (part, _), is_led in zip(wanted, are_led, strict=True) if not is_led]
+            led = self._led_among(new, strays)
             waited = time.monotonic() - began
-            if not unled or waited > LEAD_SECONDS:
-                return [layout.shard_of(part) for part in unled]
+            if len(led) == len(new) or waited > LEAD_SECONDS:
+                return [layout.shard_of(part) for part in new if part not in led]
             if waited - woken_at >= WAKE_SECONDS:
                 woken_at = waited
                 strays.wake(layout.parts)
@@ -339,17 +331,16 @@ class Resharding:
             if waited > 2 * PATIENCE_SECONDS:
                 due = self._mover.move_all(due, None)
                 continue
-            led = self._led_among({one.source: None for one in due}, strays)
+            led = self._led_among(list(dict.fromkeys(one.source for one in due)), strays)
             waiting = self._mover.move_all([one for one in due if one.source in led], margin)
             due = [*waiting, *self._mover.move_all([one for one in due if one.source not in led], None)]
             if due:
                 time.sleep(AGAIN_SECONDS)
 
-    def _led_among(self, parts: dict[Keys, None], strays: Strays) -> set[Keys]:
-        """Return those parts that a beat leads; without a lock nobody knows."""
-        locks = {part: key for part in parts if (key := self._lock_key(part))}
-        are_led = dict(zip(locks, strays.are_led([*locks.values()]), strict=True))
-        return {part for part in parts if are_led.get(part, True)}
+    def _led_among(self, parts: Sequence[Keys], strays: Strays) -> set[Keys]:
+        """Return those parts that a beat leads; without a lock nobody knows, and all may be."""
+        locks = [self._config.lock_key_in(part) for part in parts]
+        return {part for part, is_led in zip(parts, strays.are_led(locks), strict=True) if is_led}
 
     def _move_late(self, layout: Layout) -> None:
         """Move what was written to former places, and may have run there, between the last look and now.

@@ -32,7 +32,7 @@ from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
-from redbeat.store.scripts.script import RIGHT_SECONDS, Call, Script
+from redbeat.store.scripts.script import RIGHT_SECONDS, Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -44,8 +44,6 @@ _CREATE_LAYOUT, _RAISE_GENERATION = Script("create_layout"), Script("raise_gener
 
 #: how a script that checks the layout is refused: the key, and what it holds
 _REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
-
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 class Refusal(NamedTuple):
@@ -165,16 +163,21 @@ class Layouts:
             StoreRefused: the layout was lost, and the parts know of another number of shards.
         """
         store, base = self._store, self._config.base_keys
-        held = self._held_by([base, *Layout(base, shards, 1).parts])
-        others = [key for key, (_, known) in held.items() if known not in (str(shards), "closed")]
+        keys = [part.generation for part in (base, *Layout(base, shards, 1).parts)]
+        texts = store.in_one_trip(
+            keys, lambda pipeline, key: pipeline.get(key), dict.fromkeys(keys, "string")
+        )
+        held = {key: text_of(text) for key, text in zip(keys, texts, strict=True) if text is not None}
+        held = {key: text for key, text in held.items() if _number_in(text)}
+        others = [key for key, text in held.items() if text.partition(" ")[2] not in (str(shards), "closed")]
         if held and (layout := self.recover(shards)):
             return layout
         if others:
             layout = self.read()
             if layout is None:
-                raise _missing(others[0], " ".join(held[others[0]]), base)
+                raise _missing(others[0], held[others[0]], base)
             return layout
-        after = max((int(number) for number, _ in held.values()), default=0)
+        after = max(map(_number_in, held.values()), default=0)
         call = _CREATE_LAYOUT.call(base, shards=shards, after=after)
         if text_of(store.ask(call.run, base.layout, "hash")) == "undivided":
             raise _undivided(shards, base)
@@ -213,21 +216,6 @@ class Layouts:
         """Let this process go by a layout that isn't in Redis yet, as it was lost."""
         self._config.found_layout, self._config.looked_at = record.layout(self._store), time.monotonic()
 
-    def _held_by(self, parts: Sequence[Keys]) -> dict[str, tuple[str, str]]:
-        """Return the generation keys of those parts that know of a layout, each to what it holds: the number
-        of the layout, and the rest; one round trip a node.
-        """
-        keys = [part.generation for part in parts]
-        texts = self._store.in_one_trip(
-            keys, lambda pipeline, key: pipeline.get(key), dict.fromkeys(keys, "string")
-        )
-        found: dict[str, tuple[str, str]] = {}
-        for part, text in zip(parts, texts, strict=True):
-            number, _, shards = (text_of(text) or "").partition(" ")
-            if _NUMBER.fullmatch(number):
-                found[part.generation] = number, shards
-        return found
-
     def follow(self, refusal: Refusal, *others: Refusal) -> None:
         """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
 
@@ -256,18 +244,13 @@ class Layouts:
             [part for part in self._config.layout.parts if part.generation in refused and part.guard]
         )
 
-    def raise_generation(self, part: Keys) -> str:
-        """Let a part be written by those who know the layout of ``part``; a later generation stays.
-
-        Returns what its generation key holds then.
-        """
-        return str(text_of(self._store.ask(_raise_call(part).run, part.generation, "string")))
-
     def raise_generations(self, parts: Sequence[Keys]) -> None:
-        """Do that for several parts, one round trip a node."""
+        """Let parts be written by those who know their layout; a later generation stays. One trip a node."""
+        # a writer has no right to the key that says who moves entries
+        calls = [_RAISE_GENERATION.call(part, mover=None, token=None) for part in parts]
 
         def raise_all(client: Any) -> None:
-            for reply in call_on_nodes(client, [*map(_raise_call, parts)]):
+            for reply in call_on_nodes(client, calls):
                 if isinstance(reply, Exception):
                     raise reply
 
@@ -414,11 +397,6 @@ class Layouts:
             elif record is not None:
                 hidden.append(name)
         return hidden
-
-
-def _raise_call(part: Keys) -> Call[Any]:
-    # a writer has no right to the key that says who moves entries
-    return _RAISE_GENERATION.call(part, mover=None, token=None)
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:

@@ -194,9 +194,10 @@ class Strays:
             for token in self._ask([["GET", key] for key in keys], dict.fromkeys(keys, "string"))
         ]
 
-    def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
-        """Tell of each lock whether somebody holds it."""
-        return [bool(found) for found in self._ask([["EXISTS", key] for key in lock_keys])]
+    def are_led(self, lock_keys: Sequence[str | None]) -> list[bool]:
+        """Tell of each lock whether somebody holds it; of None nobody knows."""
+        found = iter(self._ask([["EXISTS", key] for key in lock_keys if key]))
+        return [key is None or bool(next(found)) for key in lock_keys]
 
     def wake(self, parts: Sequence[Keys]) -> None:
         """Wake the beats that wait for parts."""
