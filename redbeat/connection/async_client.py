@@ -1,7 +1,8 @@
 """Clients of asyncio: one for each app and event loop, and what runs our own code with it.
 
-Invariant: a client is used in the event loop only that it was made in, and its connections are closed at that
-loop's end, or by :func:`aclose` before. An injected client is its owner's: it isn't closed.
+Invariants: a client is used in the event loop only that it was made in, and its connections are closed at
+that loop's end, or by :func:`aclose` before. An injected client is its owner's: it isn't closed. A copy of
+one leads to the same server, database and user. No more commands are on their way than a client has turns.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction, signature
 from itertools import islice
 from types import GeneratorType
 from typing import Any, TypeVar
@@ -21,17 +23,16 @@ import redis.asyncio.cluster
 import redis.asyncio.retry
 import redis.asyncio.sentinel
 import redis.cluster
+import redis.connection
 import redis.exceptions
 import redis.retry
 from celery.app import app_or_default
 from redis.backoff import NoBackoff
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.connection.async_copy import async_copy_of
 from redbeat.connection.client import build_client, find_given, using_clients
 from redbeat.connection.retry import RetryingConnection, without_retry
-from redbeat.connection.waiting import drive, is_driven
-from redbeat.connection.waiting_client import WaitingClient
+from redbeat.connection.waiting import drive, is_driven, wait_for
 from redbeat.errors import ConfigurationError
 
 Result = TypeVar("Result")
@@ -39,6 +40,115 @@ Result = TypeVar("Result")
 #: how many commands of one client are on their way at once, each on a connection of its own; others wait for
 #: their turn. More connections would be of no use: the server does one command after the other
 MAX_COMMANDS = 16
+
+
+#: the kinds of connections that both have
+_KINDS: dict[type, type] = {
+    redis.connection.Connection: redis.asyncio.Connection,
+    redis.connection.SSLConnection: redis.asyncio.SSLConnection,
+    redis.connection.UnixDomainSocketConnection: redis.asyncio.UnixDomainSocketConnection,
+}
+#: their arguments that mean the same, besides those that begin with ssl_; others are objects of either kind
+_SHARED = {
+    "client_name", "credential_provider", "db", "decode_responses", "encoding", "encoding_errors",
+    "health_check_interval", "host", "password", "path", "port", "protocol", "socket_connect_timeout",
+    "socket_keepalive", "socket_keepalive_options", "socket_timeout", "username",
+}  # fmt: skip
+
+
+def async_copy_of(client: Any, retry: Any) -> Any:
+    """Return a client of asyncio's with the same connections as ``client``; None: there can be none.
+
+    Arguments:
+        retry: when its commands are tried again.
+    """
+    pool = getattr(client, "connection_pool", None)
+    kind = _KINDS.get(getattr(pool, "connection_class", None))  # type: ignore[arg-type]
+    if type(client) is not redis.Redis or pool is None or kind is None:
+        return None
+    given: dict[str, Any] = {
+        name: value for name, value in pool.connection_kwargs.items() if value is not None
+    }
+    if "redis_connect_func" in given:  # it is called with a connection of the other kind
+        return None
+    tls = {name: value for name, value in given.items() if name.startswith("ssl_")}
+    known = signature(kind).parameters
+    if any(value and name not in known for name, value in tls.items()):
+        return None
+    arguments = {name: value for name, value in given.items() if name in _SHARED}
+    arguments.update((name, value) for name, value in tls.items() if name in known)
+    copied = redis.asyncio.ConnectionPool(connection_class=kind, retry=retry, **arguments)
+    return redis.asyncio.Redis(connection_pool=copied)
+
+
+class WaitingClient:
+    """A proxy of a client of asyncio's, for code that a task drives (``waiting.drive``).
+
+    Arguments:
+        turns: of all that use the client.
+    """
+
+    #: our code looks for none of these where the connections aren't its own: the client ends a connection
+    #: itself if it is interrupted before the reply has been read
+    connection = connection_pool = None
+
+    def __init__(self, client: Any, turns: asyncio.Semaphore) -> None:
+        self._client = client
+        self._turns = turns
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        return partial(self._call, value) if callable(value) else value
+
+    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        return wait_for(in_turn(self._turns, partial(method, *args, **kwargs)))
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> WaitingPipeline:
+        """Return a pipeline; its ``execute`` is waited for."""
+        return WaitingPipeline(self._client.pipeline(*args, **kwargs), self._turns)
+
+    def close(self) -> None:
+        """Do nothing: other tasks use the client, too."""
+
+
+class WaitingPipeline:
+    """The same of a pipeline, whose commands are only noted until it is executed."""
+
+    def __init__(self, pipeline: Any, turns: asyncio.Semaphore) -> None:
+        self._pipeline = pipeline
+        self._turns = turns
+
+    def __enter__(self) -> WaitingPipeline:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Do nothing: a pipeline has a connection while it is executed only."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def execute(self, raise_on_error: bool = True) -> Any:
+        """Send the commands, and return their replies."""
+        execute = partial(self._pipeline.execute, raise_on_error=raise_on_error)
+        return wait_for(in_turn(self._turns, execute))
+
+
+#: a client of asyncio's says of whatever keeps it from connecting that it can't connect. What was refused, or
+#: is a wrong option, needn't be tried again
+_TOLD_AS_ITS_CAUSE = (redis.exceptions.RedisError, TypeError, ValueError)
+
+
+async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, or what that returns when it is awaited, as soon as it is its turn."""
+    async with turns:
+        try:
+            answer = call()
+            return await answer if isawaitable(answer) else answer
+        except redis.exceptions.ConnectionError as exc:
+            if not isinstance(exc.__cause__, _TOLD_AS_ITS_CAUSE) or isinstance(exc.__cause__, OSError):
+                raise
+            cause = exc.__cause__
+    raise cause  # here, as there it would get ``exc`` for its context, of which it is the cause
 
 
 class AsyncRetryUnlessRefused(redis.asyncio.retry.Retry):

@@ -30,8 +30,8 @@ from redis.retry import Retry
 from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
-from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import (
+    COUNTS,
     RetryingConnection,
     call_retrying,
     is_no_cluster,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from typing import Any
 
 import redis.exceptions
@@ -22,7 +23,6 @@ from tenacity import (
     wait_exponential,
 )
 
-from redbeat.connection.counts import COUNTS
 from redbeat.connection.waiting import pause
 from redbeat.errors import StoreUnavailable
 from redbeat.log.events import REDIS_AWAY, REDIS_BACK
@@ -74,6 +74,23 @@ _PASSING_ERRORS = (
 _NO_PERMISSION = re.compile(r"NOPERM|no permissions?|can't (run|access)", re.IGNORECASE)
 #: how a server says that it wants a password and got none; the second text is the beginning of a longer one
 _PASSWORD_WANTED = ("Authentication required", "HELLO must be called with the client already authenticated")
+
+
+@dataclass
+class Counts:
+    """How often this process has had trouble with Redis.
+
+    Attributes:
+        errors: commands that have failed, as Redis was away or has refused them.
+        retries: commands that were sent again.
+    """
+
+    errors: int = 0
+    retries: int = 0
+
+
+#: since the process began; only counts
+COUNTS = Counts()
 
 
 def is_transient(exc: BaseException) -> bool:

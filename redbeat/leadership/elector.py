@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.counts import COUNTS
-from redbeat.connection.retry import ClientError
+from redbeat.connection.retry import COUNTS, ClientError
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Pulse, Renewal, Role

@@ -15,7 +15,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from redbeat.connection.counts import COUNTS
+from redbeat.connection.retry import COUNTS
 from redbeat.store.figures import BOUNDS, LED, WORDS
 from redbeat.telemetry.metrics.labels import OTHER
 from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
