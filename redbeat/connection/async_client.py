@@ -151,20 +151,6 @@ async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
     raise cause  # here, as there it would get ``exc`` for its context, of which it is the cause
 
 
-class AsyncRetryUnlessRefused(redis.asyncio.retry.Retry):
-    """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
-
-    async def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return ``await do()``; ``fail(error, ...)`` is awaited after each try that has failed."""
-
-        async def end_or_fail(error: Exception, *count: int) -> None:
-            await fail(error, *count)
-            if isinstance(error, redis.exceptions.AuthenticationError):
-                raise error
-
-        return await super().call_with_retry(do, end_or_fail, *args, **kwargs)
-
-
 @dataclass(eq=False)
 class _Kept:
     """A client that is used in one event loop.
@@ -259,7 +245,7 @@ def _make(app: Any, injected: Any, config: RedBeatConfig) -> _Kept:
     elif not _is_blocking(without_retry(injected)):  # it is in memory, as those of fakeredis are
         return _Kept(injected, injected, injected, config, is_ours=False)
     else:
-        retry = AsyncRetryUnlessRefused(NoBackoff(), 1)
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 1)
         client, is_ours = async_copy_of(without_retry(injected), retry), True
         if client is None:
             raise ConfigurationError(
@@ -296,7 +282,7 @@ def build_async_client(config: RedBeatConfig) -> Any:
         fields: Any = given._backoff, given._retries, given._supported_errors  # noqa: SLF001
         overrides["retry"] = redis.asyncio.retry.Retry(*fields)
     elif given is None and not config.is_cluster:
-        overrides["retry"] = AsyncRetryUnlessRefused(NoBackoff(), 1)
+        overrides["retry"] = redis.asyncio.retry.Retry(NoBackoff(), 1)
     return build_client(config, redis.asyncio, **overrides)
 
 

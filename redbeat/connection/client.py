@@ -73,20 +73,6 @@ _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 _UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
 
 
-class RetryUnlessRefused(Retry):
-    """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
-
-    def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return ``do()``; ``fail(error, ...)`` is called after each try that has failed."""
-
-        def end_or_fail(error: Exception, *count: int) -> None:
-            fail(error, *count)
-            if isinstance(error, redis.exceptions.AuthenticationError):
-                raise error
-
-        return super().call_with_retry(do, end_or_fail, *args, **kwargs)
-
-
 _CERTIFICATES: dict[int, str] = {
     ssl.CERT_NONE: "none",
     ssl.CERT_OPTIONAL: "optional",
@@ -230,7 +216,7 @@ def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) 
         if config.is_cluster:
             return _build_cluster(config, library, arguments)
         # a pooled connection that the server has closed meanwhile is replaced at once
-        arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
+        arguments.setdefault("retry", Retry(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         if has_sentinels:
             client = _build_sentinel(config, library, arguments)

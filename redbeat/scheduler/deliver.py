@@ -95,7 +95,8 @@ class Deliverer:
                     batch.leave(batch.fetched.rows)
                 else:
                     self._guard(batch, partial(self._send, batch, sink))
-            sink.flush()
+            if sink is not self._script_sink:
+                sink.flush()
             self._record(batches)
         except BaseException as exc:
             self._end_early(batches, sink, exc)
@@ -103,7 +104,6 @@ class Deliverer:
         finally:
             if context.tracing.runs:
                 context.tracing.end_batch()
-            self._executor.close()
             self._recordings, self._executor = {}, None
         self._tell(batches)
         context.figures.batches.observe(time.monotonic() - began_at)
@@ -389,9 +389,11 @@ class Deliverer:
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
         """Record as sent what was sent, as the tick ends with an error."""
-        sink.end_early()
-        if self._executor is not None:
-            self._executor.close()
+        try:
+            sink.end_early()
+        finally:
+            if self._executor is not None:
+                self._executor.close()
         self._record_published(batches, cause)
         for batch in batches:
             if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import aio
-from redbeat.connection.async_client import MAX_COMMANDS, AsyncRetryUnlessRefused
+from redbeat.connection.async_client import MAX_COMMANDS
 from redbeat.connection.client import CLIENT_DEFAULTS
 from redbeat.connection.waiting import drive, is_driven, pause
 from redbeat.errors import ConfigurationError, StoreUnavailable
@@ -82,7 +82,7 @@ def test_async_client_has_the_settings_of_the_blocking_one() -> None:
     pool = asyncio.run(made())
     assert issubclass(pool.connection_class, redis.asyncio.SSLConnection)
     found = pool.connection_kwargs
-    assert isinstance(found.pop("retry"), AsyncRetryUnlessRefused)
+    assert isinstance(found.pop("retry"), redis.asyncio.retry.Retry)
     assert {name: found[name] for name in CLIENT_DEFAULTS} == {**CLIENT_DEFAULTS, "socket_timeout": 3}
     assert [found[name] for name in ("username", "password", "host", "port", "db", "client_name")] == [
         "u", "p@ss", "h", 7, 2, "shop",
