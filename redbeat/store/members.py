@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple
+from typing import Any
 
 from redbeat.log.text import as_stored
 from redbeat.store.parts import CHUNK_SIZE, Part, in_chunks
@@ -27,13 +27,6 @@ SAMPLES, MIN_SAMPLES = 512, 8
 NEAR = 50
 #: how many members of each shard are read at a time at least, where those of several are merged
 MIN_PAGE = 50
-
-
-class Member(NamedTuple):
-    """A member of the schedule, for the entry under ``key``."""
-
-    key: str
-    member: str
 
 
 class Members:
