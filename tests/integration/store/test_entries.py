@@ -261,6 +261,16 @@ def test_fetch_ahead_overtaken_by_commits_returns_none(
     assert (fetched.rows, fetched.has_more) == ([], True), "an ordinary fetch follows"
 
 
+def test_fetch_ahead_cut_by_its_size_leaves_out_no_entry_between_two_calls(
+    store: Store, client: redis.Redis
+) -> None:
+    names = write_burst(client, 2 * CALL_ENTRIES, kwargs={"text": "x" * 40_000})
+    fetched = fetch_ahead(store, 2 * CALL_ENTRIES).read()
+    assert 0 < len(fetched.rows) < CALL_ENTRIES
+    assert fetched.has_more
+    assert [row.key for row in fetched.rows] == [f"redbeat:{name}" for name in names[: len(fetched.rows)]]
+
+
 def test_fetch_ahead_after_a_lost_lock_raises(store: Store, client: redis.Redis) -> None:
     write_burst(client, 3)
     client.set(LOCK, "another's")
