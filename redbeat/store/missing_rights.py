@@ -32,33 +32,31 @@ SOME_ENTRY = "rights-probe"
 Words = tuple[Any, ...]
 
 
+def _on(key: str, *commands: str) -> list[Words]:
+    """Return calls about a key: of each command its name, and what follows the key."""
+    return [(name, key, *rest) for name, *rest in map(str.split, commands)]
+
+
 def calls_to_save(keys: Keys) -> list[Words]:
     """Return a call of each command that saving and deleting an entry sends; none could do harm."""
     return [
         *_calls_to_write(keys),
-        ("HSTRLEN", keys.about(SOME_ENTRY).entry, "definition"),
-        ("PUBLISH", keys.wake, "x"),
-        ("ZINCRBY", keys.unrun, "no number", "x"),
-        ("ZREMRANGEBYRANK", keys.unrun, "1", "0"),
+        *_on(keys.about(SOME_ENTRY).entry, "HSTRLEN definition"),
+        *_on(keys.wake, "PUBLISH x"),
+        *_on(keys.unrun, "ZINCRBY none x", "ZREMRANGEBYRANK 1 0"),
     ]
 
 
 def _calls_to_write(keys: Keys) -> list[Words]:
-    entry = keys.about(SOME_ENTRY).entry
     return [
         ("EVALSHA", "0" * 40, "0"),
         ("EVAL", "return 1", "0"),
         ("TIME",),
-        ("TYPE", keys.schedule),
-        ("EXISTS", entry),
-        ("GET", keys.generation),
-        ("HMGET", entry, "definition"),
-        ("HSET", entry, "meta", "{}"),
-        ("HDEL", entry, "error"),
-        ("DEL", entry),
-        ("ZADD", keys.schedule, "no score", entry),
-        ("ZREM", keys.schedule, entry),
-        ("ZSCORE", keys.schedule, entry),
+        *_on(keys.schedule, "TYPE"),
+        *_on(keys.about(SOME_ENTRY).entry, "EXISTS"),
+        *_on(keys.generation, "GET"),
+        *_on(keys.about(SOME_ENTRY).entry, "HMGET definition", "HSET meta {}", "HDEL error", "DEL"),
+        *_on(keys.schedule, "ZADD none x", "ZREM x", "ZSCORE x"),
     ]
 
 
@@ -80,42 +78,29 @@ def calls_of_beat(store: Store) -> CallsOfBeat:
     """Return a call of each command that beat sends with the settings of ``store``."""
     config, keys = store.config, store.parts[0].keys
     entry, history = keys.about(SOME_ENTRY).entry, keys.about(SOME_ENTRY).history
-    required: list[Words] = [
-        *_calls_to_write(keys),
-        ("SMEMBERS", keys.statics),
-        ("SADD", entry, "x"),
-        ("SREM", keys.statics, "x"),
-        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
-    ]
+    required = [*_calls_to_write(keys), *_on(keys.statics, "SMEMBERS", "SREM x"), *_on(entry, "SADD x")]
+    required += _on(keys.schedule, "ZRANGEBYSCORE 0 1")
     features: list[Words] = [
-        ("PUBLISH", keys.wake, "x"),
-        ("HGET", entry, "definition"),
-        ("HGETALL", entry),
-        ("ZCOUNT", keys.schedule, "0", "1"),
-        ("ZRANGE", keys.schedule, "0", "0"),
-        ("ZREVRANGE", keys.schedule, "0", "0"),
-        ("ZSCAN", keys.schedule, "0"),
-        ("PEXPIRE", entry, "1"),
-        ("LRANGE", history, "0", "0"),
-        ("LSET", history, "0", "x"),
-        ("INCR", keys.wake),
-        ("HINCRBY", keys.totals, "x", "no number"),
-        ("HSETNX", entry, "x", ""),
-        ("XADD", keys.events, "no id", "x", "x"),
+        *_on(keys.wake, "PUBLISH x"),
+        *_on(entry, "HGET definition", "HGETALL"),
+        *_on(keys.schedule, "ZCOUNT 0 1", "ZRANGE 0 0", "ZREVRANGE 0 0", "ZSCAN 0"),
+        *_on(entry, "PEXPIRE 1"),
+        *_on(history, "LRANGE 0 0", "LSET 0 x"),
+        *_on(keys.wake, "INCR"),
+        *_on(keys.totals, "HINCRBY x none"),
+        *_on(entry, "HSETNX x x"),
+        *_on(keys.events, "XADD none x x", "XREVRANGE + -"),
         ("XREAD", "STREAMS", keys.events, "0"),
-        ("XREVRANGE", keys.events, "+", "-"),
     ]
-    optional: list[Words] = [("HSTRLEN", entry, "definition"), ("SUBSCRIBE", keys.wake)]
+    optional = [*_on(entry, "HSTRLEN definition"), *_on(keys.wake, "SUBSCRIBE")]
     lock = config.lock_key_in(keys)
     if lock is not None:
-        required += [("GET", lock), ("SET", lock, "x", "NX", "XX"), ("DEL", lock), ("PTTL", lock)]
-        required.append(("SET", keys.tick, "1", "NX", "XX"))
+        required += [*_on(lock, "GET", "SET x NX XX", "DEL", "PTTL"), *_on(keys.tick, "SET 1 NX XX")]
     if store.parts.is_divided:
-        required.append(("HMGET", store.keys.layout, "shards"))
-        if lock is not None:
-            required.append(("ZADD", store.keys.beats, "no score", SOME_ENTRY))
+        required += _on(store.keys.layout, "HMGET shards")
+        required += _on(store.keys.beats, "ZADD none x") if lock is not None else []
     if config.history:
-        features += [("LPUSH", history, ""), ("LTRIM", history, "0", "0")]
+        features += _on(history, "LPUSH x", "LTRIM 0 0")
     if config.wait_replicas:
         features.append(("WAIT", "1", "1"))
     if config.key_expiry_check != "ignore":
