@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import redis.exceptions
@@ -276,6 +277,42 @@ class RetryingConnection:
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
 
 
+def call_watched(
+    call: Callable[[], Any],
+    answers: Callable[[], bool],
+    max_breaks: int = BREAKS_OF_THE_REQUEST,
+    *,
+    is_timeout_broken: bool = False,
+) -> Any:
+    """Return ``call()``, which sends a request; tried again if it ends its connection.
+
+    Arguments:
+        answers: returns True if the server answers another command then.
+        max_breaks: how often the request may end its connection.
+        is_timeout_broken: a request without an answer counts as one that ends its connection.
+
+    Raises:
+        RequestBroken: it has ended that many connections in a row, while the server answered others.
+    """
+    breaks = 0
+    while True:
+        try:
+            return call()
+        except (redis.exceptions.RedisError, OSError) as exc:
+            if PROTOCOL_ERROR in str(exc):  # the server has said so itself
+                raise RequestBroken(exc) from exc
+            is_broken = is_reset(exc) or (
+                is_timeout_broken and isinstance(exc, redis.exceptions.TimeoutError)
+            )
+            breaks = breaks + 1 if is_broken and answers() else 0
+            if not breaks:
+                raise
+            if breaks == max_breaks:
+                raise RequestBroken(exc) from exc
+            if breaks > 1:
+                pause(HICCUP_SECONDS)
+
+
 class WatchedConnection(RetryingConnection):
     """A proxy of a client that recognises requests which end their connection.
 
@@ -299,26 +336,8 @@ class WatchedConnection(RetryingConnection):
         self._max_breaks = max_breaks
 
     def _retry(self, call: Callable[[], Any]) -> Any:
-        breaks = 0
-
-        def attempt() -> Any:
-            nonlocal breaks
-            while True:
-                try:
-                    return call()
-                except (redis.exceptions.RedisError, OSError) as exc:
-                    if PROTOCOL_ERROR in str(exc):  # the server has said so itself
-                        raise RequestBroken(exc) from exc
-                    is_broken = is_reset(exc) or isinstance(exc, redis.exceptions.TimeoutError)
-                    breaks = breaks + 1 if is_broken and self._answers() else 0
-                    if not breaks:
-                        raise
-                    if breaks == self._max_breaks:
-                        raise RequestBroken(exc) from exc
-                    if breaks > 1:
-                        pause(HICCUP_SECONDS)
-
-        return super()._retry(attempt) if self._is_waiting else attempt()
+        watched = partial(call_watched, call, self._answers, self._max_breaks, is_timeout_broken=True)
+        return super()._retry(watched) if self._is_waiting else watched()
 
     def _answers(self) -> bool:
         try:

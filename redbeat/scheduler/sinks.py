@@ -12,7 +12,6 @@ Invariant: a message that was sent is recorded, or its entry stays due with the 
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,10 +20,10 @@ from typing import Any, Protocol
 
 from redbeat.connection.retry import (
     BREAKS_OF_THE_REQUEST,
-    HICCUP_SECONDS,
     LAST_WORDS_SECONDS,
+    RequestBroken,
+    call_watched,
     is_refusal,
-    is_reset,
 )
 from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker
@@ -188,33 +187,27 @@ class PipelineSink(ScriptSink):
             else:
                 batch.ready.append(self._context.failures.retry(batch, send, failure))
 
-    def _send_all(self, batches: list[Pushes], *, breaks: int = 0) -> list[Exception | None]:
+    def _send_all(self, batches: list[Pushes]) -> list[Exception | None]:
         """Send the writes of each run; where one of them ends the connection, each run alone.
 
         Returns the error of each, None for one that was sent.
-
-        Arguments:
-            breaks: connections that have ended already while these were sent.
 
         Raises what the redis client raises when the broker is unreachable, or does not answer in time.
         """
         outbox = self._context.broker.outbox
         if outbox is None:
             raise ConnectionError("the connection to the broker has ended")
+        # the first connection may have gone stale
+        max_breaks = BREAKS_OF_THE_REQUEST if len(batches) == 1 else 2
         try:
-            return outbox.send(batches)
-        except Exception as exc:
-            if not is_reset(exc) or not outbox.answers():
-                raise
-            breaks += 1
-            if breaks == 1:  # the connection may have gone stale; this takes another one
-                return self._send_all(batches, breaks=breaks)
+            found: list[Exception | None] = call_watched(
+                partial(outbox.send, batches), outbox.answers, max_breaks
+            )
+        except RequestBroken as exc:
             if len(batches) == 1:
-                if breaks >= BREAKS_OF_THE_REQUEST:
-                    return [exc]
-                time.sleep(HICCUP_SECONDS)
-                return self._send_all(batches, breaks=breaks)
-        return [outcome for one in batches for outcome in self._send_all([one])]
+                return [exc]
+            return [outcome for one in batches for outcome in self._send_all([one])]
+        return found
 
 
 class ProducerSink:

@@ -22,9 +22,11 @@ from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
+    SELDOM,
     counts_of,
     due_count,
     expected_id,
+    field,
     messages,
     sent_names,
     write_burst,
@@ -130,6 +132,18 @@ def test_runs_wait_for_a_broker_in_trouble_and_go_out_in_order(
     away, back = warnings_in(caplog)
     assert AWAY in away
     assert back.endswith(BACK)
+
+
+def test_message_that_ends_its_connection_costs_its_own_entry(
+    make_proxied: MakeScheduler, client: redis.Redis, second_broker: redis.Redis, proxy: Proxy
+) -> None:
+    scheduler = make_proxied()
+    names = write_burst(client, 20)
+    write_raw(client, "large", score=5.5, schedule=SELDOM, args=["x" * 900_000])
+    proxy.cut_beyond(256 * 1024)
+    scheduler.tick()
+    assert set(sent_names(second_broker)) == set(names)
+    assert "connection ends each time" in field(client, "large", "error")["reason"]
 
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
