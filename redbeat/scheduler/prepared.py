@@ -176,8 +176,7 @@ class LookAhead:
             if isinstance(decision, Send) and not decision.left_out and decision.failure is None:
                 sends.append(decision)
         context.encoder.fill(sends)
-        # else the result backend is told of each run, which may fail
-        return [one for one in sends if one.template is not None and one.template.kind.on_call is None]
+        return [one for one in sends if one.template is not None and _is_the_same_later(one)]
 
     @property
     def _is_full(self) -> bool:
@@ -198,7 +197,7 @@ class LookAhead:
         self._figures.prepared += 1
         size_bytes = _size_of(run)
         self._take(size_bytes)
-        heapq.heappush(self._due, (float(run.nominal), next(self._numbers), size_bytes, run))
+        heapq.heappush(self._due, (float(run.due_entry.score), next(self._numbers), size_bytes, run))
         self.first_score = self._due[0][0]
 
     def take_due(self, limit: int = TAKEN) -> list[Send]:
@@ -227,6 +226,15 @@ class LookAhead:
         self._take(-self._bytes)
         self._cursor, self.read_until = Cursor(), 0.0
         self.next_at, self.first_score = 0.0, math.inf
+
+
+def _is_the_same_later(run: Send) -> bool:
+    """Tell whether a message from a template that is made now is the one that would be made at its time."""
+    kind = run.template.kind
+    if kind.on_call is not None:  # the result backend is told of each run, which may fail
+        return False
+    # an option "expires" counts from when it leaves, which jitter makes later than its due time
+    return kind.expires_seconds is None or run.nominal == run.due_entry.nominal
 
 
 def _size_of(run: Send) -> int:

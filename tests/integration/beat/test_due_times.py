@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from celery.schedules import schedule as interval
 
 from redbeat import RedBeatScheduler
+from redbeat.policy.jitter import delayed
+from redbeat.policy.policy import Policy
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.clocks import ServerClock, lying_clock
 from tests.support.deadlines import patience
@@ -22,6 +25,7 @@ from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
     messages,
+    meta_json,
     score_of,
     sent_dues,
     sent_names,
@@ -99,6 +103,27 @@ def test_prepared_message_expires_counted_from_when_it_is_sent(
     assert len(sent) == 3
     for one in sent:
         assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() > due + 1
+
+
+@pytest.mark.parametrize("options", [{}, {"expires": 2}])
+def test_prepared_run_with_jitter_waits_for_its_score(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, options: dict[str, Any]
+) -> None:
+    """That is later than the due time that it stands for; what expires counts from it, and isn't prepared."""
+    due_at = datetime.fromtimestamp(due, timezone.utc)
+    for name in (names := write_spike(client, due, 10, options=options)):
+        sent_at = delayed(f"redbeat:{name}", interval(3600), Policy(jitter=0.2), due_at)
+        meta = meta_json(due_at - timedelta(hours=1), 1)
+        client.hset(f"redbeat:{name}", mapping={"policy": '{"jitter": 0.2}', "meta": meta})
+        client.zadd(SCHEDULE, {f"redbeat:{name}": sent_at.timestamp()})
+    prepared = prepare(at_work)
+    assert prepared == (0 if options else 10)
+    at_work.look_ahead.note_clock(due)
+    at_work.tick()
+    assert len(at_work.look_ahead) == prepared
+    tick_until(at_work, client, due + 0.2)
+    assert sorted(sent_names(broker)) == names
+    assert set(sent_dues(broker)) == {due_at}
 
 
 def test_a_clock_that_runs_ahead_lets_nothing_leave_early(
