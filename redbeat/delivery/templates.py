@@ -221,9 +221,10 @@ class Templates:
         self._batch += 1
         self._new_kinds = 0
         self._failed.clear()
-        had_obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
+        is_known = not self.obstacle and producer is self._producer
+        self.obstacle = _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
-        obstacle = self._look() if had_obstacle else ""
+        obstacle = "" if is_known else self._look()
         if not obstacle:
             of_broker = producer, outbox, outbox is not None and outbox.has_given_up
             of_batch = *of_broker, trace and trace.names, provider
