@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,7 +19,17 @@ from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import executor as module
 from redbeat.store.executor import CALL_ROWS, run_all
-from redbeat.store.records import Clear, Commit, Committed, DueEntry, Fence, LockStatus, Push, Target
+from redbeat.store.records import (
+    Clear,
+    Commit,
+    Committed,
+    DueEntry,
+    Fence,
+    LockStatus,
+    Push,
+    Target,
+    TrackedRun,
+)
 from redbeat.store.schedule import Recording, commit_runs, read_head
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -111,6 +122,21 @@ def test_commit_with_a_queue_of_the_wrong_type_leaves_only_its_runs_due(
     assert broker.lrange("a", 0, -1) == ["4", "0"]
     assert broker.get("text") == "not a list"
     assert states(client, 5) == ["recorded", "due", "due", "due", "recorded"]
+
+
+def test_commit_with_runs_in_progress_of_the_wrong_type_sends_nothing_and_stays_due(
+    app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    client.set("redbeat::running:entry-0", "not a hash")
+    commits = [
+        replace(one, run=TrackedRun("5", "", 3600, "skip"), task_id=f"id-{number}")
+        for number, one in enumerate(commits_of(client, [[push("a", 0)], [push("a", 1)]]))
+    ]
+    refused, sent = commit_runs(Store(app), Fence(), commits, target_of(client)).run().results
+    assert (sent, "redbeat::running:entry-0 holds something" in str(refused)) == (True, True)
+    assert broker.lrange("a", 0, -1) == ["1"]
+    assert client.hget("redbeat:entry-0", "meta") == commits[0].due_entry.meta
+    assert client.zscore(SCHEDULE, "redbeat:entry-0") == 5
 
 
 @pytest.mark.parametrize("right", ["-zadd", "%R~redbeat:entry-3"])
