@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ReshardRefused, StoreRefused
 from redbeat.keys import Keys
-from redbeat.reshard import sweeping
+from redbeat.reshard import resharding, sweeping
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import HiddenWatch, Sweeper, sweep
 from redbeat.store.generations import Generations, LayoutRecord
@@ -306,6 +307,16 @@ def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
     total = raw.hget("{redbeat:1}::totals", "a:sent")
     raw.delete("{redbeat:1}::totals", "redbeat::audit")
     assert (read_all(raw), total) == ((before, []), b"7")
+
+
+def test_reshard_finds_the_leaders_of_shards_by_a_lock_key_of_its_own(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resharding, "LEAD_SECONDS", 0)
+    for prefix in "redbeat:", "{redbeat:0}:":
+        raw.set(f"{prefix}own-lock", "token")
+    report = reshard(partial(make_app, redbeat_lock_key="redbeat:own-lock"), 2)
+    assert report.unled == [1]
 
 
 def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
