@@ -79,7 +79,7 @@ def tick() -> dict[str, Any]:
 
     def fetch() -> None:
         led = scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
-        run_all([fetch_due(shard.store, shard.fence, limit=options.due) for shard in led])
+        run_all([fetch_due(shard.store, shard.leadership.fence, limit=options.due) for shard in led])
 
     fetches = [timed(fetch, trips) for _ in range(5)]
     burst = worked(lambda: send_due(scheduler))
