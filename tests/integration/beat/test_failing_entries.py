@@ -136,6 +136,20 @@ def test_missing_hash_is_removed_after_a_second_unless_it_appears(
     (error,) = errors_in(caplog)
     assert error.startswith("beat: Failed to load gone, removing")
     assert "evicted" in error
+    client.delete("redbeat:slow")
+    client.zadd(SCHEDULE, {"redbeat:slow": 1})
+    scheduler.tick()
+    assert score_of(client, "slow") is not None, "it was there meanwhile, so it is waited for again"
+
+
+def test_run_that_could_not_be_sent_by_an_earlier_beat_goes_last(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "failed", score=1, schedule=SELDOM)
+    client.hset("redbeat:failed", "error", "unreadable")
+    write_raw(client, "good", score=2, schedule=SELDOM)
+    scheduler.tick()
+    assert sent_names(broker) == ["good", "failed"]
 
 
 def test_unroutable_message_is_a_failure_of_its_entry(

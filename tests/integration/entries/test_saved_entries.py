@@ -286,15 +286,17 @@ def test_raw_member_with_a_reserved_name_is_quarantined(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler = make_scheduler(app_with_lock_key)
-    client.zadd(SCHEDULE, {"redbeat:mine": 1})
+    client.zadd(SCHEDULE, {"redbeat:mine": 1, "redbeat::calendar:days": 1})
+    client.hset("redbeat::calendar:days", "2030-01-01", "")
     write_raw(client, "good")
     scheduler.tick()
     assert scheduler.lock is not None
     assert client.get("redbeat:mine") == scheduler.lock.token
     assert sent_names(broker) == ["good"]
     assert (score_of(client, "mine") or 0) > server_now(client)
-    [said] = [record.getMessage() for record in caplog.records if "Quarantined" in record.getMessage()]
-    assert "invalid entry mine (left unchanged): a key of RedBeat's own is not an entry" in said
+    said = [record.getMessage() for record in caplog.records if "Quarantined" in record.getMessage()]
+    for name, line in zip((":calendar:days", "mine"), sorted(said), strict=True):
+        assert f"invalid entry {name} (left unchanged): a key of RedBeat's own is not an entry" in line
 
 
 def test_register_schedule_refuses_a_class_that_is_not_a_schedule() -> None:
