@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -93,8 +93,11 @@ class Deliverer:
                 batch.is_pushed = self._target is not None
                 if number and self._is_ending():
                     batch.leave(batch.fetched.rows)
-                else:
-                    self._guard(batch, partial(self._send, batch, sink))
+                    continue
+                try:
+                    self._send(batch, sink)
+                except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
+                    self._give_up(batch, exc)
             if sink is not self._script_sink:
                 sink.flush()
             self._record(batches)
@@ -136,7 +139,8 @@ class Deliverer:
         usual, suspects = self._sort_out(batch)
         # the time of connecting, and of batches before, does not count
         context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
-        for chunk in _chunks(usual, sink.chunk_size):
+        for first in range(0, len(usual), sink.chunk_size):
+            chunk = usual[first : first + sink.chunk_size]
             if self._cannot_send(batch):
                 batch.leave(chunk)
                 continue
@@ -265,7 +269,8 @@ class Deliverer:
             return
         if self._context.failures.told:
             self._context.failures.tell()
-        for chunk in _chunks(ready, CALL_ROWS):
+        for first in range(0, len(ready), CALL_ROWS):
+            chunk = ready[first : first + CALL_ROWS]
             for decision in chunk:
                 if isinstance(decision, Send):
                     decision.commit.pushes = decision.pushes
@@ -383,9 +388,17 @@ class Deliverer:
         try:
             step()
         except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-            batch.is_out = True
-            batch.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
-            self._record_published([batch], exc)
+            self._give_up(batch, exc)
+
+    def _give_up(self, batch: Batch, exc: BaseException) -> None:
+        """End a batch, as an error is the outcome of its shard.
+
+        Raises:
+            BaseException: the error, if it ends the tick.
+        """
+        batch.is_out = True
+        batch.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
+        self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
         """Record as sent what was sent, as the tick ends with an error."""
@@ -490,8 +503,3 @@ class _RecordFirst:
 
     def end_early(self) -> None:
         """Do nothing: nothing is on its way."""
-
-
-def _chunks(items: Sequence, size: int) -> Iterator[Sequence]:  # type: ignore[type-arg]
-    for first in range(0, len(items), size):
-        yield items[first : first + size]

@@ -254,7 +254,8 @@ def next_run(
 
 
 def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
-    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+    is_interval = type(schedule_) is schedule  # as most
+    if is_interval or (isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)):
         return _next_of_interval(schedule_, policy, after, anchor)
     zone = zone_of(schedule_, policy)
     if isinstance(schedule_, cron) or (
