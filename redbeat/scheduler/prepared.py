@@ -102,8 +102,11 @@ class LookAhead:
         return head_score <= self.clock.now + self._seconds and time.monotonic() >= self.next_at
 
     @staticmethod
-    def prepare_together(those: Sequence[LookAhead]) -> None:
-        """Read and prepare a slice of what falls due soon in these shards; one round trip a node."""
+    def prepare_together(those: Sequence[LookAhead]) -> list[RedBeatError | None]:
+        """Read and prepare a slice of what falls due soon in these shards; one round trip a node.
+
+        Returns the error of each of them, None where there is none; one that can't be read has none.
+        """
         slice_size = max(SLICE // len(those), 1)
         asked = [(one, *one._begin(slice_size)) for one in those]  # noqa: SLF001 - of this class
         run_all([request for _, request, _ in asked])
@@ -112,9 +115,16 @@ class LookAhead:
                 one.note_clock(request.outcome.now)
             else:
                 one._note_unread(request.outcome)  # noqa: SLF001
+        errors: list[RedBeatError | None] = []
         for one, request, again in asked:
+            errors.append(None)
             if isinstance(request.outcome, Slice):
-                one._prepare(request.outcome, again)  # noqa: SLF001
+                try:
+                    one._prepare(request.outcome, again)  # noqa: SLF001
+                except RedBeatError as exc:
+                    one._note_unread(exc)  # noqa: SLF001
+                    errors[-1] = exc
+        return errors
 
     def _begin(self, slice_size: int) -> tuple[Request[Slice], Sequence[str]]:
         """Return what to read next, and the keys that are among it."""

@@ -419,11 +419,12 @@ class Shards:
         """Prepare some runs that are due soon; return True if there was anything to do."""
         wanting = [shard for shard in self.reached if shard.look_ahead.is_wanted(shard.head_score)]
         wanting.sort(key=lambda shard: shard.look_ahead.next_at)
-        try:
-            if wanting:
-                LookAhead.prepare_together([shard.look_ahead for shard in wanting[:PREPARED_TOGETHER]])
-        except LockLost as exc:  # that of one of them: the others are prepared the next time
-            self.fail(wanting[0], exc)
+        if wanting:
+            turn = wanting[:PREPARED_TOGETHER]
+            errors = LookAhead.prepare_together([shard.look_ahead for shard in turn])
+            for shard, error in zip(turn, errors, strict=True):
+                if error is not None:
+                    self.fail(shard, error)
         return bool(wanting)
 
     def look(self) -> bool:

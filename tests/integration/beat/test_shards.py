@@ -17,15 +17,18 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.config.timing import Timing
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
+from redbeat.scheduler.shard import State
 from redbeat.scheduler.shards import Shards
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.schedule import sent_names
@@ -136,6 +139,27 @@ def test_shard_whose_lock_is_taken_is_left_to_its_leader(make_app: MakeApp) -> N
             keys for keys in keys_of(app) if keys != lost
         ]
     assert client.get(lost.lock) == "another"
+
+
+def test_shard_whose_lock_cannot_be_renewed_keeps_no_other_from_being_prepared(
+    server: Server, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timing, "fresh_seconds", -1.0)  # the heartbeat could not renew it either
+    app, names = make_app(redbeat_shards=2, broker_url=server.url(1)), names_of(20)
+    save(app, names)
+    let_be_due(app, time.time() + patience(1))
+    with leader(app) as scheduler:
+        scheduler.tick()
+        shards_of(scheduler).shares.keep_alive()
+        first, second = shards_of(scheduler)
+        lock_key = first.leadership.lock_key
+        app.redbeat_redis.delete(lock_key)
+        app.redbeat_redis.lpush(lock_key, "no string")
+        assert shards_of(scheduler).prepare()
+        assert (first.state, second.state) == (State.BLOCKED, State.READY)
+        assert not len(first.look_ahead)
+        assert len(second.look_ahead)
+        app.redbeat_redis.delete(lock_key)
 
 
 def test_unreadable_shard_stops_no_other(make_app: MakeApp) -> None:
@@ -286,7 +310,7 @@ def test_three_beats_send_each_run_once_and_take_over_the_shards_of_a_killed_one
         eventually(lambda: broker.llen("celery") >= len(names))
         assert Counter(sent_names(broker)) == Counter(names)
         broker.delete("celery")
-        let_be_due(app, time.time() + 1)
+        let_be_due(app, time.time() + patience(1))
         killed.kill()
         eventually(lambda: broker.llen("celery") >= len(names))
         assert Counter(sent_names(broker)) == Counter(names)
