@@ -111,11 +111,14 @@ def test_prepared_run_with_jitter_waits_for_its_score(
 ) -> None:
     """That is later than the due time that it stands for; what expires counts from it, and isn't prepared."""
     due_at = datetime.fromtimestamp(due, timezone.utc)
+    fields = {"policy": '{"jitter": 0.2}', "meta": meta_json(due_at - timedelta(hours=1), 1)}
+    pipeline = client.pipeline()  # as it is due in a moment
     for name in (names := write_spike(client, due, 10, options=options)):
         sent_at = delayed(f"redbeat:{name}", interval(3600), Policy(jitter=0.2), due_at)
-        meta = meta_json(due_at - timedelta(hours=1), 1)
-        client.hset(f"redbeat:{name}", mapping={"policy": '{"jitter": 0.2}', "meta": meta})
-        client.zadd(SCHEDULE, {f"redbeat:{name}": sent_at.timestamp()})
+        pipeline.hset(f"redbeat:{name}", mapping=fields).zadd(
+            SCHEDULE, {f"redbeat:{name}": sent_at.timestamp()}
+        )
+    pipeline.execute()
     prepared = prepare(at_work)
     assert prepared == (0 if options else 10)
     at_work.look_ahead.note_clock(due)
