@@ -461,10 +461,11 @@ class _RecordFirst:
         for send in sends:
             send.pushes = ()
         published = []
-        for send in self._record(batch, sends):
-            send.pushes = messages[id(send)]
-            if self._send_or_lose(batch, send):
-                published.append(send)
+        with hold_interrupts():  # else what is recorded, and isn't sent yet, would be lost
+            for send in self._record(batch, sends):
+                send.pushes = messages[id(send)]
+                if self._send_or_lose(batch, send):
+                    published.append(send)
         held = [
             (send.due_entry.key, send.task_id, send.commit.run)
             for send in published

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 import threading
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat.scheduler import deliver, sinks
@@ -30,7 +33,7 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.ticks import names_of, take_messages
+from tests.support.ticks import leader, names_of, take_messages
 
 HOURLY = {"__type__": "interval", "every": 3600}
 
@@ -321,6 +324,27 @@ def test_entries_of_a_backlog_that_are_put_off_between_two_ticks_are_not_sent(
     for _ in range(4):
         scheduler.tick()
     assert names_of(take_messages(scheduler.app)) == names[:4]
+
+
+def test_at_most_once_runs_that_are_recorded_are_sent_before_a_signal_ends_beat(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
+    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
+    names = write_burst(client, 5)
+
+    def interrupt(**_: Any) -> None:
+        before_task_publish.disconnect(interrupt)
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    before_task_publish.connect(interrupt, weak=False)
+    try:
+        with leader(app) as scheduler, pytest.raises(SystemExit):
+            scheduler.tick()
+    finally:
+        before_task_publish.disconnect(interrupt)
+        signal.signal(signal.SIGTERM, before)
+    assert names_of(take_messages(app)) == names
 
 
 def test_at_most_once_runs_that_are_held_are_not_sent_after_many_that_are(
