@@ -134,6 +134,9 @@ class RedBeatConfig:
     web_hide: tuple[str, ...]
     durable_after: float
 
+    #: the schedule lives in a Redis Cluster
+    is_cluster: bool
+
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app))
@@ -186,7 +189,6 @@ class RedBeatConfig:
         options = self.redbeat_redis_options
         has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
         is_of_cluster = scheme_of(self.redis_url) == "redis-cluster"
-        #: the schedule lives in a Redis Cluster
         self.is_cluster = has_nodes or self._has_cluster_client or is_of_cluster
 
     @property
