@@ -67,7 +67,7 @@ from redbeat.scheduler.overrides import (
     is_overridden,
 )
 from redbeat.scheduler.prepared import LookAhead
-from redbeat.scheduler.reports import Reports, brief, ending_briefly, told_of_loss
+from redbeat.scheduler.reports import Reports, brief, exit_without_traceback, tag_lock_lost
 from redbeat.scheduler.service import BeatService
 from redbeat.scheduler.shard import Shard, State
 from redbeat.scheduler.shards import MOVING_SECONDS, Shards
@@ -141,9 +141,11 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        with ending_briefly(is_logging=not lazy):
+        with exit_without_traceback(is_logging=not lazy):
             is_json = choose_format(app, is_logging=not lazy)
-        with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
+        with exit_without_traceback(
+            is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None
+        ):
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
             keys = (
@@ -184,7 +186,7 @@ class RedBeatScheduler(Scheduler):
         if not lazy:
             self.config.warn_of_unknown()
             pin_settings(app)
-            with ending_briefly():
+            with exit_without_traceback():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self._choose_client()
                 self.store.connect()
@@ -286,8 +288,8 @@ class RedBeatScheduler(Scheduler):
             return 0
         self._ticking_thread = threading.get_native_id()
         try:
-            # a lock of greenlets that a handler interrupts stays locked: it waits for the tick's end, half a
-            # second at most
+            # under gevent a signal handler that interrupts a held lock deadlocks: defer signals to the end of
+            # the tick, half a second at most
             with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
                 delay_seconds = tick()
         except (StoreCorrupt, StoreRefused) as exc:
@@ -305,7 +307,7 @@ class RedBeatScheduler(Scheduler):
             return self._wait_for_mending(exc)
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:
-                raise told_of_loss(brief(exc)) from None
+                raise tag_lock_lost(brief(exc)) from None
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: %s It stands by.", exc, extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
             )
@@ -335,7 +337,7 @@ class RedBeatScheduler(Scheduler):
                 self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
     def _wait_for_mending(self, exc: RedBeatError) -> float:
-        """Wait a little as nothing can be sent, and say why; return how long to wait then."""
+        """Report why nothing can be sent, and wait a little; return the seconds to the next tick."""
         self._reports.report_trouble(str(exc))
         self._condition.note_trouble(str(exc))
         self._shares.note_progress()
@@ -343,7 +345,7 @@ class RedBeatScheduler(Scheduler):
         return 0
 
     def _report_trouble_of(self, shards: Sequence[Shard]) -> None:
-        """Tell of what keeps some shards from being sent; no shards: nothing keeps any."""
+        """Report shards that cannot be dispatched. An empty list clears the report."""
         if not shards:
             self._reports.report_trouble("")
             return
@@ -378,13 +380,13 @@ class RedBeatScheduler(Scheduler):
         return bool(shards.led)
 
     def _do_chores(self) -> None:
-        """Do what is due now and then, beside the runs."""
+        """Do the chores that do not depend on due entries."""
         self._chores_at = time.monotonic() + CHORES_SECONDS
         shards = self._shards
         self._reports.failures.log_counted()
         if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
             Layouts(self.store).look()
-        shards.choose_patience(self.store)
+        shards.set_timeouts(self.store)
         shards.hand_over()  # no batch is on its way now
         if self._beat is not None:
             self._telemetry.look()

@@ -44,7 +44,7 @@ def report_moved(names: Sequence[str]) -> None:
 
 
 def find_misplaced(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
-    """Return those of ``rows``, of one shard, that belong to another one; [] if entries are being moved."""
+    """Return the rows of one shard that belong to another shard; [] while entries are being moved."""
     layout = store.config.layout
     shards = layout.shards
     if shards is None or layout.is_moving:

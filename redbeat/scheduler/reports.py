@@ -68,13 +68,13 @@ def brief(exc: Error) -> Error:
     return exc.with_traceback(None)
 
 
-def told_of_loss(exc: LockLost) -> LockLost:
+def tag_lock_lost(exc: LockLost) -> LockLost:
     """Give ``exc`` its event: Celery logs the error as it ends beat."""
     setattr(exc, ATTRIBUTE, LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)[ATTRIBUTE])
     return exc
 
 
-class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put the traceback back
+class exit_without_traceback:  # noqa: N801 - a context manager; contextlib's would put the traceback back
     """Raises RedBeat's errors without their traceback, as :func:`brief` does.
 
     A wrong configuration ends the program ``celery beat`` with a sentence and exit code 78, and so the beat

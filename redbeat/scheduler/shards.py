@@ -133,7 +133,7 @@ class Shards:
         self.layout = layout
         return True
 
-    def choose_patience(self, store: Store) -> None:
+    def set_timeouts(self, store: Store) -> None:
         """Let what ticks ask wait for a node only as long as shards on other nodes can do without this beat.
 
         Where there is one server, or one shard, Redis is waited for as the settings say.
@@ -160,7 +160,7 @@ class Shards:
         return self._config.layout.is_moving
 
     def home_of(self, name: str) -> Shard:
-        """Return the one that the entry called ``name`` belongs into.
+        """Return the shard that the entry called ``name`` belongs to.
 
         If the schedule has just been divided otherwise, that may be one which this beat doesn't have yet.
         Then it is the first one, whose store writes each entry to where that belongs.
@@ -292,7 +292,7 @@ class Shards:
         return lost
 
     def hand_over(self) -> None:
-        """Let go of those that another beat is to lead; called when no batch is on its way."""
+        """Release the shards that another beat is to lead; call it when no batch is on its way."""
         leaving = self.shares.leaving
         if leaving:
             for leadership in leaving:
@@ -303,7 +303,7 @@ class Shards:
     # -- whose turn it is
 
     def fetch(self, *, is_waiting: bool) -> list[tuple[Shard, Fetched]]:
-        """Fetch for those whose turn it is, in one round trip a node.
+        """Fetch due entries of the shards whose turn it is, in one round trip per node.
 
         Arguments:
             is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
@@ -381,7 +381,7 @@ class Shards:
         return max(next_at - now, 0.0)
 
     def renew_locks(self) -> None:
-        """Let the locks live for their full time from now on."""
+        """Renew the locks."""
         led = self.reached
         locks = [Held(shard.store, shard.leadership.fence) for shard in led]
         errors, _ = self._locks.renew(locks, obstacle=self.shares.find_obstacle())
@@ -428,7 +428,7 @@ class Shards:
         return bool(wanting)
 
     def look(self) -> bool:
-        """Look at those that this beat leads, one round trip a node; return True if something is due."""
+        """Look at the led shards, in one round trip per node; return True if an entry is due."""
         is_due, led = False, self.reached
         requests = [read_head(shard.store) for shard in led]
         run_all(requests)

@@ -212,7 +212,7 @@ def commit_call(
     histories: list[str] = []
     values: list[str | int] = []
     queues: dict[str, int] = {}
-    shapes: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
+    write_lists: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
     rows = []
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes, run = commit.due_entry, commit.new_score, commit.pushes, commit.run
@@ -254,11 +254,11 @@ def commit_call(
             running.append(keys.running(key))
             row["task_id"], row["run"] = commit.task_id, _run_row(run, kept, is_sent=commit.is_published)
         if pushes:
-            shape: tuple[tuple[str, int], ...] = ()
+            writes: tuple[tuple[str, int], ...] = ()
             for push in pushes:
-                shape += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
+                writes += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
                 values.append(push.value)
-            row["writes"] = shapes.setdefault(shape, len(shapes) + 1)
+            row["writes"] = write_lists.setdefault(writes, len(write_lists) + 1)
         rows.append(row)
     call = _COMMIT_RUNS.call(
         keys,
@@ -274,7 +274,7 @@ def commit_call(
         kept=kept,
         tells=tells,
         rows=rows,
-        shapes=[*shapes],
+        write_lists=[*write_lists],
         values=values,
     )
     call.read = _committed_of

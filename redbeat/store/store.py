@@ -126,7 +126,7 @@ class Store:
 
     @classmethod
     @contextmanager
-    def in_haste(cls, app: Any, patience_seconds: float = 2) -> Iterator[None]:
+    def short_timeout(cls, app: Any, patience_seconds: float = 2) -> Iterator[None]:
         """Within this, let a client that gives up soon stand in for the app's, in this thread or task alone.
 
         Raises:

@@ -61,7 +61,7 @@ def answer(model_admin: EntryAdmin, request: Any, page: str, *args: Any, extra_c
     request.current_app = model_admin.admin_site.name
     try:
         app = find_app()
-        with Store.in_haste(app, PATIENCE_SECONDS):
+        with Store.short_timeout(app, PATIENCE_SECONDS):
             return getattr(Pages(model_admin, request, app, extra_context), page)(*args)
     except AccessDenied as exc:
         raise PermissionDenied(str(exc)) from exc

@@ -37,7 +37,7 @@
 --                    the entry was given another time or fetched by another beat, and its error is left as it is
 --   new_definition   nil leaves the definition and the policy; with other texts now these two stay
 --   new_policy       with a new_definition: nil leaves the policy, '' removes it, else JSON
---   writes           which of shapes are the writes to queues that are made with it. If there are any, an entry is left
+--   writes           which of write_lists is made with it, 1 for the first. If there is one, an entry is left
 --                    alone if anything about it has changed since it was fetched, or if with a lock it isn't due yet
 --   task_id          of the run that is tracked
 --   run              the run that is tracked:
@@ -51,7 +51,7 @@
 --     held_record    what record is when another run may hold it back and does; its outcome and the
 --                    reason are added to its last line
 --     held_score     what new_score is then; the meta is left
--- ARGV shapes        lists of writes to queues, each 'lpush' of a message or 'pexpire' of milliseconds, and which of queues
+-- ARGV write_lists   lists of writes to queues, each 'lpush' of a message or 'pexpire' of milliseconds, and which of queues
 -- BYTES values       one for each write, in the order of the rows: the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, reasons, unrecorded}
@@ -76,7 +76,7 @@ local scores, count = read_scores(schedule, entry_keys), #rows
 local next_running, next_history, next_value = 1, 1, 1
 for i, row in ipairs(rows) do
   local key, kind, run = entry_keys[i], row.type or 'hash', row.run
-  local writes = row.writes and shapes[row.writes] or {}
+  local writes = row.writes and write_lists[row.writes] or {}
   local overlap = run and run.overlap
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   row.is_end = row.new_score == 'remove' or row.new_score == 'delete'

@@ -69,7 +69,7 @@ def test_batch_is_bounded_and_begins_with_the_oldest(
     sizes = []
     while not scheduler.tick():
         sizes.append(len(messages(broker)))
-    assert sizes[:2] == [4, 8]
+    assert sorted({*sizes, len(messages(broker))}) == [4, 8, 10]
     assert sent_names(broker) == [f"entry-{number}" for number in range(10)]
 
 
