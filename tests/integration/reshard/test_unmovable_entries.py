@@ -31,8 +31,12 @@ NEEDED = (
 
 
 def keys_with_values(raw: redis.Redis) -> dict[bytes, Any]:
-    """Everything that stands in Redis, but what says how a reshard goes."""
-    found = {key: raw.dump(key) for key in raw.scan_iter(count=1000)}
+    """Everything that stands in Redis, but what says how a reshard goes; a set has no order."""
+
+    def value_of(key: bytes) -> Any:
+        return raw.smembers(key) if raw.type(key) == b"set" else raw.dump(key)
+
+    found = {key: value_of(key) for key in raw.scan_iter(count=1000)}
     apart = (b":layout", b":generation", b":mover", b":left", b":arrived")
     return {key: value for key, value in found.items() if not key.endswith(apart)}
 
