@@ -383,7 +383,7 @@ class RedBeatScheduler(Scheduler):
         """Do the chores that do not depend on due entries."""
         self._chores_at = time.monotonic() + CHORES_SECONDS
         shards = self._shards
-        self._reports.failures.log_counted()
+        self._context.failures.log_counted()
         if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
             Layouts(self.store).look()
         shards.set_timeouts(self.store)
@@ -784,7 +784,7 @@ class RedBeatScheduler(Scheduler):
         while (left := ends_at - time.monotonic()) > 0 and not (
             self._is_stopping() or self.config.layout is not self._shards.layout
         ):
-            self._reports.failures.log_counted()
+            self._context.failures.log_counted()
             has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if has_prepared else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
@@ -835,7 +835,7 @@ class RedBeatScheduler(Scheduler):
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
-        self._reports.failures.log_counted(is_ending=True)
+        self._context.failures.log_counted(is_ending=True)
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited

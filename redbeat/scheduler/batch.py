@@ -42,6 +42,7 @@ class Batch:
             more, or a slot of a cluster is being moved.
         is_out: its shard has failed; nothing more is done with it.
         is_trying: runs that are likely to fail are tried now.
+        quarantined: entries' names and reasons, whose events are sent before they are recorded.
         events: task-sent events about runs that were sent.
         told, reported: runs that were sent, and dropped runs with their entries' names, to be logged.
     """
@@ -70,6 +71,7 @@ class Batch:
     is_in_doubt: bool = False
     is_out: bool = False
     is_trying: bool = False
+    quarantined: list[tuple[str, str]] = field(default_factory=list)
     events: list[Push] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
     reported: list[tuple[str, Dropped]] = field(default_factory=list)

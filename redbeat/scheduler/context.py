@@ -16,9 +16,8 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.encoder import Encoder
 from redbeat.scheduler.planner import Planner
-from redbeat.scheduler.quarantine import Failures
+from redbeat.scheduler.quarantine import Failures, Suspects
 from redbeat.scheduler.reports import Reports
-from redbeat.scheduler.suspects import Suspects
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder

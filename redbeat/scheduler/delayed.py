@@ -23,7 +23,7 @@ from redbeat.later.message import Message
 from redbeat.policy.policy import Policy
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.suspects import Suspects
+from redbeat.scheduler.quarantine import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.executor import ask

@@ -199,9 +199,6 @@ class Deliverer:
             if is_over and suspects.failures > failures and not suspects.has_time:
                 break
         batch.is_trying = False
-        tried = len(rows) - len(left)
-        if tried:
-            suspects.note_cost((time.monotonic() - began_at) / tried)
         if self._cannot_send(batch):
             batch.leave(left)
         else:
@@ -223,7 +220,7 @@ class Deliverer:
         """Return the entries to plan, which exist and belong to this shard, and those likely to fail."""
         context, suspects = self._context, self._context.suspects
         rows = self._find_home(batch) if batch.is_of_shard else batch.fetched.rows
-        present, removed, has_suspects = [], [], bool(suspects.routes)
+        present, removed, has_suspects = [], [], bool(suspects.kinds)
         own_keys, beginnings = batch.own_keys
         for row in rows:
             if row.type is KeyType.NONE:
@@ -267,8 +264,8 @@ class Deliverer:
         ready, batch.ready = batch.ready, []
         if not ready or self._executor is None:
             return
-        if self._context.failures.told:
-            self._context.failures.tell()
+        if batch.quarantined:
+            self._context.failures.tell(batch)
         for first in range(0, len(ready), CALL_ROWS):
             chunk = ready[first : first + CALL_ROWS]
             for decision in chunk:
@@ -344,16 +341,16 @@ class Deliverer:
             return
         if isinstance(result, Held):
             report_held(context, batch, decision, result)
-            context.failures.note_recorded(row.key)
+            context.failures.conflicts.pop(row.key, None)
         elif result and is_pushed:
             if decision.span is not None:
                 decision.span.note_sent()
             batch.events += decision.events
             batch.told.append(decision)
-            if context.suspects.routes:
+            if context.suspects.kinds:
                 context.suspects.note_sent(decision)
             if context.failures.conflicts:
-                context.failures.note_recorded(row.key)
+                context.failures.conflicts.pop(row.key, None)
         elif is_pushed and not result:  # the entry has changed: the next batch plans it again
             batch.leave([row])
             if not (is_moved or batch.prepared is not None or batch.fetched.is_ahead):

@@ -1,15 +1,26 @@
-"""Failures: decisions about invalid entries, and about runs that cannot be sent or recorded."""
+"""Failures: invalid entries, runs that cannot be sent or recorded, and runs that are likely to fail.
+
+A run is suspect if it could not be sent before, or if it is like one that could not: the same task, the same
+names of options, the same route. Suspect runs go last and share a quarter of the time. Invariant: a run that
+is not suspect never waits for those that are, however many they are.
+"""
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.broker import kind_of, reason_of
 from redbeat.delivery.origin import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError
-from redbeat.log.text import printable, shorten
+from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_LOST, RUN_SKIPPED, RUNS_FAILED, LogEvent
+from redbeat.log.logger import logger
+from redbeat.log.text import counted, printable, shorten
 from redbeat.process.memory import Memory
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
@@ -20,15 +31,62 @@ from redbeat.store.figures import Figures
 from redbeat.store.records import DueEntry
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
-from redbeat.store.store import Store
 
 #: an entry that changed between fetch and record so many times in a row backs off: mostly its own sending
 #: changes it, by a signal handler or the task's own ``apply_async``
 MAX_CONFLICTS = 3
 
+#: which part of the time suspect runs may take that fail, and how much they may save up; seconds
+SHARE, MOST_SECONDS = 0.25, 0.1
+
+#: how long a run that fails takes at least to be planned and sent, seconds
+COST_SECONDS = 0.002
+
+#: so many kinds of suspect runs are told apart; when there are more, all runs are suspect
+MAX_SUSPECT_KINDS = 200
+
+#: the options that choose a route
+_ROUTE = ("queue", "exchange", "routing_key", "serializer", "compression")
+#: the kind of a longer definition is not looked up, as that would take long itself; characters
+_MAX_LOOKED_UP = 16_384
+
+#: how many failed runs of one kind of error have a line in the log each, and how many entries are named in
+#: the line about the others
+NAMED_ALONE, NAMED_TOGETHER = 3, 10
+#: when the others are logged first, and how often after that; seconds
+FIRST_SECONDS, SECONDS = 5.0, 60.0
+#: how many kinds of errors are told apart; all others are one more
+MAX_ERROR_KINDS = 100
+
+#: log lines about failed runs: how the line about many begins, and the line about one
+_LINES = {
+    RUN_SKIPPED: ("Skipped", "beat: Skipped a run of %s (%s), its own code raised an error: %s"),
+    RUN_FAILED_TO_SEND: ("Couldn't send", "beat: Couldn't send %s (%s), trying again: %s"),
+    RUN_LOST: ("Lost", "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s"),
+}
+
+
+@dataclass
+class _ErrorKind:
+    """Failed runs of one kind of error.
+
+    Attributes:
+        log_at: when the others are logged, or the kind is forgotten; monotonic.
+        logged: runs that had a line.
+        counted: others since the last line about them.
+        names: the first of their entries.
+        reason: the last error.
+    """
+
+    log_at: float
+    logged: int = 0
+    counted: int = 0
+    names: list[str] = field(default_factory=list)
+    reason: str = ""
+
 
 class Failures:
-    """What one beat knows of failing entries.
+    """Failing entries of one beat.
 
     Arguments:
         reports: the log.
@@ -37,15 +95,14 @@ class Failures:
 
     Attributes:
         conflicts: how often in a row an entry has changed between fetch and record, by key.
-        told: quarantines whose events are to be sent.
     """
 
-    def __init__(self, reports: Any, suspects: Any, quarantine_seconds: float) -> None:
+    def __init__(self, reports: Any, suspects: Suspects, quarantine_seconds: float) -> None:
         self._reports = reports
         self._suspects = suspects
         self._quarantine_seconds = quarantine_seconds
+        self._error_kinds: dict[tuple[str, str], _ErrorKind] = {}
         self.conflicts = Memory[str, int]()
-        self.told: list[tuple[Store, str, str]] = []
 
     # -- invalid entries
 
@@ -58,17 +115,14 @@ class Failures:
         decision = quarantine(row, reason, batch.now, self._quarantine_seconds)
         self._reports.report_quarantined(row, reason, decision.is_news)
         if decision.is_news and is_wanted(entry_quarantined.name):
-            self.told.append((batch.store, batch.store.keys.name(row.key), reason))
+            batch.quarantined.append((batch.store.keys.name(row.key), reason))
         return decision
 
-    def tell(self) -> None:
+    @staticmethod
+    def tell(batch: Batch) -> None:
         """Send the events of quarantines before these are recorded: after a kill in between, once more."""
-        told, self.told = self.told, []
-        by_store: dict[int, tuple[Store, list[tuple[str, str]]]] = {}
-        for store, name, reason in told:
-            by_store.setdefault(id(store), (store, []))[1].append((name, reason))
-        for store, those in by_store.values():
-            Events(store).add_quarantined(those)
+        quarantined, batch.quarantined = batch.quarantined, []
+        Events(batch.store).add_quarantined(quarantined)
 
     # -- runs that could not be sent
 
@@ -83,46 +137,94 @@ class Failures:
             decision = send.skip(reason)
         if decision is None:
             return self.retry(batch, send, exc)
-        if send.span is not None:
-            send.span.note_failed(exc)
-        self._reports.failures.report_skipped(send, reason, kind_of(exc))
+        self._report(RUN_SKIPPED, send, exc, reason)
         return decision
 
     def retry(self, batch: Batch, send: Send, exc: BaseException) -> Decision:
         """Return the decision to try a run again that could not be sent because of ``exc``."""
-        if send.span is not None:
-            send.span.note_failed(exc)
         self._suspects.mark(send)
         reason = reason_of(exc)
         decision, is_news = send.retry(reason, batch.now)
-        if is_news:
-            self._reports.failures.report_unsent(send, reason, kind_of(exc))
+        self._report(RUN_FAILED_TO_SEND, send, exc, reason, is_news=is_news)
         return decision
 
     def note_lost(self, batch: Batch, send: Send, exc: BaseException) -> None:
-        """Note that a run which was recorded as sent could not be, unless a worker has begun it by now."""
+        """Record that a run which was recorded as sent could not be, unless a worker has begun it by now."""
+        reason, tracked, store = reason_of(exc), send.commit.run, batch.store
+        with suppress(RedBeatError):  # then a tracked run never starts
+            if tracked is None:
+                Figures(store).count(send.commit.labels, "lost")
+            else:
+                record = RunRecord(send.task_id, tracked.due)
+                problem = shorten(
+                    f"its message couldn't be sent: {printable(mask_secrets(reason))}", MAX_ERROR
+                )
+                Runs(store).give_up(store.keys.name(send.due_entry.key), [record], problem)
+        self._report(RUN_LOST, send, exc, reason)
+
+    def _report(
+        self, event: LogEvent, send: Send, exc: BaseException, reason: str, *, is_news: bool = True
+    ) -> None:
+        """Log a failed run; only the first runs that are skipped or retried because of one kind of error."""
         if send.span is not None:
             send.span.note_failed(exc)
-        reason, tracked, store = reason_of(exc), send.commit.run, batch.store
-        if tracked is None:
-            with suppress(RedBeatError):
-                Figures(store).count(send.commit.labels, "lost")
-        else:
-            record = RunRecord(send.task_id, tracked.due)
-            problem = shorten(f"its message couldn't be sent: {printable(mask_secrets(reason))}", MAX_ERROR)
-            with suppress(RedBeatError):  # then it never starts
-                Runs(store).give_up(store.keys.name(send.due_entry.key), [record], problem)
-        self._reports.failures.report_lost(send, reason)
+        what, line = _LINES[event]
+        if not is_news or (event is not RUN_LOST and not self._has_line(what, send, exc, reason)):
+            return
+        fields = {
+            "entry": send.name,
+            "task": send.task,
+            "task_id": send.task_id,
+            "due": float(send.nominal),
+            "reason": reason,
+            "attempts": (0 if send.failure is None else send.failure.attempts) + 1,
+        }
+        extra = event.of(**{name: fields[name] for name in event.fields if name in fields})
+        logger.error(line, send.name, send.task, reason, extra=extra)
+
+    def _has_line(self, what: str, send: Send, exc: BaseException, reason: str) -> bool:
+        """Count a failed run; return True if it has a line of its own."""
+        key = what, kind_of(exc)
+        if key not in self._error_kinds and len(self._error_kinds) >= MAX_ERROR_KINDS:
+            key = what, ""
+        kind = self._error_kinds.setdefault(key, _ErrorKind(time.monotonic() + FIRST_SECONDS))
+        if kind.logged < NAMED_ALONE:
+            kind.logged += 1
+            return True
+        kind.counted, kind.reason = kind.counted + 1, reason
+        if len(kind.names) < NAMED_TOGETHER and send.name not in kind.names:
+            kind.names.append(send.name)
+        return False
+
+    def log_counted(self, *, is_ending: bool = False) -> None:
+        """Log the runs that were counted for long enough; forget kinds without any. Call it often.
+
+        Arguments:
+            is_ending: beat ends, so that this is the last time.
+        """
+        now = time.monotonic()
+        for key, kind in list(self._error_kinds.items()):
+            if now < kind.log_at and not is_ending:
+                continue
+            if not kind.counted:
+                del self._error_kinds[key]
+                continue
+            logger.error(
+                "beat: %s %s by the same kind of error, the last: %s (%s%s)",
+                key[0],
+                counted(kind.counted, "more run", "more runs"),
+                kind.reason,
+                ", ".join(printable(shorten(name, 100)) for name in kind.names),
+                ", ..." if kind.counted > len(kind.names) else "",
+                extra=RUNS_FAILED.of(count=kind.counted, entries=kind.names, reason=kind.reason),
+            )
+            kind.counted, kind.log_at, kind.names = 0, now + SECONDS, []
 
     # -- entries that change between fetch and record
 
     def note_conflict(self, key: str) -> None:
         """Count that an entry has changed before its run was recorded."""
         self.conflicts[key] = self.conflicts.get(key, 0) + 1
-
-    def note_recorded(self, key: str) -> None:
-        """Forget what was counted: a run of the entry was recorded."""
-        self.conflicts.pop(key, None)
 
     def back_off(self, batch: Batch, send: Send) -> Decision | None:
         """Return the decision to pause an entry that changed too often; None: it may be tried."""
@@ -131,3 +233,96 @@ class Failures:
             return None
         self.conflicts[key] = MAX_CONFLICTS - 1  # it is tried once after each pause
         return send.retry(self._reports.report_contested(send.due_entry), batch.now)[0]
+
+
+class Suspects:
+    """Which kinds of runs have failed, and how much time those that fail may still take; of one beat.
+
+    Where there is no time for suspect runs, those of a batch are tried until one fails, beginning with the
+    latest that has not failed itself: so a run that is only like one that fails is not late. The others stay
+    due, and the next fetches begin after them.
+
+    Attributes:
+        failures: how many runs have failed so far.
+        kinds: those of runs that have failed; empty: no other runs are like one that has failed.
+    """
+
+    def __init__(self) -> None:
+        self.kinds = Memory[tuple[str, ...], bool](limit=MAX_SUSPECT_KINDS + 1)
+        self._seconds, self._counted_at = MOST_SECONDS, time.monotonic()
+        self._run_began_at = 0.0
+        self.failures = 0
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another suspect run may be tried now."""
+        now = time.monotonic()
+        self._seconds = min(self._seconds + SHARE * (now - self._counted_at), MOST_SECONDS)
+        self._counted_at = now
+        return self._seconds > 0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until another suspect run may be tried."""
+        return 0.0 if self.has_time else -self._seconds / SHARE
+
+    def split(self, rows: Iterable[DueEntry]) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
+        """Return the fetched rows that are not suspect, and the suspect ones in the order to try them.
+
+        Without ``kinds``, and rows that have failed, there is nothing to split.
+        """
+        usual, suspect = list[DueEntry](), list[DueEntry]()
+        for row in rows:
+            (suspect if self.is_suspect(row) else usual).append(row)
+        if not self.has_time:
+            suspect.reverse()
+        suspect.sort(key=lambda row: bool(row.error))
+        return usual, suspect
+
+    def is_suspect(self, row: DueEntry) -> bool:
+        """Return True if a run of this entry is likely to fail."""
+        if row.error or not self.kinds or row.message is not None:
+            return bool(row.error)
+        return len(self.kinds) > MAX_SUSPECT_KINDS or _kind_of(row) in self.kinds
+
+    def order(self, runs: Iterable[Send]) -> list[Send]:
+        """Return ``runs`` with the suspect ones last."""
+        return sorted(runs, key=lambda run: self.is_suspect(run.due_entry))
+
+    def is_left_behind(self, run: Send) -> bool:
+        """Return True if ``run`` is not tried now: it is suspect, and there is no time for such runs."""
+        return not self.has_time and self.is_suspect(run.due_entry)
+
+    def note_begun(self) -> None:
+        """Record that a run is being sent now."""
+        self._run_began_at = time.monotonic()
+
+    def note_failed(self, run: Send) -> bool:
+        """Record that ``run``, which was begun last, could not be sent; return True if its kind is new."""
+        self.failures += 1
+        self._seconds -= max(time.monotonic() - self._run_began_at, COST_SECONDS)
+        return self.mark(run)
+
+    def mark(self, run: Send) -> bool:
+        """Let runs like ``run`` be suspect; return True if they were not."""
+        if run.due_entry.message is not None:  # stored messages have little in common
+            return False
+        return self.kinds.is_news(_kind_of(run.due_entry), True)
+
+    def note_sent(self, run: Send) -> None:
+        """Record that ``run`` was sent: runs like it are not suspect any more."""
+        if self.kinds and run.due_entry.message is None:
+            self.kinds.pop(_kind_of(run.due_entry), None)
+
+
+def _kind_of(row: DueEntry) -> tuple[str, ...]:
+    """Return what makes runs of entries alike: the task, the names of options and headers, the route."""
+    definition = row.definition or ""
+    if len(definition) > _MAX_LOOKED_UP:
+        return ()
+    try:
+        found = json.loads(definition)
+        options = found.get("options") or {}
+        names = sorted(options), sorted(map(str, options.get("headers") or ()))
+        return str(found.get("task")), *map(str, names), *(str(options.get(name)) for name in _ROUTE)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return ()

@@ -48,7 +48,6 @@ from redbeat.process.memory import Memory
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.failure_log import FailureLog
 from redbeat.scheduler.service import is_process_of_worker
 from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
@@ -146,7 +145,6 @@ class Reports:
         name_of: returns an entry's name by its key.
 
     Attributes:
-        failures: what is logged of runs that couldn't be sent.
         missing: entries whose hashes are gone: key to when that was noticed, monotonic, the oldest first.
         troubled: the places from which nothing could be sent lately, which was logged.
         ahead_seconds: by how much the server's clock is ahead of this machine's.
@@ -154,7 +152,6 @@ class Reports:
 
     def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
         self._name_of = name_of
-        self.failures = FailureLog()
         self.ahead_seconds = 0.0
         self.missing: dict[str, float] = {}
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged

@@ -1,6 +1,8 @@
 """Looking after runs in progress: what beat does about those whose deadlines have come.
 
-Invariant: what can't be done about them keeps nothing from being sent.
+An entry that has failed as often as its ``pause_after_failures`` says is paused, with a note that says why.
+Invariants: what can't be done about runs in progress keeps nothing from being sent. An entry is paused by
+compare and set: one that was paused, deleted or given another policy meanwhile stays as it is.
 """
 
 from __future__ import annotations
@@ -8,19 +10,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 
 from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import LayoutChanged, StoreCorrupt, StoreRefused
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.pauses import rest
+from redbeat.errors import LayoutChanged, LockLost, StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.history import decode_history
+from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
-from redbeat.log.text import printable
+from redbeat.log.text import printable, shorten
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
 from redbeat.runs.deadlines import Action, Decision, judge
-from redbeat.scheduler.failing import pause_failing
 from redbeat.scheduler.reports import Reports
-from redbeat.store.records import Fence, Fetched
-from redbeat.store.runs import Runs, Settlement
+from redbeat.store.entries import Entries
+from redbeat.store.events import Events
+from redbeat.store.histories import Histories
+from redbeat.store.records import Fence, Fetched, Stored, Write
+from redbeat.store.runs import Failing, Runs, Settlement
 from redbeat.store.store import Store
 
 #: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
@@ -29,6 +39,11 @@ SILENCE_SECONDS = 3.0
 JUMP_SECONDS = 1.0
 #: when a run is looked at again that can't be settled
 PUT_OFF_SECONDS = 60.0
+
+#: who pauses entries that fail too often, and how their notes begin
+PAUSED_BY, _NOTE = "redbeat", "paused after"
+#: how many records of an entry's history are searched for the last error
+_RECORDS = 20
 
 
 class Watch:
@@ -108,7 +123,7 @@ class Supervision:
         if looked_at:
             entries = [keys.entry_of_running(running) for running in looked_at]
             with self._surviving("An entry that fails too often can't be paused"):
-                pause_failing(self._store, self._entry_class(), self._store.config.app, fence, entries)
+                pause_failing(self._store, self._entry_class(), fence, entries)
         results = self._settle(fence, settlements)
         self._report(decisions, results)
         return not self._is_in_trouble  # else it would be tried again without a pause
@@ -173,3 +188,83 @@ class Supervision:
 def is_about_all(exc: StoreRefused) -> bool:
     """Tell whether the server refuses everything now: no run is at fault."""
     return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
+
+
+# -- entries that fail too often
+
+
+def pause_failing(
+    store: Store, entry_class: type[RedBeatSchedulerEntry], fence: Fence, keys: Sequence[str]
+) -> None:
+    """Pause those of the entries under ``keys`` that have failed as often as their policy says.
+
+    Raises:
+        LockLost: another beat holds the lock.
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    for key, failing in zip(keys, Runs(store).counted(keys), strict=True):
+        if failing.in_a_row:
+            _pause(store, entry_class, fence, key, failing)
+
+
+def _pause(
+    store: Store, entry_class: type[RedBeatSchedulerEntry], fence: Fence, key: str, failing: Failing
+) -> None:
+    """Pause one entry if it has failed too often, send the event, and count from the beginning.
+
+    The count is marked meanwhile, so that a beat sends the event after a kill in between.
+    """
+    found: RedBeatSchedulerEntry | None = None
+    runs = Runs(store)
+    name, note = store.keys.name(key), ""
+
+    def decide(stored: Stored, now: datetime) -> Write | None:
+        nonlocal found, note
+        found = None
+        if not stored.exists:
+            return None
+        entry = decode_entry(entry_class, stored, store.config.app)
+        policy = entry.policy
+        if policy.pause_after_failures is None or failing.in_a_row < policy.pause_after_failures:
+            return None
+        found = entry
+        if not entry.is_enabled_at(now):
+            return None
+        runs.mark_being_paused(key, failing)
+        note = note or _note_of(store, key, failing.in_a_row)
+        until = None if policy.resume_after is None else now + timedelta(seconds=policy.resume_after)
+        rest(entry, now, note, until, PAUSED_BY)
+        return entry.plan_save(stored, now)
+
+    try:
+        Entries(store).write([key], decide, fence)
+    except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
+        raise
+    except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
+        let_through(exc)
+        reason = str(exc).removeprefix(f"{printable(key)}: ")
+        logger.error("beat: Entry %s fails too often and can't be paused: %s", printable(name), reason)  # noqa: TRY400
+        return
+    if found is None:
+        return
+    if note:
+        logger.warning(
+            "beat: Paused %s: %s",
+            printable(name),
+            note,
+            extra=ENTRY_PAUSED.of(entry=name, until=found.paused_until, reason=note),
+        )
+    is_paused = found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE)
+    if is_paused and (note or failing.is_being_paused):
+        Events(store).add_paused([(name, found.paused_until)], found.pause_note, PAUSED_BY)
+    runs.forget_failures(key)
+
+
+def _note_of(store: Store, key: str, failures: int) -> str:
+    note = f"{_NOTE} {'a failure' if failures == 1 else f'{failures} failures in a row'}"
+    with suppress(StoreCorrupt):  # nothing depends on a history
+        for run in decode_history(Histories(store).read(key, _RECORDS), lambda _due: ""):
+            if run.outcome in ("failed", "lost"):
+                last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
+                return shorten(printable(f"{note}; the last: {last}"))
+    return note

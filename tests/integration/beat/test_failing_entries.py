@@ -219,7 +219,7 @@ def test_hundreds_of_failing_entries_delay_no_other_and_are_logged_in_few_lines(
 def test_more_failing_entries_than_a_batch_has_delay_no_other(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("suspects.SHARE", "suspects.MOST_SECONDS", "deliver.FULL_SECONDS"):
+    for limit in ("quarantine.SHARE", "quarantine.MOST_SECONDS", "deliver.FULL_SECONDS"):
         monkeypatch.setattr(f"redbeat.scheduler.{limit}", 1e-9)  # no time for them, but one in each batch
     for number in range(40):
         write_raw(client, f"bad-{number}", score=1 + number, options={"serializer": "nonexistent"})

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import LockLost
-from redbeat.scheduler.failing import pause_failing
+from redbeat.scheduler.supervision import pause_failing
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.logs import errors_in, warnings_in
@@ -39,7 +39,7 @@ def save_failing(app: Celery, progress: Progress, **policy: Any) -> Entry:
 
 
 def look(app: Celery, fence: Fence = Fence()) -> None:  # noqa: B008 - immutable
-    pause_failing(Store(app), Entry, app, fence, [KEY])
+    pause_failing(Store(app), Entry, fence, [KEY])
 
 
 def pauses_told(client: redis.Redis) -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def test_a_change_that_comes_in_between_isnt_overwritten(progress: Progress, app
                 Entry.get("job", app).update(**changes.pop())
             return super().plan_save(*args)
 
-    pause_failing(Store(app), Slow, app, Fence(), [KEY])
+    pause_failing(Store(app), Slow, Fence(), [KEY])
     entry = Entry.get("job", app)
     assert (entry.args, entry.jitter, entry.paused_by) == ([7], 5, "redbeat")
 
@@ -155,7 +155,7 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
 ) -> None:
     save_failing(app, progress)
     with monkeypatch.context() as patched:
-        patched.setattr("redbeat.scheduler.failing.Events", lambda _store: 1 / 0)  # it is killed there
+        patched.setattr("redbeat.scheduler.supervision.Events", lambda _store: 1 / 0)  # it is killed there
         with pytest.raises(ZeroDivisionError):
             look(app)
     assert not Entry.get("job", app).enabled
