@@ -55,7 +55,6 @@ from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.context import make_context
 from redbeat.scheduler.deliver import Deliverer
 from redbeat.scheduler.feed import Feed
-from redbeat.scheduler.log_format import choose_format, set_up_early
 from redbeat.scheduler.misplaced import sweep
 from redbeat.scheduler.overrides import (
     ASKED,
@@ -67,8 +66,14 @@ from redbeat.scheduler.overrides import (
     is_overridden,
 )
 from redbeat.scheduler.prepared import LookAhead
-from redbeat.scheduler.reports import Reports, brief, exit_without_traceback, tag_lock_lost
-from redbeat.scheduler.service import BeatService
+from redbeat.scheduler.reports import Reports
+from redbeat.scheduler.service import (
+    BeatService,
+    brief,
+    choose_format,
+    exit_without_traceback,
+    tag_lock_lost,
+)
 from redbeat.scheduler.shard import Shard, State
 from redbeat.scheduler.shards import MOVING_SECONDS, Shards
 from redbeat.scheduler.startup import (
@@ -141,11 +146,8 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        with exit_without_traceback(is_logging=not lazy):
-            is_json = choose_format(app, is_logging=not lazy)
-        with exit_without_traceback(
-            is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None
-        ):
+        with exit_without_traceback(app if lazy else None):
+            choose_format(app, is_logging=not lazy)
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
             keys = (
