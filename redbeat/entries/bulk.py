@@ -50,10 +50,9 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
     _check_iterable("save_many", "entries", entries)
     store: Store | None = None
     outcomes: dict[str, Outcome] = {}
-    are_new = False
 
     def save_chunk(chunk: list[Any]) -> None:
-        nonlocal store, are_new
+        nonlocal store
         if store is None:
             _check_is_entry(chunk[0])
             store = Store(chunk[0].app)
@@ -73,12 +72,11 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
             store,
             by_key.values(),
             lambda: Entries(store).write(
-                list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
+                list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), may_be_new=True
             ),
         )
         for entry in by_key.values():
             entry.known_last_run_at = entry.last_run_at
-        are_new = set(found) == {"new"}  # then the next chunk is likely to be new, too
         for entry, outcome in zip(by_key.values(), found, strict=True):
             if outcomes.get(entry.name, "same") == "same":  # an entry that comes twice stays new
                 outcomes[entry.name] = outcome

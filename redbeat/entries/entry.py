@@ -404,7 +404,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             return self.plan_save(stored, now)
 
         # an entry that was loaded or saved before is stored
-        write = partial(Entries(store).write_one, self.key, plan, may_be_new=loaded is None)
+        write = partial(Entries(store).write, [self.key], plan, may_be_new=loaded is None)
         save_by_calendars(store, [self], write)
         self.known_last_run_at = self.last_run_at
         return self

@@ -164,9 +164,8 @@ class LeaderLock:
             return False
         is_new = not self.token  # else it may have been taken by an earlier try, without an answer
         take = self.begin_take(rest_ms, silent)
-        times = {"rest_ms": rest_ms, "slack_ms": take.slack_ms}
         try:
-            is_ours = self._key.take(take.token, take.taken_ms, take.mark, silent=silent, **times)
+            is_ours = take.run()
         except LayoutChanged:
             if is_new:
                 self.forget()  # nothing was taken: the part isn't one of the schedule's any more
@@ -241,7 +240,7 @@ class LeaderLock:
         mark = self._store.keys.released
         if silent and self.looked_at is not None:  # with many locks, some time has passed since
             rest_ms -= int((time.monotonic() - self.looked_at) * 1000)
-        return Take(self._store, self.key, self.token, taken_ms, mark, silent, rest_ms, slack_ms)
+        return Take(self._key, self.token, taken_ms, mark, silent, rest_ms, slack_ms)
 
     def note_take(self, take: Take, *, is_ours: bool) -> None:
         """Note the answer to it; if the lock is this beat's, it must be renewed at once."""

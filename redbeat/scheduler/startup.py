@@ -283,22 +283,15 @@ def store_entries(
     An entry that is stored already with the same values isn't written. One that is paused stays so, unless
     ``entries`` says whether it is.
     """
-    are_new = False
     # entries are made chunk by chunk, so that only one chunk is in memory
     for chunk in in_chunks(entries.items()):
-        # if all of one chunk were new, the next is likely to be new, too
-        are_new = _store_chunk(store, fence, make_entry, chunk, are_new=are_new)
+        _store_chunk(store, fence, make_entry, chunk)
 
 
 def _store_chunk(
-    store: Store,
-    fence: Fence,
-    make_entry: Callable[[str, Any], Any],
-    chunk: list[tuple[str, Any]],
-    *,
-    are_new: bool = False,
-) -> bool:
-    """Store the entries of one chunk; return whether all of them were new."""
+    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], chunk: list[tuple[str, Any]]
+) -> None:
+    """Store the entries of one chunk."""
     made: dict[str, Any] = {}
     given: dict[str, Container[str]] = {}  # by the same keys, the names of the fields
     bad: set[str] = set()
@@ -333,22 +326,20 @@ def _store_chunk(
         return write
 
     try:
-        outcomes = save_by_calendars(
+        save_by_calendars(
             store,
             made.values(),
-            lambda: Entries(store).write(list(made), decide, fence, are_new=are_new),
+            lambda: Entries(store).write(list(made), decide, fence, may_be_new=True),
         )
     except StoreRefused as exc:
         if not isinstance(exc.__cause__, RequestBroken):
             raise
         if len(chunk) == 1:
             _report(chunk[0][0], exc)
-            return False
+            return
         middle = len(chunk) // 2
         for half in (chunk[:middle], chunk[middle:]):
             _store_chunk(store, fence, make_entry, half)
-        return False
-    return set(outcomes) == {"new"}
 
 
 def _with_pause(entry: Any, stored: Stored, fields: Container[str]) -> Any:

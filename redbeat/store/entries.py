@@ -6,12 +6,12 @@ entry that somebody else has deleted, saved or re-timed meanwhile stays as they 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from itertools import chain
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,9 +56,6 @@ _DELETE_ENTRIES = Script("delete_entries")
 #: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
 
-#: clocks of nodes that differ by less, as far as is known, count as one
-SAME_CLOCK_SECONDS = 0.1
-
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
@@ -69,7 +66,7 @@ class _Recent:
     Attributes:
         clocks: the local clock and the server's, when that was last read; in a cluster those of its nodes, by
             their addresses, as each has its own.
-        was_new: the last entry that was saved by itself was new.
+        was_new: all entries of the last chunk that may have been new were.
     """
 
     was_new = False
@@ -133,28 +130,27 @@ class Entries:
         return now, stored
 
     def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
-        """Read entries of some parts; keys among them that aren't entries', and that this user may not read,
-        count as missing.
+        """Read entries of some parts; keys that are not entries' and that this user may not read are missing.
 
         Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
         of a user who may read entries, but not RedBeat's own keys.
         """
-        try:
-            return self._ask_for(groups)
-        except StoreRefused as exc:
-            foreign = {key for part, keys in groups for key in keys if not part.keys.may_be_entry(key)}
-            if not foreign or not is_no_permission(exc.__cause__):
-                raise
-        read = self._ask_for([(part, [key for key in keys if key not in foreign]) for part, keys in groups])
-        answers: list[tuple[float, list[Stored]]] = []
-        for (_, keys), (seconds, found) in zip(groups, read, strict=True):
-            left = iter(found)
-            answers.append((seconds, [Stored(key) if key in foreign else next(left) for key in keys]))
-        return answers
+        entry_bytes, readable = self._store.config.max_entry_bytes, groups
 
-    def _ask_for(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
-        entry_bytes = self._store.config.max_entry_bytes
-        return self._store.ask_all([read_call(part.keys, keys, entry_bytes) for part, keys in groups])
+        def ask() -> list[tuple[float, list[Stored]]]:
+            return self._store.ask_all([read_call(part.keys, keys, entry_bytes) for part, keys in readable])
+
+        try:
+            return ask()
+        except StoreRefused as exc:
+            readable = [(part, [*filter(part.keys.may_be_entry, keys)]) for part, keys in groups]
+            if readable == groups or not is_no_permission(exc.__cause__):
+                raise
+        found = [(seconds, {one.key: one for one in stored}) for seconds, stored in ask()]
+        return [
+            (seconds, [by_key.get(key) or Stored(key) for key in keys])
+            for (_, keys), (seconds, by_key) in zip(groups, found, strict=True)
+        ]
 
     def read_one(self, key: str) -> tuple[datetime, Stored]:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
@@ -190,46 +186,23 @@ class Entries:
                     key,
                 )
 
-    def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return what ``read`` returns if none of them exists, without asking the server."""
-        since = time.monotonic() - CLOCK_SECONDS
-        clocks, parts = self._recent.clocks, self._store.parts
-        if not self._store.config.is_cluster or len(keys) < len(parts):
-            nodes = {*self._nodes_of(keys)}
-        else:  # all parts' in any case
-            nodes = {self._store.node_of(part.keys) for part in parts}
-        read = [clocks.get(node) for node in nodes]
-        fresh = [one for one in read if one is not None and one[0] > since]
-        if len(fresh) < len(read):
-            return self.read_at(keys)
-        read_at, now = fresh[-1]
-        return now + timedelta(seconds=time.monotonic() - read_at), [Stored(key) for key in keys]
+    def _times_of(self, keys: Sequence[str]) -> list[datetime] | None:
+        """Return the time of the clock by which each entry is due; None: one wasn't read lately.
 
-    def _nodes_of(self, keys: Sequence[str]) -> list[str | None]:
-        """Return the address of the node that has each of these entries; None: it is one server."""
-        if not self._store.config.is_cluster:
-            return [None] * len(keys)
-        parts = [self._store.parts.of(key).keys for key in keys]
-        each = {part.prefix: part for part in parts}  # they are few, and each takes some time
-        nodes = {prefix: self._store.node_of(part) for prefix, part in each.items()}
-        return [nodes[part.prefix] for part in parts]
-
-    def _times_of(self, keys: Sequence[str], now: datetime) -> list[datetime]:
-        """Return the time of the clock by which each of these entries is due.
-
-        Arguments:
-            now: the server's, when the entries were read; in a cluster that of one of its nodes.
+        Each node of a cluster has a clock of its own.
         """
-        at, clocks = time.monotonic(), self._recent.clocks
-        offsets = [told.timestamp() - read_at for read_at, told in clocks.values()]
-        if (
-            not self._store.config.is_cluster
-            or not offsets
-            or max(offsets) - min(offsets) < SAME_CLOCK_SECONDS
-        ):
-            return [now] * len(keys)
-        read = [clocks.get(node, (at, now)) for node in self._nodes_of(keys)]
-        return [told + timedelta(seconds=at - read_at) for read_at, told in read]
+        nodes: Sequence[str | None] = [None] * len(keys)
+        if self._store.config.is_cluster:
+            parts = [self._store.parts.of(key).keys for key in keys]
+            node_of = {part: self._store.node_of(part) for part in {*parts}}
+            nodes = [node_of[part] for part in parts]
+        at, times = time.monotonic(), dict[str | None, datetime]()
+        for node in {*nodes}:
+            read_at, told = self._recent.clocks.get(node, (-math.inf, None))
+            if told is None or read_at < at - CLOCK_SECONDS:
+                return None
+            times[node] = told + timedelta(seconds=at - read_at)
+        return [times[node] for node in nodes]
 
     def write(
         self,
@@ -237,7 +210,7 @@ class Entries:
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence = Fence(),  # noqa: B008 - immutable
         *,
-        are_new: bool = False,
+        may_be_new: bool = False,
     ) -> list[Outcome]:
         """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
@@ -246,8 +219,9 @@ class Entries:
         ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
         written; a write that changes nothing isn't made.
 
-        With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
-        none is written, and the chunk is read and decided again.
+        With ``may_be_new``, if all of the last chunk that this app has written so were new, these are assumed
+        to be new, and written without being read. If one isn't, none of the chunk is written, and it is read
+        and decided again.
 
         While entries move to other parts, a store of one part writes them as an application does: each
         where it is, and whoever leads that part.
@@ -263,27 +237,20 @@ class Entries:
         outcomes: list[Outcome] = []
         try:
             for chunk in in_chunks(keys):
-                outcomes += self._write_chunk(chunk, decide, fence, are_new)
+                found = self._write_chunk(chunk, decide, fence, are_new=may_be_new and self._recent.was_new)
+                if may_be_new:
+                    self._recent.was_new = {*found} == {"new"}
+                outcomes += found
         except StoreRefused as exc:
             raise naming_missing_rights(self._store, exc) from exc.__cause__
         return outcomes
-
-    def write_one(
-        self, key: str, decide: Callable[[Stored, datetime], Write | None], *, may_be_new: bool
-    ) -> None:
-        """Do what ``write`` does, for one entry.
-
-        With ``may_be_new`` it is assumed to be new if the last one that this app has saved so was: entries
-        that are saved one after the other are often all new.
-        """
-        are_new = may_be_new and self._recent.was_new
-        self._recent.was_new = self.write([key], decide, are_new=are_new) == ["new"]
 
     def _write_chunk(
         self,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence,
+        *,
         are_new: bool,
     ) -> list[Outcome]:
         outcomes: list[Outcome] = ["same"] * len(keys)
@@ -300,8 +267,12 @@ class Entries:
             layout = self._store.config.layout
             located = self._store.located(those)
             is_guess = are_new and not attempt and not layout.is_moving and located == those
-            now, found = self._foresee_new(located) if is_guess else self.read_at(located)
-            times = self._times_of(located, now)
+            times = self._times_of(located) if is_guess else None
+            if times is not None:
+                found = [*map(Stored, located)]
+            else:
+                now, found = self.read_at(located)
+                times = self._times_of(located) or [now] * len(located)
             if layout.is_moving and self._have_moved(those, found):
                 continue
             self.refuse_messages(one.key for one in found if one.exists)
@@ -465,15 +436,23 @@ class Entries:
         """
         groups = self._store.parts.by_part(keys)
         cancelled = self._cancel_among(keys)
-        delete = partial(self._delete, groups, fence)
-        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
-        less = partial(self._store.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
-        answers = self._store.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+
+        def delete(beside: Callable[[Keys, str], Sequence[str]]) -> list[tuple[LockStatus, int] | None]:
+            calls = [delete_call(part.keys, fence, those, beside) for part, those in groups]
+            return self._store.write_all(calls)
+
+        # the last key beside an entry is its failures, which the rules of 3.0 don't have
+        answers = self._store.rights.ask(
+            REMAINS, lambda: delete(Keys.beside), lambda: delete(lambda keys, key: keys.beside(key)[:-1])
+        )
+        total = 0
         for (_, those), answer in zip(groups, answers, strict=True):
             if answer is not None:
-                self._store.check_lock(answer[0], fence)
+                status, number = answer
+                self._store.check_lock(status, fence)
                 deleted_at.update(those)
-        return cancelled + sum(answer[1] for answer in answers if answer is not None)
+                total += number
+        return cancelled + total
 
     def _cancel_among(self, keys: Sequence[str]) -> int:
         """Cancel the stored messages among entries; return how many there were."""
@@ -482,20 +461,10 @@ class Entries:
         try:
             found = LaterStore.beside(self._store).cancel(task_ids)
         except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
+            if not is_no_permission(exc.__cause__):  # a user without the right to messages has none
                 raise
             return 0
-        return sum(1 for one in found if one is not None)
-
-    def _delete(
-        self,
-        groups: Sequence[tuple[Part, list[str]]],
-        fence: Fence,
-        beside: Callable[[Keys, str], Sequence[str]],
-    ) -> list[tuple[LockStatus, int] | None]:
-        return self._store.write_all(
-            [delete_call(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
-        )
+        return len(found) - found.count(None)
 
     def window(self, limit: int) -> list[Stored]:
         """Return the entries that are due now, and the next one after them, at most ``limit``."""
@@ -527,16 +496,16 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
 
 
 def delete_call(
-    part: Keys, fence: Fence, keys: Sequence[str], beside: Callable[[str], Sequence[str]]
+    part: Keys, fence: Fence, keys: Sequence[str], beside: Callable[[Keys, str], Sequence[str]]
 ) -> Call[tuple[LockStatus, int]]:
     """Return the call that removes entries of one part, and the keys ``beside`` them.
 
     The reply is the lock's status and how many entries there were.
     """
-    call = _DELETE_ENTRIES.call(
-        part, fence=fence, entries=keys, beside=[*chain.from_iterable(map(beside, keys))]
+    keys_beside = [name for key in keys for name in beside(part, key)]
+    return _DELETE_ENTRIES.call(part, fence=fence, entries=keys, beside=keys_beside).reading(
+        status_and_number
     )
-    return call.reading(status_and_number)
 
 
 def save_call(

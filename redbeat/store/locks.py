@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, is_full, without_retry
 from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
@@ -40,7 +40,7 @@ class LockKey:
     def __init__(self, store: Store, name: str, part_of: Callable[[], Keys] = lambda: NO_PART) -> None:
         self.store = store
         self.name = name
-        self._part_of = part_of
+        self.part_of = part_of
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         return self.store.ask(call, self.name, "string")
@@ -54,37 +54,15 @@ class LockKey:
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
         return int(self._ask(lambda client: client.pttl(self.name)))
 
-    def take(
-        self,
-        token: str,
-        taken_ms: int,
-        mark: str = "",
-        silent: str = "",
-        rest_ms: int = 0,
-        slack_ms: int = 0,
-    ) -> bool:
-        """Take it for ``taken_ms`` when it is free, or ``token`` has it; tell whether it is the caller's.
-
-        Arguments:
-            mark: a key that says who has released the lock: ``token`` doesn't take it again; '': none.
-            silent: the token of a silent holder, which is replaced; '': there is none.
-            rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
-            slack_ms: by how much longer or shorter it may live and still count as not renewed.
-        """
-        asked = Take(self.store, self.name, token, taken_ms, mark, silent, rest_ms, slack_ms)
-
-        def take() -> bool:
-            part = self._part_of()  # another one once the layout has changed
-            return bool(self._ask(asked.call(part).run))
-
-        return self.store.following(take)
+    def take(self, token: str, taken_ms: int) -> bool:
+        """Take it for ``taken_ms`` if it is free, or ``token`` has it; True: it is the caller's."""
+        return Take(self, token, taken_ms).run()
 
     def is_frozen(self) -> bool:
         """Return True if nobody can take or renew it now, as the server takes no writes."""
-        keys = self._part_of()
-        call = trial_call(self.store.config.base_keys if keys is NO_PART else keys)
+        trial = _trial_of(self)
         try:
-            self._ask(lambda client: call.send(without_retry(client)))
+            self._ask(lambda client: trial.send(without_retry(client)))
         except StoreRefused as exc:
             return is_full(exc.__cause__)
         return False
@@ -97,40 +75,58 @@ class LockKey:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
                 vanished, and no command takes it back that arrives late; '': none.
         """
-        part = self._part_of()
-        wake = (self.store.config.base_keys if part is NO_PART else part).wake
-        release = _RELEASE_LOCK.call(lock=self.name, mark=mark, token=token, wake=wake)
+        release = self.release_call(token, mark)
         return bool(self._ask(lambda client: call_briefly(lambda: release.run(without_retry(client)))))
+
+    def release_call(self, token: str, mark: str) -> Call[Any]:
+        """Return the call of ``release``."""
+        part = self.part_of()
+        wake = (self.store.config.base_keys if part is NO_PART else part).wake
+        return _RELEASE_LOCK.call(lock=self.name, mark=mark, token=token, wake=wake)
 
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
         self._ask(lambda client: client.delete(self.name))
 
 
-def trial_call(keys: Keys) -> Sendable:
+def _trial_of(lock: LockKey) -> Sendable:
     """Return a write that changes nothing, and is refused where every write is."""
-    return Command("ZADD", [keys.schedule], ["XX", "0", ""])
+    part = lock.part_of()
+    schedule = (lock.store.config.base_keys if part is NO_PART else part).schedule
+    return Command("ZADD", [schedule], ["XX", "0", ""])
 
 
 class Take(NamedTuple):
-    """How a lock is asked for, as :meth:`LockKey.take` has it.
+    """How a lock is asked for: it is taken when it is free, or ``token`` has it.
 
     Attributes:
-        store: the part of the schedule that it is the lock of.
+        taken_ms: how long it lives then.
+        mark: a key that says who has released the lock: ``token`` doesn't take it again; '': none.
+        silent: the token of a silent holder, which is replaced; '': there is none.
+        rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
+        slack_ms: by how much longer or shorter it may live and still count as not renewed.
     """
 
-    store: Store
-    name: str
+    key: LockKey
     token: str
     taken_ms: int
-    mark: str
-    silent: str
-    rest_ms: int
-    slack_ms: int
+    mark: str = ""
+    silent: str = ""
+    rest_ms: int = 0
+    slack_ms: int = 0
 
-    def call(self, part: Keys) -> Call[bool]:
-        """Return the call that asks for it within a part; the reply tells whether it is the caller's."""
-        return _TAKE_LOCK.call(part, self, lock=self.name).reading(bool)
+    @property
+    def name(self) -> str:
+        """The lock's."""
+        return self.key.name
+
+    def call(self) -> Call[bool]:
+        """Return the call that asks for it; the reply is True if it is the caller's."""
+        return _TAKE_LOCK.call(self.key.part_of(), self, lock=self.name).reading(bool)
+
+    def run(self) -> bool:
+        """Ask for it; return True if it is the caller's."""
+        return self.key.store.run(self.call, self.name, "string")
 
 
 class Held(NamedTuple):
@@ -145,12 +141,40 @@ class Held(NamedTuple):
     fence: Fence
 
 
+class _Question(NamedTuple, Generic[Value]):
+    """What is asked about one lock, along with others.
+
+    Attributes:
+        read: makes the answer of the reply.
+        ask: asks for this lock alone, as the reply is a refusal; the layout may have changed.
+    """
+
+    store: Store
+    name: str
+    call: Sendable
+    read: Callable[[Any], Value]
+    ask: Callable[[], Value]
+
+    def answer(self, reply: Any) -> Value | RedBeatError:
+        """Return the answer, or the error in RedBeat's words."""
+        try:
+            if not isinstance(reply, Exception):
+                return self.read(reply)
+            if not is_away(reply):
+                return self.ask()
+            with self.store.translating(self.name, "string"):
+                raise reply
+        except RedBeatError as exc:
+            return exc
+
+
 class Locks:
     """The locks of several parts; each method is one round trip a node.
 
-    Each returns what became of each lock, in their order, or the error about it, which concerns no other one:
+    Each returns the answer about each lock, in their order, or the error, which concerns no other one:
     StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached. Redis is waited for, as the
-    settings say, only if none can be; then they raise StoreUnavailable.
+    settings say, only if none can be; then they raise StoreUnavailable. Where calls ``besides`` are sent
+    along, their replies come last, raw.
 
     Arguments:
         store: of the whole schedule.
@@ -180,39 +204,37 @@ class Locks:
     def look(
         self, locks: Sequence[LockKey], *besides: Sendable
     ) -> tuple[list[int | RedBeatError], list[Any]]:
-        """Return how long each lock lives, as :meth:`LockKey.rest_ms`, and the replies to what is called
-        besides, raw."""
-        calls: list[Sendable] = [*(Command("PTTL", [lock.name]) for lock in locks), *besides]
-        replies = self._call(calls)
-        found = [
-            self._read(lock.store, lock.name, reply, partial(_lifetime, lock), lock.rest_ms)
-            for lock, reply in zip(locks, replies, strict=False)
-        ]
-        return found, replies[len(locks) :]
+        """Return how long each lock lives, as :meth:`LockKey.rest_ms`."""
+        return self._ask(
+            [
+                _Question(
+                    lock.store,
+                    lock.name,
+                    Command("PTTL", [lock.name]),
+                    partial(_lifetime, lock),
+                    lock.rest_ms,
+                )
+                for lock in locks
+            ],
+            besides,
+        )
 
     def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
-        """Return the token in each; None: nobody holds it."""
-        replies = self._call([Command("GET", [lock.name]) for lock in locks])
-        return [
-            self._read(lock.store, lock.name, reply, text_of, lock.token)
-            for lock, reply in zip(locks, replies, strict=True)
+        """Return the token in each; None: no process holds it."""
+        questions: list[_Question[str | None]] = [
+            _Question(lock.store, lock.name, Command("GET", [lock.name]), text_of, lock.token)
+            for lock in locks
         ]
+        return self._ask(questions)[0]
 
     def are_frozen(self, locks: Sequence[LockKey]) -> list[bool]:
-        """Tell of each whether nobody can take or renew it now, as its server takes no writes."""
-        return [
-            isinstance(reply, Exception) and is_full(reply)
-            for reply in self._call([trial_call(lock.store.keys) for lock in locks])
-        ]
+        """Return of each True if nobody can take or renew it now, as its server takes no writes."""
+        replies = self._call([*map(_trial_of, locks)])
+        return [isinstance(reply, Exception) and is_full(reply) for reply in replies]
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
-        """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
-        calls = [take.call(take.store.keys) for take in takes]
-        replies = self._call(calls)
-        return [
-            self._read(take.store, take.name, reply, call.read, partial(_take_alone, take))
-            for take, call, reply in zip(takes, calls, replies, strict=True)
-        ]
+        """Take each that is free, or still held by its silent holder; True: it is the caller's."""
+        return self._ask([_Question(one.key.store, one.name, one.call(), bool, one.run) for one in takes])[0]
 
     def renew(
         self,
@@ -223,50 +245,48 @@ class Locks:
     ) -> tuple[list[RedBeatError | None], list[Any]]:
         """Let each live for its full time from now on; LockLost stands where another beat holds it.
 
-        A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does. The
-        replies to what is called besides come last, raw.
+        A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
         """
-        calls = [renew_call(store.keys, fence, idle_seconds, obstacle) for store, fence in locks]
-        replies = self._call([*calls, *besides])
 
-        def read(lock: Held, call: Call[LockStatus], reply: Any) -> RedBeatError | None:
-            store, fence = lock
-            return self._read(
+        def renewal_of(store: Store, fence: Fence) -> _Question[None]:
+            return _Question(
                 store,
                 fence.lock_key or "",
-                reply,
-                lambda status: store.check_lock(call.read(status), fence),
+                renew_call(store.keys, fence, idle_seconds, obstacle),
+                lambda reply: store.check_lock(LockStatus(reply), fence),
                 lambda: store.renew_lock(fence, idle_seconds, obstacle),
             )
 
-        found = [read(*each) for each in zip(locks, calls, replies, strict=False)]
-        return found, replies[len(locks) :]
+        return self._ask([renewal_of(*one) for one in locks], besides)
 
     def release(
         self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Sendable] = ()
     ) -> list[bool | RedBeatError]:
-        """Release each, and wake who waits for it; tell whether its holder's token was the caller's. Redis
-        isn't waited for long.
+        """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't
+        waited for long.
 
         Arguments:
             is_marked: the mark of each says for a minute that its holder has released it.
             besides: is called along with that.
         """
+        keys = [LockKey(store, fence.lock_key or "", partial(_keys_of, store)) for store, fence in locks]
         calls = [
-            _RELEASE_LOCK.call(
-                store.keys,
-                lock=fence.lock_key,
-                mark=store.keys.released if is_marked else "",
-                token=fence.token,
-            )
-            for store, fence in locks
+            key.release_call(fence.token, key.store.keys.released if is_marked else "")
+            for key, (_, fence) in zip(keys, locks, strict=True)
         ]
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(self._quick_client(), [*calls, *besides]))
         return [
-            self._read(lock.store, lock.fence.lock_key or "", reply, call.read, partial(_refuse, lock, reply))
-            for lock, call, reply in zip(locks, calls, replies, strict=False)
+            _Question(key.store, key.name, call, bool, partial(_refuse, key, reply)).answer(reply)
+            for key, call, reply in zip(keys, calls, replies, strict=False)
         ]
+
+    def _ask(
+        self, questions: Sequence[_Question[Value]], besides: Sequence[Sendable] = ()
+    ) -> tuple[list[Value | RedBeatError], list[Any]]:
+        replies = self._call([*(one.call for one in questions), *besides])
+        answers = [one.answer(reply) for one, reply in zip(questions, replies, strict=False)]
+        return answers, replies[len(questions) :]
 
     def _call(self, calls: Sequence[Sendable]) -> list[Any]:
         if not calls:
@@ -285,24 +305,9 @@ class Locks:
                 raise replies[0]
         return replies
 
-    @staticmethod
-    def _read(
-        store: Store, name: str, reply: Any, read: Callable[[Any], Value], ask: Callable[[], Value]
-    ) -> Value | RedBeatError:
-        """Return what the reply says, or the error in RedBeat's words.
 
-        Arguments:
-            ask: asks for this lock alone, as the reply is a refusal; the layout may have changed.
-        """
-        try:
-            if not isinstance(reply, Exception):
-                return read(reply)
-            if not is_away(reply):
-                return ask()
-            with store.translating(name, "string"):
-                raise reply
-        except RedBeatError as exc:
-            return exc
+def _keys_of(store: Store) -> Keys:
+    return store.keys
 
 
 def _lifetime(lock: LockKey, reply: int) -> int:
@@ -312,16 +317,10 @@ def _lifetime(lock: LockKey, reply: int) -> int:
     return rest_ms
 
 
-def _refuse(lock: Held, reply: Exception) -> bool:
+def _refuse(lock: LockKey, reply: Exception) -> bool:
     """Raise what a lock's release was refused with: it is checked by nothing that could have changed."""
-    with lock.store.translating(lock.fence.lock_key or "", "string"):
+    with lock.store.translating(lock.name, "string"):
         raise reply
-
-
-def _take_alone(take: Take) -> bool:
-    store, name, token, taken_ms, mark, silent, rest_ms, slack_ms = take
-    lock = LockKey(store, name, lambda: store.keys)
-    return lock.take(token, taken_ms, mark, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
 
 
 def _are_all_away(replies: Sequence[Any]) -> bool:

@@ -54,6 +54,8 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
         class Key:
+            name = "redbeat::lock"
+
             def __init__(self, *_: object) -> None:
                 pass
 
@@ -68,8 +70,9 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
             def is_frozen(self) -> bool:
                 return frozen[0] <= now < frozen[1]
 
-            def take(self, _token: str, _taken_ms: int, _mark: str, *, silent: str, **_: object) -> bool:
-                return silent == (holder if rest else "")
+            @property
+            def store(self) -> Any:
+                return SimpleNamespace(run=lambda call, *_: call.__self__.silent == (holder if rest else ""))
 
         now, rest = 0.0, None
         monkeypatch.setattr("redbeat.leadership.lock.LockKey", Key)
