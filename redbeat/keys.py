@@ -153,12 +153,12 @@ class Keys:
     @cached_property
     def schedule(self) -> str:
         """zset: member is an entry's key, score its next due time in UNIX seconds, < 0 for never."""
-        return self.schedule_key or f"{self.prefix}:schedule"
+        return self.schedule_key or self.own("schedule")
 
     @cached_property
     def statics(self) -> str:
         """set: the names of the entries that came from ``beat_schedule``."""
-        return self.statics_key or f"{self.prefix}:statics"
+        return self.statics_key or self.own("statics")
 
     static_owners = _OwnKey("static-owners", "set")
     """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name"""
@@ -288,7 +288,7 @@ class Keys:
 
     def owner(self, owner: str) -> str:
         """Return the key of the names that ``owner`` has applied from a file: a set."""
-        return f"{self.prefix}{OWNER_NAMES}{owner}"
+        return self.own(f"owner:{owner}")
 
     @property
     def calendar_owners(self) -> str:
@@ -301,7 +301,7 @@ class Keys:
 
     def stored_message(self, task_id: str) -> str:
         """Return the key of the entry of the stored message with ``task_id``: a hash."""
-        return f"{self.prefix}{MESSAGE_NAMES}{task_id}"
+        return self.entry(f"{MESSAGE_NAMES}{task_id}")
 
     def message_body(self, task_id: str) -> str:
         """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""

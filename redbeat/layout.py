@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
@@ -176,14 +176,6 @@ class ShardedKeys(Keys):
         """Return the key of the entry whose runs in progress are under the key ``running``."""
         return self.at(running).entry_of_running(running)
 
-    def owner(self, owner: str) -> str:
-        """Each shard has one for those of an owner's entries that are in it."""
-        return self.own(f"owner:{owner}")
-
-    def stored_message(self, task_id: str) -> str:
-        """Return the key of the entry of the stored message with ``task_id``: a hash."""
-        return self.entry(f"{MESSAGE_NAMES}{task_id}")
-
     def message_body(self, task_id: str) -> str:
         """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""
         return self.home(f"{MESSAGE_NAMES}{task_id}").message_body(task_id)
@@ -230,47 +222,77 @@ class LayoutRule(Enum):
     ADOPT = auto()
 
 
+class LayoutState(Enum):
+    """How far the change to a layout is; the values are those of ``state`` in ``redbeat::layout``."""
+
+    SETTLED = ""
+    #: entries are moving from the former layout's parts
+    MOVING = "moving"
+    #: all entries have arrived; what the former parts keep for no entry is moving
+    SETTLING = "settling"
+
+
 @dataclass(frozen=True)
 class Layout:
-    """Where the entries of one schedule are, as far as that is known.
+    """Where the entries of one schedule are.
 
     Attributes:
         base: the names without shards.
         shards: how many there are; None: the schedule isn't divided.
         generation: how many layouts there have been, this one included; 0: none was ever written.
         former: how many shards there were before, None: none.
-        is_moving: entries are on their way from where they were before.
+        swept_until: until when former parts are swept, UNIX seconds; None: they aren't.
     """
 
     base: Keys
     shards: int | None = None
     generation: int = 0
     former: int | None = None
-    is_moving: bool = False
+    state: LayoutState = LayoutState.SETTLED
+    swept_until: float | None = field(default=None, compare=False)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether entries are moving from where they were before."""
+        return self.state is LayoutState.MOVING
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the change to this layout hasn't ended."""
+        return self.state is not LayoutState.SETTLED
+
+    @property
+    def words(self) -> str:
+        """The number of shards, and the former one during a change, as a phrase."""
+        shards = f"{self.shards or 'no'} shard{'' if self.shards == 1 else 's'}"
+        return f"{shards}, changed from {self.former or 'none'}" if self.is_under_way else shards
 
     @property
     def guard(self) -> str:
-        """What the generation key of each part holds as long as this is so; '': there is no such key.
+        """The value of each part's generation key; '': the key doesn't exist.
 
-        While entries move it says all that the layout does, in case that is lost.
+        While entries move it has the former number, too, in case ``redbeat::layout`` is lost.
         """
         if not self.generation:
             return ""
         way = f" from {self.former or 0}" if self.is_moving else ""
         return f"{self.generation} {self.shards or 0}{way}"
 
-    @property
-    def closed_guard(self) -> str:
-        """What the generation key of a part holds that was one of the former layout, and isn't any more."""
-        return f"{self.generation} closed"
-
     @cached_property
     def keys(self) -> Keys:
         """The names of what is kept for an entry, wherever that is; and of what all shards share."""
-        base = self.base
         if self.shards is None and not self.is_moving:
-            return replace(base, guard=self.guard) if self.guard else base
-        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=self.shards)
+            return replace(self.base, guard=self.guard) if self.guard else self.base
+        return self._sharded(self.shards)
+
+    @cached_property
+    def former_keys(self) -> ShardedKeys:
+        """The names where entries were before this layout."""
+        return self._sharded(self.former)
+
+    def _sharded(self, shards: int | None) -> ShardedKeys:
+        base = self.base
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=shards)
 
     def shard_of(self, part: Keys) -> int | None:
         """Return the number of the shard that is this part; None: it is the schedule without shards."""
@@ -278,18 +300,10 @@ class Layout:
         return keys.shard_at(part.prefix) if isinstance(keys, ShardedKeys) else None
 
     def named(self, parts: Iterable[Keys]) -> str:
-        """Return a phrase about some of the parts, as :func:`shards_named` does; former ones may be among
-        them.
-        """
+        """Return a phrase about some of the parts, former ones included; see :func:`shards_named`."""
         shards = [self.former_keys.shard_at(part.prefix) for part in parts]
         total = max(self.shards or 0, (self.former or 0) if self.is_moving else 0)
         return shards_named(shards, total)
-
-    @cached_property
-    def former_keys(self) -> ShardedKeys:
-        """The names where entries were before this layout."""
-        base = self.base
-        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=self.former)
 
     def name_of(self, key: str) -> str:
         """Return the name of the entry under ``key``, also if that is where it was in another layout."""
@@ -302,37 +316,36 @@ class Layout:
 
         A shard of the former layout may be one of the new layout: the names in it are the same.
         """
-        here = [*self._places(self.shards), *(self._places(self.former) if self.is_moving else ())]
-        return tuple(dict.fromkeys(here))
+        former = self._parts_of(self.former) if self.is_moving else ()
+        return tuple(dict.fromkeys((*self._parts_of(self.shards), *former)))
 
-    def ending(self, former: int | None) -> list[Keys]:
-        """Return the parts of ``former`` shards that are no parts of this layout once it is settled.
+    @property
+    def settled_parts(self) -> tuple[Keys, ...]:
+        """The parts that remain once no entries move."""
+        return self._parts_of(self.shards)
 
-        Arguments:
-            former: how many shards there were; None: there were none.
-        """
-        here = {part.generation for part in self._settled(self.shards)}
-        found = [part for part in self._settled(former) if part.generation not in here]
-        return [replace(part, guard=self.closed_guard) for part in found]
+    @property
+    def ending(self) -> list[Keys]:
+        """The former parts that aren't parts of this layout once it is settled, with their last guard."""
+        here = {part.prefix for part in self.settled_parts}
+        ending = [part for part in self._parts_of(self.former) if part.prefix not in here]
+        return [replace(part, guard=f"{self.generation} closed") for part in ending]
 
-    def staying(self, former: int | None) -> list[Keys]:
-        """Return the parts of ``former`` shards that are parts of this layout, too, once it is settled."""
-        before = {part.generation for part in self._settled(former)}
-        return [part for part in self._settled(self.shards) if part.generation in before]
+    @property
+    def staying(self) -> list[Keys]:
+        """The parts that were parts of the former layout, too."""
+        before = {part.prefix for part in self._parts_of(self.former)}
+        return [part for part in self.settled_parts if part.prefix in before]
 
-    def with_ending(self, former: int | None) -> list[Keys]:
-        """Return all parts, and those of ``former`` shards that have ended, or are about to."""
-        return [*self.parts, *([] if self.is_moving else self.ending(former))]
+    @property
+    def with_ending(self) -> list[Keys]:
+        """All parts, and the former ones that have ended, or are about to."""
+        return [*self.parts, *([] if self.is_moving else self.ending)]
 
-    def _settled(self, shards: int | None) -> tuple[Keys, ...]:
-        return replace(self, shards=shards, former=None, is_moving=False).parts
-
-    def _places(self, shards: int | None) -> Iterator[Keys]:
-        keys = self.keys
-        if isinstance(keys, ShardedKeys):
-            yield from [keys.undivided] if shards is None else map(keys.of_shard, range(shards))
-        else:
-            yield keys
+    def _parts_of(self, shards: int | None) -> tuple[Keys, ...]:
+        if shards is None:
+            return (replace(self.base, guard=self.guard),)
+        return tuple(map(self.former_keys.of_shard, range(shards)))
 
 
 @lru_cache(maxsize=64)

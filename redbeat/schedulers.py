@@ -86,7 +86,7 @@ from redbeat.scheduler.startup import (
     store_statics,
 )
 from redbeat.store.entries import Entries
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import look_up_layout, settle_layout
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
@@ -193,7 +193,7 @@ class RedBeatScheduler(Scheduler):
                 self._choose_client()
                 self.store.connect()
                 check_eviction(self.store)
-                Layouts(self.store).settle(is_writer=True)
+                settle_layout(self.store, is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
                 try:
@@ -387,7 +387,7 @@ class RedBeatScheduler(Scheduler):
         shards = self._shards
         self._context.failures.log_counted()
         if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
-            Layouts(self.store).look()
+            look_up_layout(self.store)
         shards.set_timeouts(self.store)
         shards.hand_over()  # no batch is on its way now
         if self._beat is not None:

@@ -19,7 +19,7 @@ from redbeat.layout import MAX_SHARDS
 from redbeat.log.text import counted
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.reshard.resharding import Plan, Report, Resharding, words_of
-from redbeat.store.generations import SWEPT_SECONDS
+from redbeat.store.layouts import SWEPT_SECONDS
 
 #: how many keys are named
 MAX_SHOWN = 20

@@ -15,12 +15,12 @@ from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
+from redbeat.layout import Layout
 from redbeat.reshard.sweeping import HiddenWatch, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import Entries
-from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.later import LaterStore
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import raise_generations, read_contents, read_layout, rewrite_layout
 from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
@@ -163,7 +163,7 @@ def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
     former = layout.former_keys
     number = former.shard_at(repair.target)
     part = former.undivided if number is None else former.of_shard(number)
-    [found] = Layouts(store).contents([part])
+    [found] = read_contents(store, [part])
     if not layout.is_moving and part.prefix not in {one.keys.prefix for one in store.parts}:
         yield from Strays(store, layout).of_members(replace(part, guard=found.guard))
 
@@ -186,27 +186,27 @@ def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
     by_key = {part.keys.generation: part.keys for part in store.parts}
     chosen = [by_key[one.target] for one in repairs if one.target in by_key]
     if not is_dry:
-        Layouts(store).raise_generations(chosen)
+        raise_generations(store, chosen)
     would = "would be " if is_dry else ""
     yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
 
 
 def _restore_layout(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    generations, layout_key = Generations(store), repairs[0].target
+    layout_key = repairs[0].target
     try:
-        record = generations.read()
+        layout = read_layout(store)
     except StoreCorrupt:
-        record = LayoutRecord()
+        layout = Layout(store.config.base_keys)
     try:
-        right = read_knowledge(store).right(record)
+        right = read_knowledge(store).right(layout)
     except LookupError:
-        right = record
-    if right == record:
+        right = layout
+    if right == layout:
         yield f"{layout_key}: left alone, because it has changed meanwhile."
         return
     if not is_dry:
-        generations.rewrite(right)
-        Layouts(store).raise_generations(right.layout(store).parts)
+        rewrite_layout(store, right)
+        raise_generations(store, right.parts)
     yield f"{layout_key}: {'would be ' if is_dry else ''}written again: {right.words}."
 
 
@@ -214,7 +214,7 @@ def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str
     """Wait for some seconds, to see whether whoever moves entries is at work."""
     watch = HiddenWatch(store)
     if not is_dry:
-        watch.finish(Generations(store).read())
+        watch.finish(read_layout(store))
     left = {part.moving for part in watch.hiding}
     for one in repairs:
         if one.target in left:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.layout import Layout
+from redbeat.layout import Layout, LayoutState
 from redbeat.reshard.sweeping import HiddenWatch, sweep
-from redbeat.store.generations import Generations, LayoutRecord
+from redbeat.store.layouts import change_layout, read_layout, rewrite_layout
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
@@ -107,7 +107,6 @@ class Resharding:
     def __init__(self, app: object, shards: int | None, store: Store | None = None) -> None:
         self._store = store or Store(app)
         self._config = ensure_conf(app)
-        self._generations = Generations(self._store)
         self._shards = shards
         self._mover = Mover(self._store)
         self._progress: Callable[[int], None] = lambda _moved: None
@@ -120,16 +119,16 @@ class Resharding:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
             ReshardRefused: another change is under way.
         """
-        record = self._read()
-        former = record.former if record.is_under_way else record.shards
-        layout = self._layout_of(record, former)
+        found = self._read()
+        former = found.former if found.is_under_way else found.shards
+        layout = replace(found, shards=self._shards, former=former, state=LayoutState.MOVING)
         strays = Strays(self._store, layout)
         entries, messages = strays.count(layout.parts)
         return Plan(
             former,
             self._shards,
-            record.is_under_way,
-            self._is_done(record),
+            found.is_under_way,
+            self._is_done(found),
             entries,
             messages,
             self._config.lock_key is not None and bool(self._led_among(layout.parts, strays)),
@@ -147,46 +146,53 @@ class Resharding:
         self._progress, self._say = progress or self._progress, say or self._say
         self._mover.on_progress = self._progress
         began = time.monotonic()
-        record = self._read()
-        if record.generation == 0 and self._is_done(record):
+        layout = self._read()
+        if layout.generation == 0 and self._is_done(layout):
             return Report(None, None)  # it was never divided, and stays as it is
-        if record.generation > self._generations.read().generation:
-            self._generations.rewrite(record)
-        if not record.is_under_way and not self._is_done(record):
-            sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
-            self._free_hidden(record)
-            begun = self._generations.begin(record, record.shards, self._shards)
-            record = self._changed(begun)
-        report = Report(record.former, self._shards)
-        if record.state == "moving":
-            layout = record.layout(self._store)
-            self._mover.open(layout.parts)
-            self._adopt(layout)
+        if layout.generation > read_layout(self._store).generation:
+            rewrite_layout(self._store, layout)
+        if not layout.is_under_way and not self._is_done(layout):
+            sweep(self._store)  # from then on, nobody looks into the parts of the layout before this one
+            self._free_hidden(layout)
+            generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
+            wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
+            layout = self._change(layout, replace(wanted, state=LayoutState.MOVING))
+        report = Report(layout.former, self._shards)
+        if layout.is_moving:
+            self._open(layout)
             self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
             self._move(layout)
             if self._mover.tally.unmoved:
-                return self._reported(report, layout, record, began)
-            record = self._changed(self._generations.settle(record))
-        layout = record.layout(self._store)
-        self._mover.open(layout.parts)
-        self._adopt(layout)
-        self._mover.finish_hidden(layout.parts, layout.ending(record.former))
-        self._move_late(layout)
-        report.unknown = self._settle(layout, record)
+                return self._reported(report, layout, began)
+            settling = replace(layout, generation=layout.generation + 1, state=LayoutState.SETTLING)
+            layout = self._change(layout, settling)
+        self._open(layout)
+        self._mover.finish_hidden(layout.parts, layout.ending)
+        # what was written to former parts, and may have run there, between the last look and now: from now on
+        # nobody runs what stands in a part where it doesn't belong
+        self._move_from(Strays(self._store, layout), layout.parts, None)
+        report.unknown = self._settle(layout)
         if self._mover.tally.unmoved:
-            return self._reported(report, layout, record, began)
-        self._close(layout, record)  # before the end: else parts could have a mover for ever
-        if record.state:
-            record = self._changed(self._generations.end(record))
+            return self._reported(report, layout, began)
+        # before the end: else parts could have a mover for ever
+        self._mover.close(layout.parts, layout.ending)
+        self._mover.open([*layout.parts, *layout.ending], is_mover=False)
+        if layout.is_under_way:
+            layout = self._change(layout, replace(layout, state=LayoutState.SETTLED))
         report.swept = sweep(self._store)
-        return self._reported(report, layout, record, began)
+        return self._reported(report, layout, began)
 
-    def _reported(self, report: Report, layout: Layout, record: LayoutRecord, began: float) -> Report:
+    def _open(self, layout: Layout) -> None:
+        """Let the parts be written by ``layout``, by this process, too."""
+        self._mover.open(layout.parts)
+        self._config.found_layout = layout
+
+    def _reported(self, report: Report, layout: Layout, began: float) -> Report:
         """Return the report on what was done since ``began``, monotonic."""
         tally = self._mover.tally
         report.entries, report.messages = Strays(self._store, layout).count(layout.parts)
-        report.generation, report.moved = record.generation, tally.moved
+        report.generation, report.moved = layout.generation, tally.moved
         report.unmerged, report.unmoved = tally.unmerged, tally.unmoved
         report.longest_hidden_seconds = tally.longest_hidden_seconds
         report.seconds = time.monotonic() - began
@@ -200,86 +206,71 @@ class Resharding:
         """
         try:
             with Store.hasty(self._config.app) as store:
-                record = Generations(store).read()
+                found = read_layout(store)
         except (StoreUnavailable, StoreRefused):
             return False
-        is_same = record.generation == report.generation
-        return record.generation < report.generation or (is_same and record.is_under_way)
+        is_same = found.generation == report.generation
+        return found.generation < report.generation or (is_same and found.is_under_way)
 
     # -- the steps
 
-    def _free_hidden(self, record: LayoutRecord) -> None:
-        """Move on what was left hidden in places of the layout that there is.
+    def _free_hidden(self, layout: Layout) -> None:
+        """Move on what was left hidden in the parts of the layout.
 
         Raises:
-            ReshardRefused: somebody is moving that.
+            ReshardRefused: another process is moving that.
         """
-        if not record.generation:
+        if not layout.generation:
             return
         watch = HiddenWatch(self._store)
-        watch.finish(record)
+        watch.finish(layout)
         if watch.hiding:
             raise ReshardRefused(
                 f"Another process moves what stands in {watch.hiding[0].moving} at this moment: try again."
             )
 
-    def _read(self) -> LayoutRecord:
-        """Return the layout as it is.
+    def _read(self) -> Layout:
+        """Return the layout as it is: as the parts know it, if it was lost, or has become an earlier one.
 
         Raises:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
-            ReshardRefused: a change to another number is under way.
+            ReshardRefused: the parts contradict each other, or the layout; or a change to another number is
+                under way.
         """
-        record = self._recovered(self._generations.read(is_slot_checked=True))
-        if record.is_under_way and record.shards != self._shards:
+        layout, knowledge = read_layout(self._store, is_slot_checked=True), read_knowledge(self._store)
+        if layout.generation < knowledge.latest:
+            found = knowledge.found(layout)
+            if found is None:
+                raise ReshardRefused(
+                    f"{layout.base.layout} isn't what the parts of the schedule know: celery redbeat doctor "
+                    "says what to do, and with --fix writes it again."
+                )
+            layout = found
+        if layout.is_under_way and layout.shards != self._shards:
             raise ReshardRefused(
-                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}), and "
+                f"A change to {words_of(layout.shards)} is under way (from {words_of(layout.former)}), and "
                 "no other one begins before it has ended, nor the way back. If nobody is at work on it any "
-                f"more, go on with it: celery redbeat reshard --to {record.shards or 'none'}."
+                f"more, go on with it: celery redbeat reshard --to {layout.shards or 'none'}."
             )
-        if not record.generation and self._config.shards is not None:
-            undivided = Layout(self._config.base_keys)
-            if not any(Strays(self._store, undivided).count(undivided.parts)):
-                return replace(record, shards=self._config.shards)  # as the first writer would write it
-        return record
+        is_new = not layout.generation and self._config.shards is not None
+        if is_new and not any(Strays(self._store, layout).count(layout.parts)):
+            return replace(layout, shards=self._config.shards)  # as the first writer would write it
+        return layout
 
-    def _recovered(self, record: LayoutRecord) -> LayoutRecord:
-        """Return the layout as the parts know it, if it was lost, or has become an earlier one.
-
-        Raises:
-            ReshardRefused: they contradict each other, or the layout.
-        """
-        knowledge = read_knowledge(self._store)
-        if record.generation >= knowledge.latest:
-            return record
-        found = knowledge.found(record)
-        if found is None:
-            raise ReshardRefused(
-                f"{self._config.base_keys.layout} isn't what the parts of the schedule know: celery redbeat "
-                "doctor says what to do, and with --fix writes it again."
-            )
-        return found
-
-    def _is_done(self, record: LayoutRecord) -> bool:
+    def _is_done(self, layout: Layout) -> bool:
         """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
-        is_known = record.generation > 0 or self._shards is None
-        return not record.is_under_way and record.shards == self._shards and is_known
+        is_known = layout.generation > 0 or self._shards is None
+        return not layout.is_under_way and layout.shards == self._shards and is_known
 
-    def _changed(self, record: LayoutRecord | None) -> LayoutRecord:
-        if record is None:
+    def _change(self, read: Layout, wanted: Layout) -> Layout:
+        layout = change_layout(self._store, read, wanted)
+        if layout is None:
             raise ReshardRefused("Another process changes the shards at this moment: this one stops.")
-        return record
-
-    def _layout_of(self, record: LayoutRecord, former: int | None) -> Layout:
-        return Layout(self._config.base_keys, self._shards, record.generation, former, is_moving=True)
-
-    def _adopt(self, layout: Layout) -> None:
-        """From now on, this process writes by ``layout``, too."""
-        self._config.found_layout = layout
+        return layout
 
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
         """Wait until running beats lead the new parts; return the shards that nobody leads."""
-        new = replace(layout, is_moving=False).parts
+        new = layout.settled_parts
         strays = Strays(self._store, layout)
         if self._config.lock_key is None or not self._led_among(layout.parts, strays):
             return []
@@ -342,19 +333,11 @@ class Resharding:
         locks = [self._config.lock_key_in(part) for part in parts]
         return {part for part, is_led in zip(parts, strays.are_led(locks), strict=True) if is_led}
 
-    def _move_late(self, layout: Layout) -> None:
-        """Move what was written to former places, and may have run there, between the last look and now.
-
-        From now on nobody runs what stands in a part where it doesn't belong.
-        """
-        self._move_from(Strays(self._store, layout), layout.parts, None)
-
-    def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
+    def _settle(self, layout: Layout) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
-        ending = layout.ending(record.former)
-        strays = Strays(self._store, layout)
+        ending, strays = layout.ending, Strays(self._store, layout)
         # records of runs that were sent by hand, as their entries moved
-        self._mover.move_all(strays.of_late(layout.staying(record.former)), None)
+        self._mover.move_all(strays.of_late(layout.staying), None)
         if not ending:
             return []
         self._mover.open(ending)
@@ -372,12 +355,6 @@ class Resharding:
             if self._mover.tally.moved == moved and not left.owned:
                 break
         return sorted(unknown)
-
-    def _close(self, layout: Layout, record: LayoutRecord) -> None:
-        """Forget what was noted of the moves."""
-        ending = layout.ending(record.former)
-        self._mover.close(layout.parts, ending)
-        self._mover.open([*layout.parts, *ending], is_mover=False)
 
 
 def words_of(shards: int | None) -> str:

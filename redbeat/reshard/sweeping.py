@@ -20,8 +20,7 @@ from itertools import chain
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.store.generations import Generations, LayoutRecord
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import raise_generations, read_layout, recover_layout
 from redbeat.store.mover import Mover, OnItsWay, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -52,7 +51,7 @@ class HiddenWatch:
         ] = {}  # generation key of a part, and id: seen since, monotonic
         self._movers: dict[str, tuple[str, float]] = {}  # generation key: token, and since when it is that
 
-    def look(self, record: LayoutRecord) -> int:
+    def look(self, layout: Layout) -> int:
         """Move on what was left hidden; return how many entries, and other things, that were.
 
         One round trip a node, as long as nothing is hidden.
@@ -61,8 +60,7 @@ class HiddenWatch:
             StoreCorrupt: something else stands there.
             ReshardRefused: somebody else moves it by now.
         """
-        layout = record.layout(self._store)
-        parts = layout.with_ending(record.former)
+        parts = layout.with_ending
         strays = Strays(self._store, layout)
         hidden = strays.hidden_in(parts)
         self.hiding = [part for part, those in hidden.items() if those]  # else somebody has written it there
@@ -84,12 +82,12 @@ class HiddenWatch:
         ]
         return self._move_on(left, list(dict.fromkeys(chain(left, *(targets[one] for one in left)))))
 
-    def finish(self, record: LayoutRecord, seconds: float = 3 * HIDDEN_SECONDS) -> int:
+    def finish(self, layout: Layout, seconds: float = 3 * HIDDEN_SECONDS) -> int:
         """Look until nothing is hidden, or so long; return how much was moved on."""
-        ends_at, count = time.monotonic() + seconds, self.look(record)
+        ends_at, count = time.monotonic() + seconds, self.look(layout)
         while self.hiding and time.monotonic() < ends_at:
             time.sleep(min(LOOK_SECONDS, HIDDEN_SECONDS / 4))
-            count += self.look(record)
+            count += self.look(layout)
         return count
 
     def _note_moves(self, hidden: dict[Keys, list[OnItsWay]]) -> None:
@@ -125,7 +123,7 @@ class HiddenWatch:
         try:
             if len(mine) < len(parts):  # somebody has begun to move entries at this moment
                 return 0
-            Layouts(self._store).raise_generations(parts)
+            raise_generations(self._store, parts)
             mover.finish_hidden(sources, parts)
             self.hiding = [part for part in self.hiding if part not in sources]
         finally:
@@ -182,11 +180,11 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
     return [one for name in names for one in strays.of_name(part, name)]
 
 
-def seconds_left(store: Store, record: LayoutRecord) -> float:
+def seconds_left(store: Store, layout: Layout) -> float:
     """Return for how long former parts are swept; 0: they aren't, or aren't yet, as entries move."""
-    if record.is_under_way or record.swept_until is None:
+    if layout.is_under_way or layout.swept_until is None:
         return 0.0
-    return max(record.swept_until - Server(store).now().timestamp(), 0.0)
+    return max(layout.swept_until - Server(store).now().timestamp(), 0.0)
 
 
 def sweep(store: Store) -> list[str]:
@@ -194,17 +192,15 @@ def sweep(store: Store) -> list[str]:
 
     It does nothing when the time is over for which former parts are swept, or while entries move.
     """
-    record = Generations(store).read()
-    if not seconds_left(store, record):
+    layout = read_layout(store)
+    if not seconds_left(store, layout):
         return []
-    HiddenWatch(store).look(record)
-    return _sweep(store, record)
+    HiddenWatch(store).look(layout)
+    return _sweep(store, layout)
 
 
-def _sweep(store: Store, record: LayoutRecord) -> list[str]:
-    layout = record.layout(store)
-    ending = layout.ending(record.former)
-    swept: list[str] = []
+def _sweep(store: Store, layout: Layout) -> list[str]:
+    ending, swept = layout.ending, list[str]()
     while ending and (found := Strays(store, layout).first_members(ending, SWEPT_AT_ONCE)):
         moved = move_home(store, found, layout=layout)
         swept += moved
@@ -225,28 +221,27 @@ class Sweeper:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._record: LayoutRecord | None = None
+        self._layout = Layout(store.config.base_keys)  # as it was read last
         self._hidden = HiddenWatch(store)
         self._ends_at = self._looks_at = 0.0  # monotonic
 
     def look(self) -> list[str]:
         """Sweep if it is time to; return the names of what was moved."""
-        layout = self._store.config.layout
-        now = time.monotonic()
-        if not layout.generation or now < self._looks_at:
+        generation, now = self._store.config.layout.generation, time.monotonic()
+        if not generation or now < self._looks_at:
             return []
-        record = self._record
-        is_known = record is not None and record.generation == layout.generation and not record.is_under_way
+        layout = self._layout
+        is_known = layout.generation == generation and not layout.is_under_way
         if is_known and now >= self._ends_at and not self._hidden.hiding:
             return []
         self._looks_at = now + SWEEP_SECONDS
-        if record is None or not is_known:
-            record = self._record = Generations(self._store).read()
-            self._ends_at = now + seconds_left(self._store, record)
-        if not record.generation:
-            Layouts(self._store).recover()
+        if not is_known:
+            layout = self._layout = read_layout(self._store)
+            self._ends_at = now + seconds_left(self._store, layout)
+        if not layout.generation:
+            recover_layout(self._store)
             return []
-        self._hidden.look(record)
+        self._hidden.look(layout)
         if self._hidden.hiding:
             self._looks_at = now + LOOK_SECONDS
-        return _sweep(self._store, record) if now < self._ends_at else []
+        return _sweep(self._store, layout) if now < self._ends_at else []

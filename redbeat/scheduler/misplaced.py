@@ -16,7 +16,7 @@ from redbeat.log.events import ENTRIES_MOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
-from redbeat.store.generations import Generations
+from redbeat.store.layouts import read_layout
 from redbeat.store.records import DueEntry
 from redbeat.store.store import Store
 
@@ -59,10 +59,10 @@ def bring_home(store: Store, rows: Sequence[DueEntry]) -> tuple[list[DueEntry], 
     Returns those that are left due, as another program moves entries at this moment, and those that are to be
     quarantined.
     """
-    record = Generations(store).read()
-    if record.is_under_way:
+    layout = read_layout(store)
+    if layout.is_under_way:
         return [*rows], []
-    if not seconds_left(store, record):
+    if not seconds_left(store, layout):
         return [], [*rows]
     names = {store.keys.name(row.key): row for row in rows}
     try:

@@ -39,7 +39,7 @@ from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
-from redbeat.store.layouts import Layouts, refusal_of
+from redbeat.store.layouts import follow_layout, locate_entries, look_up_layout, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
@@ -208,7 +208,7 @@ class Store:
         there is nothing, and no script refuses the caller.
         """
         if self._part is None and self.config.looked_at is None:
-            Layouts(self).look()
+            look_up_layout(self)
         return self.parts
 
     def check_slots(self) -> None:
@@ -220,7 +220,7 @@ class Store:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
         """
         if self._part is None and self.config.looked_at is None:
-            Layouts(self).look(is_slot_checked=True)
+            look_up_layout(self, is_slot_checked=True)
 
     @property
     def _known_parts(self) -> Parts:
@@ -242,7 +242,7 @@ class Store:
         else:
             is_old = time.monotonic() > looked_at + config.look_seconds
         if is_old:
-            Layouts(self).look()
+            look_up_layout(self)
         return config.layout
 
     def has_changed(self, layout: Layout, wanted: int) -> bool:
@@ -256,7 +256,7 @@ class Store:
             return False
         if wanted > 1 and (not layout.generation or time.monotonic() < looked_at + MOVE_LOOK_SECONDS):
             return False
-        return Layouts(self).look() != layout
+        return look_up_layout(self) != layout
 
     def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be if they were there.
@@ -272,7 +272,7 @@ class Store:
         """
         if self._part is not None or not self.layout.is_moving:
             return [*map(self.keys.entry, names)]
-        return Layouts(self).locate(names, of_runs=of_runs)
+        return locate_entries(self, names, of_runs=of_runs)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
@@ -297,7 +297,7 @@ class Store:
                         f'{refusal.generation_key} holds "{refusal.held}".'
                     ) from None
                 ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
-                Layouts(self).follow(refusal)
+                follow_layout(self, refusal)
                 self._follow_part()
 
     def run(self, make: Callable[[], Call[Item]], key: str = "", expected: str = "sorted set") -> Item:
@@ -411,7 +411,7 @@ class Store:
             replies = call_on_nodes(client or self.client, calls)
         refusals = [refusal_of(reply) if isinstance(reply, ResponseError) else None for reply in replies]
         if any(refusals):
-            Layouts(self).follow(*filter(None, refusals))
+            follow_layout(self, *filter(None, refusals))
             self._follow_part()
         return [
             None if refusal else reply if isinstance(reply, RedisError) else call.read(reply)

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from redbeat.keys import Keys
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import settle_layout
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from tests.support.fidelity import counting_round_trips
@@ -35,7 +35,7 @@ def app_in(place: str, request: pytest.FixtureRequest, **settings: Any) -> Celer
         server: Server = request.getfixturevalue("valkey")
         given |= {"redbeat_redis_url": server.url(1)}
     app = memory_app(**given)
-    Layouts(Store(app)).settle(is_writer=True)
+    settle_layout(Store(app), is_writer=True)
     return app
 
 

@@ -5,6 +5,7 @@ Invariant: while entries are moved, what is on its way isn't out of place.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from redbeat.config.config import spelled
@@ -12,12 +13,11 @@ from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
-from redbeat.layout import MAX_SHARDS
+from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
 from redbeat.reshard.sweeping import HIDDEN_SECONDS
-from redbeat.store.generations import Generations, LayoutRecord
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import read_contents, read_layout
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
@@ -29,24 +29,24 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
     """
     base, problem = store.config.base_keys, ""
     try:
-        record = Generations(store).read(is_slot_checked=True)
+        layout = read_layout(store, is_slot_checked=True)
     except StoreCorrupt as exc:
-        record, problem = LayoutRecord(), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
-    is_known = record.generation or problem or store.config.shards
-    if not is_known and not Layouts(store).contents([base])[0].guard:
+        layout, problem = Layout(base), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
+    is_known = layout.generation or problem or store.config.shards
+    if not is_known and not read_contents(store, [base])[0].guard:
         return
     knowledge = read_knowledge(store)
-    if record.generation >= knowledge.latest and not problem:
+    if layout.generation >= knowledge.latest and not problem:
         return
-    if not problem and record.generation:
+    if not problem and layout.generation:
         problem = (
-            f"It says generation {record.generation}, and parts of the schedule know {knowledge.latest}."
+            f"It says generation {layout.generation}, and parts of the schedule know {knowledge.latest}."
         )
     elif not problem:
         problem = "It is missing, and parts of the schedule know that there is one."
     repair: Repair | None = None
     try:
-        right = knowledge.right(record)
+        right = knowledge.right(layout)
     except LookupError as exc:
         advice = (
             f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '{Keys('*').schedule}' "
@@ -54,7 +54,8 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
             f"then redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
         )
     else:
-        Layouts(store).adopt(right)  # what --fix does is written down where that is done
+        # what --fix does is written where that is done
+        store.config.found_layout, store.config.looked_at = right, time.monotonic()
         repair = Repair("restore-layout", base.schedule, base.layout)
         advice = f"--fix writes it again, as the parts know it: {right.words}. Nothing else was looked at."
     yield Finding(Severity.ERROR, "layout", base.layout, problem, advice, repair=repair)
@@ -65,14 +66,14 @@ def check_layout(context: Context) -> Iterator[Finding]:
     layout, shards = context.config.layout, context.config.shards
     if not layout.generation:
         return
-    record = Generations(context.store).read()
-    if record.is_under_way:
-        to = record.shards or "none"
+    in_redis = read_layout(context.store)
+    if in_redis.is_under_way:
+        to = in_redis.shards or "none"
         yield Finding(
             Severity.NOTE,
             "reshard",
             context.store.config.base_keys.layout,
-            f"The number of shards is being changed from {record.former or 'none'} to {to}.",
+            f"The number of shards is being changed from {in_redis.former or 'none'} to {to}.",
             f"If nobody is at work on it any more, go on: celery redbeat reshard --to {to}.",
         )
     if not layout.is_moving and shards != layout.shards:
@@ -90,10 +91,10 @@ def check_layout(context: Context) -> Iterator[Finding]:
         )
     wrong = [
         (part, found.guard)
-        for part, found in zip(layout.parts, Layouts(context.store).contents(layout.parts), strict=True)
+        for part, found in zip(layout.parts, read_contents(context.store, layout.parts), strict=True)
         if found.guard != layout.guard and (found.guard or found.entries)  # the first writer makes it
     ]
-    if wrong and Layouts(context.store).read() == layout:  # else it was changed meanwhile
+    if wrong and read_layout(context.store).guard == layout.guard:  # else it was changed meanwhile
         for part, guard in wrong:
             yield Finding(
                 Severity.WARNING,
@@ -108,11 +109,10 @@ def check_layout(context: Context) -> Iterator[Finding]:
 
 def check_hidden(context: Context) -> Iterator[Finding]:
     """Find what a mover that was killed has left hidden, where nobody runs it."""
-    record = Generations(context.store).read()
-    if not record.generation:
+    layout = read_layout(context.store)
+    if not layout.generation:
         return
-    layout = record.layout(context.store)
-    hidden = Strays(context.store, layout).hidden_in(layout.with_ending(record.former))
+    hidden = Strays(context.store, layout).hidden_in(layout.with_ending)
     for part, those in hidden.items():
         if not those:
             yield Finding(
@@ -170,7 +170,7 @@ def check_former_parts(context: Context) -> Iterator[Finding]:
     if not layout.generation or layout.is_moving:
         return
     parts = _used_elsewhere(context)
-    for part, found in zip(parts, Layouts(context.store).contents(parts), strict=True):
+    for part, found in zip(parts, read_contents(context.store, parts), strict=True):
         if found.entries:
             is_one = found.entries == 1
             yield Finding(

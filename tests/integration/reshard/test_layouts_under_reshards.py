@@ -17,7 +17,7 @@ from redbeat.errors import ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.misplaced import sweep
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.reshard.resharded import Killed, after, fill, part_of, read_all, reshard
@@ -76,14 +76,14 @@ def test_lost_layout_is_written_again_by_a_leader(
     fill(raw, chance, 40)
     layout = kill_amid(make_app, raw, 4, b"moving")
     store = Store(make_app())
-    assert Layouts(store).look().is_moving
+    assert look_up_layout(store).is_moving
     raw.delete(LAYOUT)
-    assert Layouts(store).look().is_moving
+    assert look_up_layout(store).is_moving
     Sweeper(store).look()
     assert raw.hgetall(LAYOUT) == layout
     raw.delete(LAYOUT)
     raw.set(LAYOUT, "nonsense")
-    assert Layouts(store).look().is_moving
+    assert look_up_layout(store).is_moving
 
 
 def save_some(make_app: MakeApp) -> None:
@@ -164,7 +164,7 @@ def test_invalid_layout_stops_a_reshard_and_no_beat(
     save_some(make_app)
     reshard(make_app, 4)
     store = Store(make_app(redbeat_shards=4))
-    Layouts(store).look()
+    look_up_layout(store)
     raw.hset(LAYOUT, field, text)
     sweep(Sweeper(store))
     with pytest.raises(StoreCorrupt, match=LAYOUT):
@@ -179,7 +179,7 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
     kill_amid(make_app, raw, 4, b"moving")
     raw.hset("redbeat::moving", "odd", text)
     store = Store(make_app(redbeat_shards=4))
-    Layouts(store).look()
+    look_up_layout(store)
     sweep(Sweeper(store))
     with pytest.raises(StoreCorrupt, match="redbeat::moving: odd stands there"):
         reshard(make_app, 4)

@@ -19,8 +19,7 @@ from redbeat.keys import Keys
 from redbeat.reshard import resharding, sweeping
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import HiddenWatch, Sweeper, sweep
-from redbeat.store.generations import Generations, LayoutRecord
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import look_up_layout, read_layout
 from redbeat.store.mover import Kept, Mover, receive_call
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -261,13 +260,9 @@ def test_key_that_cannot_be_merged_is_kept_and_named(make_app: MakeApp, raw: red
     assert raw.get(f"{home}e") == b"something else"
 
 
-def record_of(store: Store) -> LayoutRecord:
-    return Generations(store).read()
-
-
 def look_as_a_beat(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
     store = Store(app)
-    Layouts(store).look()
+    look_up_layout(store)
     Sweeper(store).look()
     assert hidden_keys(raw), "its mover may be about to go on"
     patch.setattr(sweeping, "HIDDEN_SECONDS", 0)
@@ -328,7 +323,7 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     part = part_of(b"e", 4)
     raw.zadd(part + b":schedule", {part + b"e": 5e9})
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
-    keys = Layouts(Store(make_app())).look().keys.home("e")
+    keys = look_up_layout(Store(make_app())).keys.home("e")
     [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
     cancel = receive_call(keys, token.decode(), move.decode(), [Kept(b"e")], is_cancelled=True)
     assert cancel.run(raw) == [[0], []], "else it would be in both parts"
@@ -344,12 +339,12 @@ def test_mover_that_has_resumed_after_a_kill_is_left_alone(
     with pytest.raises(Killed):
         reshard(make_app, 4, has_hidden(raw, b"moving"))
     store = Store(make_app())
-    record, watch, second = record_of(store), HiddenWatch(store), Mover(store)
-    parts = record.layout(store).parts
-    watch.look(record)
+    layout, watch, second = read_layout(store), HiddenWatch(store), Mover(store)
+    parts = layout.parts
+    watch.look(layout)
     monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0.0001)
     second.open(parts)
-    assert watch.look(record) == 0
+    assert watch.look(layout) == 0
     assert {raw.get(part.mover) for part in parts} == {second.token.encode()}
     second.finish_hidden(parts)
     assert hidden_keys(raw) == []
@@ -366,7 +361,7 @@ def test_mover_paused_while_its_entries_were_hidden_is_refused(
     def pause() -> bool:
         if hidden_keys(raw) and not freed:
             other = Store(make_app())
-            freed.append(HiddenWatch(other).look(record_of(other)))
+            freed.append(HiddenWatch(other).look(read_layout(other)))
         return False
 
     with pytest.raises(ReshardRefused):

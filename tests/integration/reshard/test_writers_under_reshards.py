@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,13 +20,13 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import later
 from redbeat.config.config import ensure_conf
 from redbeat.errors import EntryError, FileError, LayoutChanged
+from redbeat.layout import LayoutState
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import apply_plan, make_plan
 from redbeat.reshard.resharding import Resharding
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.store.generations import Generations
 from redbeat.store.later import LaterStore
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import change_layout, look_up_layout, read_layout
 from redbeat.store.store import Store
 from redbeat.web import asgi_app
 from tests.conftest import SEED, MakeApp
@@ -121,14 +122,14 @@ def test_entry_moved_between_location_and_save_exists_once(
 ) -> None:
     hourly(make_app(), "report").save()
     app, other = make_app(), make_app()
-    generations = Generations(Store(other))
-    moving = generations.begin(generations.read(), None, 4)
-    assert moving is not None
-    Layouts(Store(app)).look()
-    locate = Layouts.locate
+    undivided = read_layout(Store(other))
+    moving = replace(undivided, shards=4, generation=1, state=LayoutState.MOVING)
+    assert change_layout(Store(other), undivided, moving) == moving
+    look_up_layout(Store(app))
+    locate = Store.locate
 
-    def locate_before_it_moves(layouts: Layouts, names: Sequence[str], **options: bool) -> list[str]:
-        found = locate(layouts, names, **options)
+    def locate_before_it_moves(store: Store, names: Sequence[str], **options: bool) -> list[str]:
+        found = locate(store, names, **options)
         monkeypatch.undo()
         assert found == ["redbeat:report"]
         Resharding(other, 4).run()
@@ -138,7 +139,7 @@ def test_entry_moved_between_location_and_save_exists_once(
             client.set(key, "1 4")
         return found
 
-    monkeypatch.setattr(Layouts, "locate", locate_before_it_moves)
+    monkeypatch.setattr(Store, "locate", locate_before_it_moves)
     hourly(app, "report", 7200).save()
     assert [key for key in client.keys("*report") if "::" not in key] == ["{redbeat:0}:report"]
     assert client.exists("redbeat::schedule") == 0

@@ -43,7 +43,7 @@ from redbeat.store.beats import Beats
 from redbeat.store.events import Events
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import locate_entries, read_layout
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.members import Members
 from redbeat.store.nodes import call_on_nodes
@@ -274,8 +274,7 @@ def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
 
 def it_reads_the_layout(ground: Ground) -> None:
     ground.admin.hset("redbeat::layout", mapping={"shards": 0, "generation": 2, "former": 7})
-    layout = Layouts(Store(ground.app())).read()
-    assert layout is not None
+    layout = read_layout(Store(ground.app()))
     assert (layout.shards, layout.generation) == (None, 2)
 
 
@@ -285,9 +284,9 @@ def _locate(ground: Ground, name: str, key: str = "", **options: Any) -> None:
     moving = {"shards": 7, "generation": 2, "former": 0, "state": "moving"}
     ground.admin.hset("redbeat::layout", mapping=moving)
     app = ground.app()
-    layouts = Layouts(Store(app))
-    app.redbeat_conf.found_layout = layouts.read()
-    assert layouts.locate([name], **options) == [Keys().entry(name)]
+    store = Store(app)
+    app.redbeat_conf.found_layout = read_layout(store)
+    assert locate_entries(store, [name], **options) == [Keys().entry(name)]
 
 
 def it_locates_entries_that_move(ground: Ground) -> None:

@@ -21,10 +21,10 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
-from redbeat.layout import Layout, shard_of
+from redbeat.layout import Layout, LayoutState, shard_of
 from redbeat.leadership.shares import Shares
 from redbeat.reshard.resharding import Resharding
-from redbeat.store.layouts import Layouts
+from redbeat.store.layouts import look_up_layout, raise_generations
 from redbeat.store.members import Members
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
@@ -50,7 +50,7 @@ def hourly(app: Celery, name: str = "report") -> Entry:
 def write_whole_layout(client: redis.Redis, shards: int, generation: int, **fields: Any) -> Layout:
     """Write a layout and the generations of its shards, without moving entries."""
     former = int(fields.get("former", 0)) or None
-    layout = Layout(Keys(), shards or None, generation, former, is_moving=fields.get("state") == "moving")
+    layout = Layout(Keys(), shards or None, generation, former, LayoutState(fields.get("state", "")))
     client.delete(LAYOUT)
     for former_generation in client.scan_iter(match="*::generation", _type="string"):
         client.set(former_generation, f"{generation} -")
@@ -151,7 +151,7 @@ def test_writer_without_the_setting_follows_after_a_refusal(app: Celery, client:
 
 
 def test_generation_is_raised_and_never_lowered(app: Celery, client: redis.Redis) -> None:
-    layouts, part = Layouts(Store(app)), Keys("{redbeat:1}:", guard="10 4")
+    store, part = Store(app), Keys("{redbeat:1}:", guard="10 4")
     for held, then in (
         ("9 16", "10 4"),
         ("10 -", "10 -"),
@@ -162,7 +162,7 @@ def test_generation_is_raised_and_never_lowered(app: Celery, client: redis.Redis
         client.delete(part.generation)
         if held is not None:
             client.set(part.generation, held)
-        layouts.raise_generations([part])
+        raise_generations(store, [part])
         assert client.get(part.generation) == then
 
 
@@ -222,7 +222,7 @@ def test_entry_during_a_move_is_located_where_it_exists(app: Celery, client: red
     client.hset("redbeat:left", "definition", "{}")
     client.hset(home("moved"), "definition", "{}")
     store = Store(app)
-    Layouts(store).look()
+    look_up_layout(store)
     assert store.locate(["left", "moved", "new"]) == ["redbeat:left", home("moved"), home("new")]
 
 
@@ -232,7 +232,7 @@ def test_entry_that_is_being_moved_is_waited_for(
     layout = write_whole_layout(client, 4, 2, former=0, state="moving")
     client.hset(Keys().moving, "report", "{}")
     store = Store(app)
-    Layouts(store).look()
+    look_up_layout(store)
     found: list[str] = []
     waiting = threading.Thread(target=lambda: found.extend(store.locate(["report"])))
     waiting.start()
