@@ -89,7 +89,6 @@ from redbeat.store.entries import Entries
 from redbeat.store.layouts import look_up_layout, settle_layout
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
@@ -153,7 +152,7 @@ class RedBeatScheduler(Scheduler):
             keys = (
                 self.config.keys
             )  # of a schedule that isn't divided, the store stays with these names if it is
-            self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else PartOfSchedule(keys))
+            self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else keys)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
         self._shards = Shards(

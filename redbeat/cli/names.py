@@ -80,7 +80,7 @@ def no_such_entry(session: Session, name: str) -> CommandLineError:
         hint = one_line(did_you_mean(name, islice(iter_names(session.app), MAX_LOOKED_AT)))
     except StoreRefused:  # the user may not list the names
         hint = ""
-    place = Store(session.app).parts.of(name).keys.schedule
+    place = Store(session.app).parts.of(name).schedule
     sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
     return CommandLineError(sentence, exits.NO_INPUT)
 

@@ -91,7 +91,7 @@ def read_facts(app: Any, name: str) -> Facts:
         records = in_progress(Runs(store).read_allowed(key) or [])
         running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))
         has_workers = not any(run.state == "sent" for run in running) or Runs(store).has_workers()
-        status = status.in_shard(config.layout.shard_of(store.parts.of(key).keys))
+        status = status.in_shard(config.layout.shard_of(store.parts.of(key)))
     history = decode_history(texts, lambda due: id_of(key, due))
     kept, misfire = config.history, config.misfire
     return Facts(key, entry, stored, problem, history, kept, status, misfire, running, has_workers)

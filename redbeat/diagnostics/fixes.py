@@ -66,7 +66,7 @@ def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[s
         return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
 
     def words(one: Repair) -> str:
-        return f"removed from {store.parts.of(one.entry_key).keys.statics}"
+        return f"removed from {store.parts.of(one.entry_key).statics}"
 
     return _remove(store, repairs, is_dry, remains, words)
 
@@ -100,7 +100,7 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
     ]
     done = [True] * len(lost) if is_dry else Orphans(store).forget(lost)
     for key, one, is_done in zip(keys, lost, done, strict=True):
-        what = f"a deadline in {store.parts.of(one.key).keys.deadlines}" if one.member else key
+        what = f"a deadline in {store.parts.of(one.key).deadlines}" if one.member else key
         would = "would be " if is_dry else ""
         yield (
             f"{what}: {would}removed."
@@ -157,14 +157,14 @@ def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
     """Yield what is to be moved: an entry, or all that is in a part that is none any more."""
     layout = store.config.layout
     if repair.entry_key == repair.target:
-        part = store.parts.of(repair.entry_key).keys
+        part = store.parts.of(repair.entry_key)
         yield from misplaced(store, part, [part.name(repair.entry_key)])
         return
     former = layout.former_keys
     number = former.shard_at(repair.target)
     part = former.undivided if number is None else former.of_shard(number)
     [found] = read_contents(store, [part])
-    if not layout.is_moving and part.prefix not in {one.keys.prefix for one in store.parts}:
+    if not layout.is_moving and part.prefix not in {one.prefix for one in store.parts}:
         yield from Strays(store, layout).of_members(replace(part, guard=found.guard))
 
 
@@ -183,7 +183,7 @@ def _left(repairs: Sequence[Repair], done: Sequence[Repair], why: str) -> Iterat
 
 
 def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    by_key = {part.keys.generation: part.keys for part in store.parts}
+    by_key = {part.generation: part for part in store.parts}
     chosen = [by_key[one.target] for one in repairs if one.target in by_key]
     if not is_dry:
         raise_generations(store, chosen)

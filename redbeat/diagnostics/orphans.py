@@ -96,10 +96,10 @@ def _entry_key(store: Store, orphan: Orphan) -> str:
     if orphan.kind in ("static", "downgraded"):
         return orphan.text if orphan.kind == "downgraded" else store.keys.entry(orphan.name)
     key = orphan.text.partition("\0")[2] if orphan.kind == "deadline" else orphan.text
-    return store.parts.of(key).keys.entry(orphan.name)
+    return store.parts.of(key).entry(orphan.name)
 
 
 def _remains_of(store: Store, key: str, member: str | None, statics: StaticNames) -> Remains:
-    keys = store.parts.of(key).keys
+    keys = store.parts.of(key)
     name = keys.name(key)
     return Remains(key, member or key, name, statics.pairs_of(name), keys.about(name).beside)

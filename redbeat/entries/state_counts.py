@@ -49,7 +49,7 @@ def count_states(
     store, began = Store(app), time.monotonic()
     total, cursor = Members(store).count(), "0"
     found = Counter[str]()
-    parts = [part.keys for part in store.all_parts]
+    parts = list(store.all_parts)
     while parts and time.monotonic() < began + max_seconds:
         slice_began = time.monotonic()
         page = Figures(store).count_states(parts[-1], cursor, SLICE)

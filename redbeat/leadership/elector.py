@@ -31,7 +31,6 @@ from redbeat.log.events import (
 from redbeat.log.logger import logger
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.locks import NO_KEY, LockKey
-from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -109,7 +108,7 @@ class Leadership:
             if isinstance(lock, LeaderLock):
                 lock.move_to(store)
         if self._renewal is not None:
-            self._renewal.move_to(Part(store.keys))
+            self._renewal.move_to(store.keys)
         self._follow_lock()
 
     @property
@@ -249,7 +248,7 @@ class Leadership:
         """Return what the heartbeat is to renew from now on; None: nothing, or it does so already."""
         if not isinstance(self.lock, LeaderLock) or self._renewal is not None:
             return None
-        self._renewal = Renewal(self.lock.fence, Part(self.store.keys))
+        self._renewal = Renewal(self.lock.fence, self.store.keys)
         return self._renewal
 
     def end_renewal(self) -> Renewal | None:

@@ -18,13 +18,13 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.peers import Peers
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread, surviving
 from redbeat.store.locks import Held, LockKey, Locks
-from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -72,7 +72,7 @@ class Renewal:
         has_given_up: the scheduler is stuck, and the lock was released.
     """
 
-    def __init__(self, fence: Fence, part: Part | None = None) -> None:
+    def __init__(self, fence: Fence, part: Keys | None = None) -> None:
         self.fence = fence
         self.part = part
         self.lost: LockLost | None = None
@@ -87,7 +87,7 @@ class Renewal:
             self._store = store if self.part is None else store.of_part(self.part)
         return self._store
 
-    def move_to(self, part: Part) -> None:
+    def move_to(self, part: Keys) -> None:
         """Go on with these names of the same part, as the layout of the schedule has changed."""
         self.part, self._store = part, None
 
@@ -295,7 +295,7 @@ class Heartbeat:
         for renewal in held:
             renewal.has_given_up = True
         keys, what = [renewal.fence.lock_key or "" for renewal in held], what_hangs()
-        parts = [renewal.part.keys for renewal in held if renewal.part is not None]
+        parts = [renewal.part for renewal in held if renewal.part is not None]
         if self.peers is None or not parts:
             names = f"the lock {keys[0]}"
         else:

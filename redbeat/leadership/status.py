@@ -261,7 +261,7 @@ def ask_status(app: Any = None) -> Status:
 
 def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
-    config, parts = store.config, [part.keys for part in store.parts]
+    config, parts = store.config, store.parts
     layout = config.layout  # it is known from here on
     each = read_each(store, parts)
     vitals = by_one_clock([one for one in each if not isinstance(one, StoreUnavailable)])

@@ -29,7 +29,6 @@ from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import Request, run_all
 from redbeat.store.locks import Held, Locks
-from redbeat.store.parts import Part
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
@@ -452,5 +451,5 @@ class Shards:
 
 def _store_of(store: Store, keys: Keys) -> Store:
     """Return a store of the part with these names: ``store`` itself if it is about that."""
-    is_its = store.part is not None and store.part.keys.prefix == keys.prefix
-    return store if is_its else store.of_part(Part(keys))
+    is_its = store.part is not None and store.part.prefix == keys.prefix
+    return store if is_its else store.of_part(keys)

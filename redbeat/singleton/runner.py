@@ -41,7 +41,6 @@ from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
 from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
 from redbeat.store.lock_tokens import holder_in_words
-from redbeat.store.parts import Part
 from redbeat.store.store import Store
 
 Answer = TypeVar("Answer")
@@ -290,7 +289,7 @@ class Runner:
 
     def _connect(self) -> LeaderLock:
         store = Store.hasty(self._app)
-        apart = Part(replace(store.config.base_keys, guard=UNGUARDED))  # however the schedule is divided
+        apart = replace(store.config.base_keys, guard=UNGUARDED)  # however the schedule is divided
         return LeaderLock(store.of_part(apart), self._key, self._times.timeout)
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:

@@ -92,8 +92,7 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
     """
     results: list[bool] = []
     lock_key = store.config.lock_key
-    for part, chunk in store.parts.chunks(entries, lambda one: one[1].key):
-        keys = part.keys
+    for keys, chunk in store.parts.chunks(entries, lambda one: one[1].key):
         rows = [
             {"member": member, "name": keys.name(stored.key), "read": _read_of(stored)}
             for member, stored in chunk
@@ -186,7 +185,7 @@ def _count(store: Store, keys: Keys) -> int:
 def _parts_of_2x(store: Store) -> list[Keys]:
     """Return the parts that celery-redbeat 2.x could run, which are no shards."""
     base = store.config.base_keys.prefix
-    return [part.keys for part in store.parts if part.keys.prefix == base]
+    return [part for part in store.parts if part.prefix == base]
 
 
 def _score_of(text: str) -> float | None:

@@ -33,7 +33,7 @@ from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.missing_rights import naming_missing_rights
-from redbeat.store.parts import Part, in_chunks
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import (
     Fence,
     LockStatus,
@@ -118,18 +118,18 @@ class Entries:
         """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
         now = datetime.now(timezone.utc)
 
-        def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
+        def read(groups: list[tuple[Keys, list[str]]]) -> Iterator[list[Stored]]:
             nonlocal now
             found = self._read_groups(groups)
             for (part, _), (seconds, _) in zip(groups, found, strict=True):
                 now = datetime.fromtimestamp(seconds, timezone.utc)
-                self._recent.clocks[self._store.node_of(part.keys)] = time.monotonic(), now
+                self._recent.clocks[self._store.node_of(part)] = time.monotonic(), now
             return (stored for _, stored in found)
 
         stored = self._store.parts.in_order(keys, read)
         return now, stored
 
-    def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+    def _read_groups(self, groups: Sequence[tuple[Keys, list[str]]]) -> list[tuple[float, list[Stored]]]:
         """Read entries of some parts; keys that are not entries' and that this user may not read are missing.
 
         Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
@@ -138,12 +138,12 @@ class Entries:
         entry_bytes, readable = self._store.config.max_entry_bytes, groups
 
         def ask() -> list[tuple[float, list[Stored]]]:
-            return self._store.ask_all([read_call(part.keys, keys, entry_bytes) for part, keys in readable])
+            return self._store.ask_all([read_call(part, keys, entry_bytes) for part, keys in readable])
 
         try:
             return ask()
         except StoreRefused as exc:
-            readable = [(part, [*filter(part.keys.may_be_entry, keys)]) for part, keys in groups]
+            readable = [(part, [*filter(part.may_be_entry, keys)]) for part, keys in groups]
             if readable == groups or not is_no_permission(exc.__cause__):
                 raise
         found = [(seconds, {one.key: one for one in stored}) for seconds, stored in ask()]
@@ -157,7 +157,7 @@ class Entries:
         now, (stored,) = self.read([key])
         if stored.exists and stored.score is None:
             key = stored.key  # it may have been moved to another part
-            keys = self._store.parts.of(key).keys
+            keys = self._store.parts.of(key)
             with self._store.translating():
                 stored.score = self._store.client.zscore(keys.schedule, keys.name(key))
             if stored.score is None and key in (away := read_downgraded(self._store)):
@@ -193,7 +193,7 @@ class Entries:
         """
         nodes: Sequence[str | None] = [None] * len(keys)
         if self._store.config.is_cluster:
-            parts = [self._store.parts.of(key).keys for key in keys]
+            parts = [self._store.parts.of(key) for key in keys]
             node_of = {part: self._store.node_of(part) for part in {*parts}}
             nodes = [node_of[part] for part in parts]
         at, times = time.monotonic(), dict[str | None, datetime]()
@@ -315,7 +315,7 @@ class Entries:
             return False
         if layout.is_moving:
             return True
-        here = self._store.part.keys
+        here = self._store.part
         return any(
             not key == layout.keys.entry(name) == here.entry(name)
             for key, name in zip(keys, map(layout.name_of, keys), strict=True)
@@ -367,7 +367,7 @@ class Entries:
         """
         groups = next(self._store.parts.rounds(writes, lambda one: one[0].key))
         answers = self._store.write_all(
-            [save_call(part.keys, fence, those) for part, those in groups], self._store.watched()
+            [save_call(part, fence, those) for part, those in groups], self._store.watched()
         )
         unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
@@ -438,7 +438,7 @@ class Entries:
         cancelled = self._cancel_among(keys)
 
         def delete(beside: Callable[[Keys, str], Sequence[str]]) -> list[tuple[LockStatus, int] | None]:
-            calls = [delete_call(part.keys, fence, those, beside) for part, those in groups]
+            calls = [delete_call(part, fence, those, beside) for part, those in groups]
             return self._store.write_all(calls)
 
         # the last key beside an entry is its failures, which the rules of 3.0 don't have
@@ -471,7 +471,7 @@ class Entries:
         with self._store.translating():
             seconds, micros = self._store.client.time()
         options = {"start": 0, "num": limit, "withscores": True}
-        schedules = [part.keys.schedule for part in self._store.all_parts]
+        schedules = [part.schedule for part in self._store.all_parts]
         found = self._store.ask_each(
             [methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules]
         )

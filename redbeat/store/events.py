@@ -142,7 +142,7 @@ class Events:
             self._store.rights.ask(EVENTS, add, lambda: None)
 
     def _add_some(self, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
-        rows = [(self._store.parts.home(name).keys.events, name, details) for name, details in happened]
+        rows = [(self._store.parts.home(name).events, name, details) for name, details in happened]
         if not rows:
             return
 

@@ -180,7 +180,7 @@ class Figures:
         """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
         since 1970, under all labels together; what can't be read of it is left out.
         """
-        parts = [part.keys for part in self._store.all_parts]
+        parts = self._store.all_parts
         totals = [keys.totals for keys in parts]
         is_counted = any(
             self._store.ask_each([methodcaller("exists", key) for key in totals], totals, "hash")
@@ -257,7 +257,7 @@ class Figures:
         """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
         if not expected:
             return
-        parts = {key: self._store.parts.of(key).keys for key in expected}
+        parts = {key: self._store.parts.of(key) for key in expected}
 
         def note(pipeline: Any, key: str) -> None:
             member, zset, at = as_stored(parts[key].running(key)), parts[key].expected, expected[key]
@@ -274,7 +274,7 @@ class Figures:
         Arguments:
             parts: in which they are looked for; None: in all.
         """
-        places = [part.keys for part in self._store.parts] if parts is None else parts
+        places = self._store.parts if parts is None else parts
         zsets = [keys.streaks for keys in places]
         asks = [methodcaller("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
         found = self._store.ask_each(asks, zsets)
@@ -290,7 +290,7 @@ class Figures:
         """Forget that runs of the entries under these keys have failed."""
         by_key: dict[str, list[Any]] = {}
         for key in gone:
-            keys = self._store.parts.of(key).keys
+            keys = self._store.parts.of(key)
             by_key.setdefault(keys.streaks, []).append(as_stored(keys.running(key)))
         for key, members in by_key.items():
             self._store.ask(methodcaller("zrem", key, *members), key)

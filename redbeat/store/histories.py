@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.log.logger import logger
 from redbeat.store.entries import Entries, record_text
 from redbeat.store.locks import LockKey
-from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts.script import Call, Script
@@ -84,8 +84,8 @@ class Histories:
     def newest(self, keys: Sequence[str], limit: int) -> list[list[str]]:
         """Return for each entry the newest records of its history; a key of another type counts as empty."""
 
-        def read(groups: list[tuple[Part, list[str]]]) -> list[list[list[str]]]:
-            pasts = [[part.keys.beside(key)[0] for key in those] for part, those in groups]
+        def read(groups: list[tuple[Keys, list[str]]]) -> list[list[list[str]]]:
+            pasts = [[part.beside(key)[0] for key in those] for part, those in groups]
             return self._store.ask_all([_newest_call(past, limit) for past in pasts])
 
         return self._store.parts.in_order(self._store.located(keys), read)
@@ -172,7 +172,7 @@ class Histories:
         """
         keys, token = self._store.keys, secrets.token_hex(16)
         backfilling = keys.about(keys.name(key)).backfilling
-        lock = LockKey(self._store, backfilling, lambda: self._store.parts.of(key).keys)
+        lock = LockKey(self._store, backfilling, lambda: self._store.parts.of(key))
 
         def hold() -> None:
             if not lock.take(token, BACKFILLING_MS):

@@ -106,7 +106,7 @@ class LaterStore(Store):
             at_home = {task_id for task_id, key in places.items() if key == self.keys.stored_message(task_id)}
             groups: dict[tuple[Keys, bool], list[NewMessage]] = {}
             for one in left:
-                part = self.parts.of(places[one.task_id]).keys
+                part = self.parts.of(places[one.task_id])
                 groups.setdefault((part, one.task_id not in at_home), []).append(one)
             lots = [(*group, lot) for group, those in groups.items() for lot in _lots_of(those)]
             answers = self.write_all(
@@ -135,7 +135,7 @@ class LaterStore(Store):
             ]:
                 groups = self.parts.by_part(left, lambda one: one[0])
                 answers = self.write_all(
-                    [cancel_call(part.keys, [one for _, one in those], seen) for part, those in groups]
+                    [cancel_call(part, [one for _, one in those], seen) for part, those in groups]
                 )
                 for (_, those), found in zip(groups, answers, strict=True):
                     for (key, task_id), text in zip(those, found or (), strict=found is not None):
@@ -165,7 +165,7 @@ class LaterStore(Store):
             return self.following(
                 lambda: self.parts.in_order(
                     task_ids,
-                    lambda groups: self.ask_all([bodies_call(part.keys, ids) for part, ids in groups]),
+                    lambda groups: self.ask_all([bodies_call(part, ids) for part, ids in groups]),
                     place_of,
                 )
             )
@@ -238,7 +238,7 @@ class LaterStore(Store):
 
     def schedule(self, key: str, due: float) -> bool:
         """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
-        later = self.parts.of(key).keys.later
+        later = self.parts.of(key).later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 
     def place_after(self, task_id: str, due: float) -> int:

@@ -16,8 +16,9 @@ from math import inf
 from operator import attrgetter, methodcaller
 from typing import Any
 
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.parts import CHUNK_SIZE, Part, in_chunks
+from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
@@ -37,7 +38,7 @@ class Members:
 
     @property
     def _schedules(self) -> list[str]:
-        return [part.keys.schedule for part in self._store.all_parts]
+        return [part.schedule for part in self._store.all_parts]
 
     def count(self) -> int:
         """Return how many there are."""
@@ -50,7 +51,7 @@ class Members:
         """Return the score of each; None: it isn't a member."""
         part_of = self._store.parts.of
         return self._store.in_one_trip(
-            members, lambda pipeline, one: pipeline.zscore(part_of(one).keys.schedule, as_stored(one))
+            members, lambda pipeline, one: pipeline.zscore(part_of(one).schedule, as_stored(one))
         )
 
     def rank_of(self, member: str) -> int | None:
@@ -65,13 +66,13 @@ class Members:
         return rank + sum(self._numbers(asks))
 
     def _rank_in_part(self, member: str) -> int | None:
-        key = self._store.parts.of(member).keys.schedule
+        key = self._store.parts.of(member).schedule
         rank: int | None = self._store.ask(lambda client: client.zrank(key, as_stored(member)))
         return rank
 
     def _others(self, member: str, score: float) -> list[tuple[str, str]]:
         """Return the schedules of the other parts, and the last score of those before ``member`` in each."""
-        keys, own = self._schedules, self._store.parts.of(member).keys.schedule
+        keys, own = self._schedules, self._store.parts.of(member).schedule
         at = keys.index(own) if own in keys else 0
         # those with the same score are shard by shard
         return [(key, f"{'(' if n > at else ''}{score!r}") for n, key in enumerate(keys) if n != at]
@@ -192,9 +193,9 @@ class Members:
             asks.append(methodcaller("zcount", key, "-inf" if score < 0 else "0", last))
         return place + sum(self._numbers(asks))
 
-    def _place_in(self, part: Part, member: str, score: float) -> int:
+    def _place_in(self, part: Keys, member: str, score: float) -> int:
         """Return how many members of one part are ``member`` with ``score`` or before it."""
-        key = part.keys.schedule
+        key = part.schedule
         [never], [number] = self._sizes([key])
         rank = self._rank_in_part(member)
         if rank is not None and self.scores_of([member]) == [score]:
@@ -223,7 +224,7 @@ class Members:
         """
         parts = self._store.all_parts
         size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
-        readers = [_Reader(part.keys.schedule, size, last_score) for part in parts]
+        readers = [_Reader(part.schedule, size, last_score) for part in parts]
         return in_chunks(self._read(readers[0]) if len(readers) == 1 else self._merged(readers))
 
     def _read(self, reader: _Reader) -> Iterator[tuple[str, float]]:
@@ -276,7 +277,7 @@ class Members:
         """Remove members from the schedule; the entries under their keys stay."""
         for groups in self._store.parts.rounds(members):
             self._store.ask_each(
-                [methodcaller("zrem", part.keys.schedule, *map(as_stored, those)) for part, those in groups]
+                [methodcaller("zrem", part.schedule, *map(as_stored, those)) for part, those in groups]
             )
 
 

@@ -76,7 +76,7 @@ class CallsOfBeat(NamedTuple):
 
 def calls_of_beat(store: Store) -> CallsOfBeat:
     """Return a call of each command that beat sends with the settings of ``store``."""
-    config, keys = store.config, store.parts[0].keys
+    config, keys = store.config, store.parts[0]
     entry, history = keys.about(SOME_ENTRY).entry, keys.about(SOME_ENTRY).history
     required = [*_calls_to_write(keys), *_on(keys.statics, "SMEMBERS", "SREM x"), *_on(entry, "SADD x")]
     required += _on(keys.schedule, "ZRANGEBYSCORE 0 1")
@@ -137,7 +137,7 @@ def find_missing(store: Store, *, of_beat: bool) -> list[str]:
     Raises StoreUnavailable, StoreRefused, and the client's errors.
     """
     config = store.config
-    keys, *others = [part.keys for part in store.parts]
+    keys, *others = store.parts
     calls = [(keys, words) for words in (chain(*calls_of_beat(store)) if of_beat else calls_to_save(keys))]
     # a missing right to a key shows only where the command is allowed: ask each shard by several
     calls += [

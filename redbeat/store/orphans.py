@@ -16,7 +16,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
-from redbeat.store.parts import CHUNK_SIZE, Part
+from redbeat.store.parts import CHUNK_SIZE
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
@@ -83,7 +83,7 @@ class Orphans:
 
     def _kept(self) -> Iterator[tuple[str, str, str]]:
         for start, page in self._pages(attrgetter("beside_types")):
-            kind = self._store.parts.of(start).keys.name(start).strip(":")
+            kind = self._store.parts.of(start).name(start).strip(":")
             yield from ((kind, key.removeprefix(start), key) for key in page)
 
     def _pages(self, starts_in: Callable[[Keys], Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
@@ -93,16 +93,16 @@ class Orphans:
             starts_in: returns the beginnings in a part, each to the type of its keys.
         """
         parts, server = self._store.parts, Server(self._store)
-        starts = {part.keys.prefix: starts_in(part.keys) for part in parts}
+        starts = {part.prefix: starts_in(part) for part in parts}
         if len(parts) == 1:
-            for start, kind in starts[parts[0].keys.prefix].items():
+            for start, kind in starts[parts[0].prefix].items():
                 yield from ((start, page) for page in server.scan(start, kind))
             return
         for kind in dict.fromkeys(chain.from_iterable(types.values() for types in starts.values())):
             for page in server.scan_parts(kind):
                 found: dict[str, list[str]] = {}
                 for key in page:
-                    for start, type_ in starts.get(parts.of(key).keys.prefix, {}).items():
+                    for start, type_ in starts.get(parts.of(key).prefix, {}).items():
                         if type_ == kind and key.startswith(start):
                             found.setdefault(start, []).append(key)
                 yield from found.items()
@@ -115,20 +115,20 @@ class Orphans:
         """
         latest, parts = self._latest(), self._store.parts
         for _, page in self._pages(lambda keys: {keys.running(keys.entry("")): "hash"}):
-            entries = [parts.of(running).keys.entry_of_running(running) for running in page]
+            entries = [parts.of(running).entry_of_running(running) for running in page]
             exist = Server(self._store).which_exist(entries)
             gone = [
                 one for one, exists in zip(zip(page, entries, strict=True), exist, strict=True) if not exists
             ]
             for running, entry in gone:
                 task_ids = self._store.ask(methodcaller("hgetall", running), running, "hash")
-                deadlines = parts.of(running).keys.deadlines
+                deadlines = parts.of(running).deadlines
                 if all(
                     self._is_old(deadlines, f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids
                 ):
                     yield LostRun(entry)
         for part in parts:
-            yield from self._lost_deadlines(part.keys, latest)
+            yield from self._lost_deadlines(part, latest)
 
     def _lost_deadlines(self, keys: Keys, latest: float) -> Iterator[LostRun]:
         for start in count(0, CHUNK_SIZE):
@@ -144,14 +144,14 @@ class Orphans:
     def forget(self, lost: Sequence[LostRun]) -> list[bool]:
         """Remove what nobody looks after, if that is still so; return which of it was removed."""
 
-        def forget(groups: list[tuple[Part, list[LostRun]]]) -> Iterator[list[bool]]:
+        def forget(groups: list[tuple[Keys, list[LostRun]]]) -> Iterator[list[bool]]:
             for part, chunk in groups:
                 yield self._store.run(partial(self._forget_call, part, chunk))
 
         return self._store.parts.in_order(lost, forget, lambda one: one.key)
 
-    def _forget_call(self, part: Part, chunk: list[LostRun]) -> Call[list[bool]]:
-        keys = self._store.present(part.keys)
+    def _forget_call(self, part: Keys, chunk: list[LostRun]) -> Call[list[bool]]:
+        keys = self._store.present(part)
         call = _FORGET_RUNS.call(
             keys,
             entries=[one.key for one in chunk],
@@ -181,8 +181,8 @@ class Orphans:
             removed += self._store.run(partial(self._remove_call, part, chunk))
         return removed
 
-    def _remove_call(self, part: Part, chunk: list[Remains]) -> Call[int]:
-        keys = self._store.present(part.keys)
+    def _remove_call(self, part: Keys, chunk: list[Remains]) -> Call[int]:
+        keys = self._store.present(part)
         beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
             key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
         ]

@@ -23,7 +23,6 @@ from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.entries import Entries
 from redbeat.store.histories import short_call
-from redbeat.store.parts import Part
 from redbeat.store.records import (
     Fence,
     LockStatus,
@@ -195,9 +194,7 @@ class Owners:
 
     def count_candidates(self, owner: str) -> int:
         """Return how many names ``candidates`` looks through."""
-        sets = [
-            key for part in self._store.parts for key in (part.keys.owner(owner), part.keys.static_owners)
-        ]
+        sets = [key for part in self._store.parts for key in (part.owner(owner), part.static_owners)]
         return sum(map(int, self._store.ask_each([methodcaller("scard", key) for key in sets], sets, "set")))
 
     def candidates(self, owner: str) -> set[str]:
@@ -221,8 +218,8 @@ class Owners:
     ) -> list[bool]:
         """Tell of each name whether its text is in the set that its part has under ``key_in(keys)``."""
 
-        def ask(groups: list[tuple[Part, list[str]]]) -> list[list[bool]]:
-            sets = [key_in(part.keys) for part, _ in groups]
+        def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[bool]]:
+            sets = [key_in(part) for part, _ in groups]
             asks = [
                 methodcaller("smismember", key, [*map(text_of_name, those)])
                 for key, (_, those) in zip(sets, groups, strict=True)
@@ -263,8 +260,8 @@ class Owners:
             if change == "add" and Entries(store).are_elsewhere([*map(store.keys.entry, names)]):
                 store, checked = store.of_all_parts(), Fence()
             for part, chunk in store.parts.chunks(names):
-                statics, owners = part.keys.statics, part.keys.static_owners
-                call = _CHANGE_STATICS.call(part.keys, fence=checked, change=change, owner=owner, names=chunk)
+                statics, owners = part.statics, part.static_owners
+                call = _CHANGE_STATICS.call(part, fence=checked, change=change, owner=owner, names=chunk)
                 with store.translating(statics, "set", besides={owners: "set"}):
                     status = LockStatus(call.run(store.client))
                 store.check_lock(status, checked)
@@ -290,7 +287,7 @@ class Owners:
         base, applied = store.config.base_keys, Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
-        entries = [(part.keys, those, ()) for part, those in parts.by_part(changes, _key_of)]
+        entries = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
         for step in ([(base, (), stored)] if stored else [], entries, [(base, (), gone)] if gone else []):
             left: Sequence[_Step] = step
             for _ in range(MAX_FOLLOWED):
@@ -326,7 +323,7 @@ class Owners:
             if isinstance(answer, RedisError):
                 failed = failed or answer
             elif answer is None:
-                left.append((store.parts.of(_key_of(some[0])).keys, some, calendars))
+                left.append((store.parts.of(_key_of(some[0])), some, calendars))
             elif answer:
                 applied.changed = applied.changed or answer
             else:
@@ -347,7 +344,7 @@ class Owners:
             raise
 
     def _apply_at_once(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
-        keys = self._store.parts[0].keys
+        keys = self._store.parts[0]
         sets = [*sets_of(keys, changes), *([keys.calendar_owners] if calendars else [])]
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
@@ -360,7 +357,7 @@ class Owners:
         )
 
     def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
-        sets = [key_in(part.keys) for part in self._store.parts]
+        sets = [key_in(part) for part in self._store.parts]
         found = self._store.ask_each([methodcaller("smembers", key) for key in sets], sets, "set")
         return map(text_of, chain.from_iterable(found))
 

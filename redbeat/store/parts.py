@@ -6,12 +6,11 @@ read is known to it alone.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
@@ -31,18 +30,8 @@ def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
-class Part(NamedTuple):
-    """One part of a schedule. An entry is in one part, with everything that is kept for it.
-
-    Attributes:
-        keys: the names of its keys in Redis.
-    """
-
-    keys: Keys
-
-
-class Parts(tuple[Part, ...]):
-    """All parts of a schedule."""
+class Parts(tuple[Keys, ...]):
+    """All parts of a schedule, as the names of each; an entry is in one, with all that is kept for it."""
 
     _names: Keys
     _is_of_messages = False
@@ -51,27 +40,27 @@ class Parts(tuple[Part, ...]):
     @lru_cache(maxsize=64)
     def of_layout(layout: Layout) -> Parts:
         """Return the parts of a schedule with this layout."""
-        parts = Parts(map(Part, layout.parts))
+        parts = Parts(layout.parts)
         parts._names = layout.keys
         return parts
 
     @classmethod
     def of_one(cls, keys: Keys) -> Parts:
         """Return the one part with these names."""
-        parts = cls([Part(keys)])
+        parts = cls([keys])
         parts._names = keys
         return parts
 
     def without(self, prefixes: Collection[str]) -> Parts:
         """Return the others of these parts; by their names entries are looked for in all of them."""
-        parts = Parts(part for part in self if part.keys.prefix not in prefixes)
+        parts = Parts(part for part in self if part.prefix not in prefixes)
         parts._names, parts._is_of_messages = self._names, self._is_of_messages
         return parts
 
     @cached_property
     def of_messages(self) -> Parts:
         """The same parts for stored messages: what is the schedule in their names are the messages'."""
-        parts = Parts(Part(keys_of_messages(keys)) for (keys,) in self)
+        parts = Parts(map(keys_of_messages, self))
         parts._names, parts._is_of_messages = self._names, True
         return parts
 
@@ -80,34 +69,26 @@ class Parts(tuple[Part, ...]):
         """Whether they are shards, or are about to be, or were, and not all of the schedule in one part."""
         return isinstance(self._names, ShardedKeys)
 
-    def of(self, key: str) -> Part:
+    def of(self, key: str) -> Keys:
         """Return the part of an entry, by its key, its bare name or its member of the schedule."""
         names = self._names
         if not isinstance(names, ShardedKeys):
             return self[0]
-        return Part(keys_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
+        return keys_of_messages(names.at(key)) if self._is_of_messages else names.at(key)
 
-    def home(self, name: str) -> Part:
+    def home(self, name: str) -> Keys:
         """Return the part that the entry called ``name`` belongs to."""
         names = self._names
-        return Part(names.home(name)) if isinstance(names, ShardedKeys) else self[0]
-
-    def read(
-        self, read: Callable[[Part], Iterable[Item]], order: Callable[[Item], Any] | None = None
-    ) -> Iterator[Item]:
-        """Yield what ``read`` yields for each part.
-
-        Arguments:
-            order: the key by which each part's items are ordered, and then all of them; None: part by part.
-        """
-        found = map(read, self)
-        return chain.from_iterable(found) if order is None else heapq.merge(*found, key=order)
+        return names.home(name) if isinstance(names, ShardedKeys) else self[0]
 
     def by_part(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
-    ) -> list[tuple[Part, list[Item]]]:
-        """Return all items, sorted by their parts, as :meth:`rounds` yields some of them."""
-        by_part: dict[Part, list[Item]] = {}
+    ) -> list[tuple[Keys, list[Item]]]:
+        """Return all items by their parts; those of a part keep their order."""
+        if not self.is_divided:
+            every = [*items]
+            return [(self[0], every)] if every else []
+        by_part: dict[Keys, list[Item]] = {}
         for item in items:
             part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]
             by_part.setdefault(part, []).append(item)
@@ -115,7 +96,7 @@ class Parts(tuple[Part, ...]):
 
     def rounds(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
-    ) -> Iterator[list[tuple[Part, list[Item]]]]:
+    ) -> Iterator[list[tuple[Keys, list[Item]]]]:
         """Yield items, at most 500 at a time, sorted by their parts; those of a part are in their order.
 
         What is yielded together is meant to be asked together. Whoever needs what becomes of them in the
@@ -125,21 +106,18 @@ class Parts(tuple[Part, ...]):
             key_of: returns the key or the name of an item's entry; None: the item itself is it.
         """
         for chunk in in_chunks(items):
-            if not self.is_divided:
-                yield [(self[0], chunk)]
-                continue
             yield self.by_part(chunk, key_of)
 
     def chunks(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
-    ) -> Iterator[tuple[Part, list[Item]]]:
+    ) -> Iterator[tuple[Keys, list[Item]]]:
         """Yield items, at most 500 of one part at a time, with that part, as :meth:`rounds` does."""
         return chain.from_iterable(self.rounds(items, key_of))
 
     def in_order(
         self,
         items: Sequence[Item],
-        ask: Callable[[list[tuple[Part, list[Item]]]], Iterable[Sequence[Result]]],
+        ask: Callable[[list[tuple[Keys, list[Item]]]], Iterable[Sequence[Result]]],
         key_of: Callable[[Item], str] | None = None,
     ) -> list[Result]:
         """Return what is found out about each item, in the order of ``items``.
@@ -149,8 +127,6 @@ class Parts(tuple[Part, ...]):
                 out about its items.
             key_of: as :meth:`rounds` takes it.
         """
-        if not self.is_divided:
-            return [*chain.from_iterable(chain.from_iterable(map(ask, self.rounds(items, key_of))))]
         found: list[Result | None] = [None] * len(items)
 
         def key_at(place: int) -> str:

@@ -197,7 +197,7 @@ class Runs:
 
     def take_back(self, key: str, task_id: str) -> None:
         """Forget a run that ``reserve`` has noted, and that couldn't be published; it may fail silently."""
-        keys = self._store.parts.of(key).keys
+        keys = self._store.parts.of(key)
         running = keys.running(key)
         with suppress(RedBeatError), self._store.translating():
             now = int(self._store.client.time()[0])
@@ -246,7 +246,7 @@ class Runs:
         for keys, one in zip(self._homes([delivery.name for delivery, _ in held]), held, strict=True):
             by_part.setdefault(keys, []).append(one)
         if not by_part:  # a worker without runs is known in one part
-            by_part[self._store.parts.home(worker).keys] = []
+            by_part[self._store.parts.home(worker)] = []
         calls = [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
         deadlines = [keys.deadlines for keys in by_part]
         replies = self._store.ask_all(calls, dict.fromkeys(deadlines, "sorted set"))
@@ -379,7 +379,7 @@ class Runs:
         """
         wanted = []
         for key, record in found:
-            keys = self._store.parts.of(key).keys
+            keys = self._store.parts.of(key)
             wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
         scores: list[Any] = []
         for chunk in in_chunks(wanted):
@@ -510,7 +510,7 @@ class Runs:
     def _homes(self, names: Sequence[str]) -> list[Keys]:
         """Return the names in the parts that have the runs of the entries with these names."""
         parts = self._store.parts
-        return [parts.of(key).keys for key in self._store.locate(names, of_runs=True)]
+        return [parts.of(key) for key in self._store.locate(names, of_runs=True)]
 
 
 def _nothing_of(names: Sequence[Any]) -> list[Any]:

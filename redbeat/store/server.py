@@ -47,7 +47,7 @@ class Server:
         """The option by which a command without a key reaches the node of the schedule in a cluster."""
         if not self._store.config.is_cluster:
             return {}
-        return self._on_node_of(self._store.parts[0].keys.schedule)
+        return self._on_node_of(self._store.parts[0].schedule)
 
     def _on_node_of(self, key: str) -> dict[str, Any]:
         if not self._store.config.is_cluster:
@@ -152,7 +152,7 @@ class Server:
             more = options if node is None else {**options, "target_nodes": node}
             for page in self._store.scan(partial(_scan, more)):
                 yield [text_of(key) for key in page]
-        if any(part.keys.prefix == names.prefix for part in self._store.parts):  # entries move from there
+        if any(part.prefix == names.prefix for part in self._store.parts):  # entries move from there
             yield from self.scan(names.prefix, kind)
 
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:

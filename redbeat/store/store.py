@@ -43,7 +43,7 @@ from redbeat.store.layouts import follow_layout, locate_entries, look_up_layout,
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.parts import Part, Parts
+from redbeat.store.parts import Parts
 from redbeat.store.records import (
     DueEntry,
     Fence,
@@ -92,7 +92,7 @@ class Store:
     Every method raises StoreUnavailable when Redis can't be reached.
     """
 
-    def __init__(self, app: Any, client: Any = None, part: Part | None = None) -> None:
+    def __init__(self, app: Any, client: Any = None, part: Keys | None = None) -> None:
         self.config: RedBeatConfig = ensure_conf(app)
         self._app = app
         self._part = part
@@ -159,7 +159,7 @@ class Store:
         """Return a store with the same client that doesn't try again while the server is away."""
         return type(self)(self.config.app, without_retry(self.client), self._part)
 
-    def of_part(self, part: Part) -> Self:
+    def of_part(self, part: Keys) -> Self:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, vars(self).get("client"), part)
 
@@ -186,10 +186,10 @@ class Store:
     @property
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
-        return self.layout.keys if self._part is None else self._part.keys
+        return self.layout.keys if self._part is None else self._part
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> Keys | None:
         """The one part of the schedule that this is about; None: all of them."""
         return self._part
 
@@ -226,7 +226,7 @@ class Store:
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""
         if self._part is not None:
-            return Parts.of_one(self._part.keys)
+            return Parts.of_one(self._part)
         parts, unread = Parts.of_layout(self.config.layout), self.config.unread
         return parts.without(unread) if unread else parts
 
@@ -326,10 +326,10 @@ class Store:
         """Let a store of one part be about the same part in the layout that there is now."""
         if self._part is None:
             return
-        self._part = Part(self.present(self._part.keys))
-        if self._part.keys not in self.config.layout.parts:
+        self._part = self.present(self._part)
+        if self._part not in self.config.layout.parts:
             raise LayoutChanged(
-                f"What is under {self._part.keys.prefix} isn't part of the schedule any more: it has been "
+                f"What is under {self._part.prefix} isn't part of the schedule any more: it has been "
                 "divided otherwise."
             ) from None
 
@@ -381,7 +381,7 @@ class Store:
     def watched(self, max_breaks: int = BREAKS_OF_THE_REQUEST) -> Any:
         """Return a client for large requests: one that ends its connection each time raises StoreRefused."""
         return WatchedConnection(
-            self.client, lambda client: client.exists(self.parts[0].keys.schedule), max_breaks
+            self.client, lambda client: client.exists(self.parts[0].schedule), max_breaks
         )
 
     def ask_all(self, calls: Sequence[Call[Item]], besides: Mapping[str, str] = _NO_OTHERS) -> list[Item]:
@@ -498,7 +498,7 @@ class Store:
         parts = self._known_parts
         if not parts.is_divided or not self.config.is_cluster:
             return {"": self}
-        found = {self.node_of(part.keys) or "": part for part in parts}
+        found = {self.node_of(part) or "": part for part in parts}
         return {node: self.of_part(part) for node, part in sorted(found.items())}
 
     def is_lost(self, static_keys: Sequence[str]) -> bool:
@@ -562,7 +562,7 @@ class Store:
             key_of: returns the key of a part.
             page_size: how many are looked at for a page of each; None: as many as the server likes.
         """
-        cursors: dict[str, int] = {key_of(part.keys): 0 for part in self.all_parts}
+        cursors: dict[str, int] = {key_of(part): 0 for part in self.all_parts}
         while cursors:
             asks = [methodcaller("zscan", key, cursor, count=page_size) for key, cursor in cursors.items()]
             answers = self.ask_each(asks, [*cursors])
@@ -591,7 +591,7 @@ class Store:
             expected: what it holds: 'sorted set', 'hash' ...
             call: gives one command to a client, or a pipeline.
         """
-        keys = [key_of(part.keys) for part in self.all_parts]
+        keys = [key_of(part) for part in self.all_parts]
         return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys, expected)  # type: ignore[misc]
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
@@ -607,7 +607,7 @@ class Store:
 
         Of a schedule that isn't divided, or is on one server, there are none: that is asked nothing.
         """
-        parts = [part.keys for part in self.all_parts]
+        parts = self.all_parts
         if len(parts) == 1 or not self.config.is_cluster:
             return {}
         with self.translating():
@@ -689,7 +689,7 @@ class Store:
     def _find_wrong_type(self, key: str, expected: str, besides: Mapping[str, str]) -> tuple[str, str]:
         """Return the key that has another type, as far as that can be found out, and what it should hold."""
         # the layout isn't looked at for that: it may be what has another type
-        parts = [part.keys for part in self._known_parts]
+        parts = self._known_parts
         suspects = [(lock, "string") for lock in map(self.config.lock_key_in, parts) if lock]
         suspects += besides.items()
         if not key and len(parts) > 1:

@@ -113,7 +113,7 @@ def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vital
         parts: the names in some; None: all.
     """
     found: list[Vitals] = []
-    for one in read_each(store, [part.keys for part in store.all_parts] if parts is None else parts):
+    for one in read_each(store, store.all_parts if parts is None else parts):
         if isinstance(one, StoreUnavailable):
             raise one
         found.append(one)

@@ -42,7 +42,7 @@ class Sharded:
         clients = [node.redis_connection for node in self.client.get_primaries()] if self.nodes > 1 else []
         keys = [key for client in clients or [self.client] for key in client.scan_iter("*")]
         texts = [key.decode() if isinstance(key, bytes) else key for key in keys]
-        prefixes = [part.keys.prefix for part in self.store.parts]
+        prefixes = [part.prefix for part in self.store.parts]
         return [sum(1 for key in texts if key.startswith(f"{prefix}{pattern}")) for prefix in prefixes]
 
 

@@ -41,7 +41,7 @@ def app_in(place: str, request: pytest.FixtureRequest, **settings: Any) -> Celer
 
 def parts_of(app: Celery) -> list[Keys]:
     """The names in each shard."""
-    return [part.keys for part in Store(app).parts]
+    return list(Store(app).parts)
 
 
 def names_in_every_shard(app: Celery, of_each: int = 1) -> list[str]:
@@ -74,7 +74,7 @@ def announce(app: Celery, *beats: str) -> None:
 def write_sent(app: Celery, name: str, task_id: str, due: float = 1000.0, **limits: Any) -> None:
     """Note a run as sent, as beat does."""
     store, now = Store(app), time.time()
-    keys = store.parts.home(name).keys
+    keys = store.parts.home(name)
     running = keys.about(name).running
     record = {"due": f"{due:.6f}", "state": "sent", "sent": f"{now:.6f}", **limits}
     store.client.hset(running, task_id, json.dumps(record))

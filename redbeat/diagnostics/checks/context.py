@@ -107,7 +107,7 @@ class Context:
         """What findings about the whole schedule are about: its key, or its prefix if it has several."""
         parts = self.store.parts
         if not parts.is_divided:
-            return parts[0].keys.schedule
+            return parts[0].schedule
         return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
 
     @cached_property

@@ -58,7 +58,7 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgraded",
-                context.store.parts.of(next(iter(found))).keys.downgraded,
+                context.store.parts.of(next(iter(found))).downgraded,
                 f"Taken out for celery-redbeat 2.x: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
             )
@@ -66,7 +66,7 @@ class Versions:
             yield Finding(
                 Severity.WARNING,
                 "downgraded",
-                context.store.parts.of(next(iter(found))).keys.downgraded,
+                context.store.parts.of(next(iter(found))).downgraded,
                 f"It has no valid score for {_named(scoreless)}: they are due as soon as they come back.",
                 "Write when each is due, in UNIX seconds, into its field of that hash.",
             )

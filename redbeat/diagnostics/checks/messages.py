@@ -35,7 +35,7 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "late-messages",
-            store.parts.of(store.keys.stored_message(late[0].task_id)).keys.later,
+            store.parts.of(store.keys.stored_message(late[0].task_id)).later,
             f"{number} should have been sent, the first at {moment_of(late[0].due)}.",
             "A beat of version 3.0 or later sends them: is one running, and is it the leader? "
             "celery redbeat status says so.",
@@ -80,7 +80,7 @@ def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Findin
                 Severity.ERROR,
                 "unscheduled-message",
                 context.name_of(key),
-                f"It is a stored message, but it isn't in {context.store.parts.of(key).keys.later}, so beat "
+                f"It is a stored message, but it isn't in {context.store.parts.of(key).later}, so beat "
                 "doesn't know it.",
                 "--fix puts it there, at its time.",
                 repair=Repair("schedule-message", key, key),

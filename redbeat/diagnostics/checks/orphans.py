@@ -42,7 +42,7 @@ def check_statics(context: Context) -> Iterator[Finding]:
                 Severity.WARNING,
                 "orphan-static",
                 name,
-                f"{store.parts.of(stored.key).keys.statics} names it as an entry of beat_schedule, but there "
+                f"{store.parts.of(stored.key).statics} names it as an entry of beat_schedule, but there "
                 "is no such entry.",
                 "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
                 repair=Repair("forget", stored.key, name),
@@ -66,17 +66,17 @@ def check_removed_statics(context: Context) -> Iterator[Finding]:
 
 def check_keys(context: Context) -> Iterator[Finding]:
     """Find entries that were taken out of the schedule, and what deleted entries left behind."""
-    parts, places = context.store.parts, {part.keys.prefix for part in context.store.parts}
+    parts, places = context.store.parts, {part.prefix for part in context.store.parts}
     own = _own_kinds(context)
     others: set[str] = set()
     unscheduled: list[str] = []
     for every in context.keys_of_prefix():
-        page = [key for key in every if parts.of(key).keys.prefix in places]
+        page = [key for key in every if parts.of(key).prefix in places]
         others |= _other_prefixes(context, page)
-        owners = {key: _owner_of(parts.of(key).keys, key) for key in page}
+        owners = {key: _owner_of(parts.of(key), key) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}
         yield from _of_wrong_type(context, {key: own[key] for key in every if key in own}, "it can't be used")
-        kinds = {key: _kind_of(parts.of(key).keys, key) for key in kept}
+        kinds = {key: _kind_of(parts.of(key), key) for key in kept}
         wrong = {one.about: one for one in _of_wrong_type(context, kinds, "runs can't be recorded in it")}
         yield from wrong.values()
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
@@ -95,7 +95,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
             Severity.NOTE,
             "unscheduled",
             context.name_of(key),
-            f"It isn't in {parts.of(key).keys.schedule}, so beat doesn't run it.{useless}",
+            f"It isn't in {parts.of(key).schedule}, so beat doesn't run it.{useless}",
             "If that is on purpose, nothing is wrong. Else celery redbeat set "
             f"{shlex.quote(printable(context.name_of(key)))} --enabled brings it back.",
         )
@@ -136,7 +136,7 @@ def _kind_of(keys: Keys, key: str) -> str:
 
 def _own_kinds(context: Context) -> dict[str, str]:
     """Return RedBeat's own keys, and what they hold."""
-    parts = [context.store.config.base_keys, *(part.keys for part in context.store.parts)]
+    parts = [context.store.config.base_keys, *context.store.parts]
     return {part.own(name): kind for part in parts for name, kind in OWN_KINDS.items()}
 
 
@@ -193,7 +193,7 @@ def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     """Return the prefixes of other schedules that begin with this one's, as keys on ``page`` show."""
     found = set()
     for key in page:
-        keys = context.store.parts.of(key).keys
+        keys = context.store.parts.of(key)
         prefix, lock_key = keys.prefix, context.config.lock_key_in(keys)
         for mark, kind in _MARKS.items():
             other = key.removesuffix(mark)

@@ -150,7 +150,7 @@ def check_place(context: Context, row: Row) -> Iterator[Finding]:
     if not parts.is_divided or layout.is_moving or not row.stored.exists:
         return
     name = context.name_of(row.key)
-    here, home = parts.of(row.key).keys, parts.home(name).keys
+    here, home = parts.of(row.key), parts.home(name)
     if here.prefix == home.prefix:
         return
     yield Finding(

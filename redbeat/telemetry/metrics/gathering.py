@@ -297,7 +297,7 @@ class Gathering:
         unsaved = self.book.unsaved
         while unsaved:
             id_, labels = unsaved.popleft()
-            home = None if labels.entry == OTHER else store.parts.home(labels.entry).keys
+            home = None if labels.entry == OTHER else store.parts.home(labels.entry)
             for part in self._parts.values():
                 if home is None or part.keys == home:
                     part.pending[id_] = labels

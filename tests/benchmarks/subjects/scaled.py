@@ -60,7 +60,7 @@ def worked(call: Callable[[], Any]) -> dict[str, float]:
 def tick() -> dict[str, Any]:
     trips = RoundTrips()
     scheduler = lead(app)
-    parts = [part.keys for part in scheduler.store.parts]
+    parts = list(scheduler.store.parts)
     locks = [keys.lock for keys in parts]
     deadline = time.monotonic() + _PATIENCE_SECONDS
     client = app.redbeat_redis

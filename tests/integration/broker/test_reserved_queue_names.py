@@ -70,7 +70,7 @@ def write_raw(app: Celery, client: redis.Redis, name: str, options: Any) -> None
 
 def let_be_due(app: Celery, client: redis.Redis, names: Iterable[str]) -> None:
     for name in names:
-        part = Store(app).parts.home(name).keys
+        part = Store(app).parts.home(name)
         client.zadd(part.schedule, {part.entry(name): time.time() - 1})
 
 
@@ -141,7 +141,7 @@ def test_delayed_task_with_a_reserved_name_is_not_sent(app: Celery, client: redi
             },
         }
         client.hset(key, "message", json.dumps({**message, **(changes[field] if name else {})}))
-        client.zadd(Store(app).parts.of(key).keys.later, {key: time.time() - 1})
+        client.zadd(Store(app).parts.of(key).later, {key: time.time() - 1})
     send_all(app)
     assert lists_of(client) == {"celery": 1}
     assert redbeat.later.count(app) == len(RESERVED)

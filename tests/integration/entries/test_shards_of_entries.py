@@ -35,13 +35,13 @@ def test_entry_and_its_records_are_in_the_shard_of_its_name(at: Sharded) -> None
     assert all(per_shard), "each shard has some"
     entry = Entry.get("e7", at.app)
     part = at.store.parts.of("e7")
-    assert entry.key == part.keys.entry("e7")
-    assert at.client.zscore(part.keys.schedule, entry.key) == entry.score
+    assert entry.key == part.entry("e7")
+    assert at.client.zscore(part.schedule, entry.key) == entry.score
     entry.trigger()
     assert len(entry.history()) == 1
-    assert at.client.exists(part.keys.about("e7").history)
+    assert at.client.exists(part.about("e7").history)
     entry.delete()
-    assert not at.client.exists(entry.key, *part.keys.beside(entry.key))
+    assert not at.client.exists(entry.key, *part.beside(entry.key))
     with pytest.raises(EntryNotFound):
         Entry.get("e7", at.app)
 
@@ -71,7 +71,7 @@ def test_bulk_operations_take_one_round_trip_a_node(at: Sharded) -> None:
 def test_list_over_shards_is_ordered_by_due_time(at: Sharded, chance: random.Random) -> None:
     entries = make(at, 700, chance)
     Entry("never", "echo", 60, enabled=False, app=at.app).save()
-    at.client.zadd(at.store.parts.of("never").keys.schedule, {at.store.keys.entry("never"): -1})
+    at.client.zadd(at.store.parts.of("never").schedule, {at.store.keys.entry("never"): -1})
     by_time = sorted(entries, key=lambda entry: entry.score)
     listed = list(Entry.list(at.app))
     assert [entry.next_due_at for entry in listed[:-1]] == [entry.next_due_at for entry in by_time]
@@ -91,7 +91,7 @@ def test_list_over_shards_is_ordered_by_due_time(at: Sharded, chance: random.Ran
 def test_clear_removes_entries_from_wrong_shards(at: Sharded) -> None:
     make(at, 40)
     for part in at.store.parts:
-        at.client.zadd(part.keys.schedule, {"e1": 5, at.store.keys.entry("e2"): 6})
+        at.client.zadd(part.schedule, {"e1": 5, at.store.keys.entry("e2"): 6})
     Entry.clear(at.app)
     assert Entry.count(at.app) == 0
     assert sum(at.shards_of("e")) == 0
@@ -128,7 +128,7 @@ def moving(request: pytest.FixtureRequest) -> Sharded:
     former.client.hset(layout, mapping={"shards": 4, "generation": 2, "former": 2, "state": "moving"})
     at = sharded(request, 1, 4)
     for part in at.store.parts:
-        at.client.set(part.keys.generation, part.keys.guard)
+        at.client.set(part.generation, part.guard)
     return at
 
 

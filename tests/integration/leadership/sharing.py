@@ -7,8 +7,8 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.timing import Timing
+from redbeat.keys import Keys
 from redbeat.leadership.shares import Shares
-from redbeat.store.parts import Part
 from redbeat.store.store import Store
 
 __all__ = ["QUICK", "SharingBeat", "leaders", "step"]
@@ -25,14 +25,14 @@ class SharingBeat:
         errors: what its steps have raised.
     """
 
-    def __init__(self, app: Any, timing: Timing = QUICK, parts: Iterable[Part] | None = None) -> None:
+    def __init__(self, app: Any, timing: Timing = QUICK, parts: Iterable[Keys] | None = None) -> None:
         self.app = app
         self.store = Store(app)
         self.shares = Shares(self.store, ensure_conf(app).lock_key, timing)
         self.set_parts(self.store.parts if parts is None else parts)
         self.looks = 0
 
-    def set_parts(self, parts: Iterable[Part]) -> None:
+    def set_parts(self, parts: Iterable[Keys]) -> None:
         """Let these be the parts."""
         self.shares.set_parts([self.store.of_part(part) for part in parts])
 

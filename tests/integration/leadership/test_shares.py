@@ -187,7 +187,7 @@ def test_silent_shards_are_taken_over_long_before_their_locks_expire(
 ) -> None:
     gone, living = (SharingBeat(make_app(redbeat_shards=SHARDS), LONG) for _ in range(2))
     gone.step()
-    client.set(f"{gone.store.parts[0].keys.prefix}:lock", TOKEN_OF_2X)
+    client.set(f"{gone.store.parts[0].prefix}:lock", TOKEN_OF_2X)
     assert pass_seconds(living, int(LONG.takeover_seconds or 0)) == 0
     assert pass_seconds(living, 6) == SHARDS - 1, "the lock of 2.x is left to expire"
     living.shares.resign()

@@ -175,8 +175,8 @@ def test_calendar_is_stored_before_its_entries_and_deleted_after_them(at: Sharde
 
 def test_apply_with_a_refusing_shard_is_finished_by_the_same_file(at: Sharded) -> None:
     declared = many(60)
-    full = at.store.parts.of("entry-0").keys
-    left = [name for name in declared.entries if at.store.parts.of(name).keys.prefix == full.prefix]
+    full = at.store.parts.of("entry-0")
+    left = [name for name in declared.entries if at.store.parts.of(name).prefix == full.prefix]
     wrong = full.owner("billing")
     plan = make_plan(at.app, declared, "billing")
     at.client.set(wrong, "not a set")

@@ -453,7 +453,7 @@ def test_commits_of_shards_wait_once_for_unreachable_nodes(
     monkeypatch.setattr(module, "call_on_nodes", lambda _client, _calls: replies)
     monkeypatch.setattr(module.Stream, "open", lambda *_args, **_options: None)
     monkeypatch.setattr(Recording, "run", retry)
-    commits = [Commit(DueEntry(part.keys.entry("one"), "1"), "2") for part in store.parts]
+    commits = [Commit(DueEntry(part.entry("one"), "1"), "2") for part in store.parts]
     requests = [
         commit_runs(store.of_part(part), Fence(), [commit])
         for part, commit in zip(store.parts, commits, strict=True)

@@ -29,7 +29,6 @@ from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Orphans, Remains
 from redbeat.store.owners import Change, Owners, apply_call
-from redbeat.store.parts import Part
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
 from redbeat.store.schedule import commit_runs, read_head
 from redbeat.store.store import Store, renew_call
@@ -331,19 +330,19 @@ def sharded(make_app: Callable[..., Celery]) -> Store:
     return Store(make_app(redbeat_shards=2))
 
 
-def names_in(part: Part, sharded: Store, count: int) -> list[str]:
+def names_in(part: Keys, sharded: Store, count: int) -> list[str]:
     """Return names whose entries are in a part."""
     names = (str(number) for number in itertools.count())
     return [*islice((name for name in names if sharded.parts.of(name) == part), count)]
 
 
-def add(sharded: Store, part: Part, scores: dict[str, float]) -> list[str]:
+def add(sharded: Store, part: Keys, scores: dict[str, float]) -> list[str]:
     """Make entries, and members of the schedule; return their keys."""
-    keys = [part.keys.about(name).entry for name in scores]
+    keys = [part.about(name).entry for name in scores]
     with sharded.client.pipeline() as pipeline:
         for key, score in zip(keys, scores.values(), strict=True):
             pipeline.hset(key, "definition", PLAIN)
-            pipeline.zadd(part.keys.schedule, {key: score})
+            pipeline.zadd(part.schedule, {key: score})
         pipeline.execute()
     return keys
 
@@ -367,19 +366,19 @@ def test_members_of_two_shards_come_in_one_order(sharded: Store, chance: random.
     for place in (0, 70, 900, 1_999):
         member, score = rows[place]
         assert Members(sharded).place_after(member, score) == place + 1
-        sharded.client.zrem(sharded.parts.of(member).keys.schedule, member)
+        sharded.client.zrem(sharded.parts.of(member).schedule, member)
         assert Members(sharded).place_after(member, score) == place, "it is gone"
-        sharded.client.zadd(sharded.parts.of(member).keys.schedule, {member: score})
+        sharded.client.zadd(sharded.parts.of(member).schedule, {member: score})
     _, found = Entries(sharded).read([key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
 
 def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store, client: redis.Redis) -> None:
-    of_each = [[part.keys.entry(name) for name in names_in(part, sharded, 9)] for part in sharded.parts]
+    of_each = [[part.entry(name) for name in names_in(part, sharded, 9)] for part in sharded.parts]
     keys = [*chain.from_iterable(zip(*of_each, strict=True))]
     outcomes = Entries(sharded).write(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
     assert outcomes == ["new"] * 18
-    assert [client.zcard(part.keys.schedule) for part in sharded.parts] == [9, 9]
+    assert [client.zcard(part.schedule) for part in sharded.parts] == [9, 9]
     assert Members(sharded).scores_of(keys) == [5.0] * 18
     assert Entries(sharded).read_one(keys[1])[1].score == 5.0
     seen = 0
@@ -396,9 +395,9 @@ def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, cl
     firsts, filed, gone = zip(*names, strict=True)
     Owners(sharded).change_statics(Fence(), "add", "app", firsts)
     for part, (_, named, lost) in zip(sharded.parts, names, strict=True):
-        assert client.scard(part.keys.statics) == 1
-        client.sadd(part.keys.owner("team"), named)
-        client.rpush(part.keys.about(lost).history, "{}")
+        assert client.scard(part.statics) == 1
+        client.sadd(part.owner("team"), named)
+        client.rpush(part.about(lost).history, "{}")
     client.hset(sharded.keys.calendar("all"), "about", "")
     statics = Owners(sharded).statics()
     assert statics.names == set(firsts)

@@ -26,7 +26,6 @@ from redbeat.leadership.shares import Shares
 from redbeat.reshard.resharding import Resharding
 from redbeat.store.layouts import look_up_layout, raise_generations
 from redbeat.store.members import Members
-from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.schedule import commit_runs
 from redbeat.store.store import Store
@@ -190,7 +189,7 @@ def test_commits_refused_by_a_new_layout_are_committed_again(
     store = Store(app)
     commits = commits_of(client, [[push("queue", number)] for number in range(250)])
     write_whole_layout(client, 4, 1, former=0, state="moving")
-    part = store.of_part(Part(Keys()))
+    part = store.of_part(Keys())
     target = target_of(broker)
     if is_streamed:
         with committing(part, Fence(), target) as piecewise:
@@ -278,7 +277,7 @@ def test_standby_reads_the_layout_again_after_a_while(make_app: MakeApp, client:
     hourly(app).save()
     store, config = Store(app), ensure_conf(app)
     for part in store.parts:
-        client.set(part.keys.lock, "another beat's", px=60_000)
+        client.set(part.lock, "another beat's", px=60_000)
     shares = Shares(store, config.lock_key, Timing(10.0))
     shares.set_parts([store.of_part(part) for part in store.parts])
     assert shares.look() == []

@@ -16,7 +16,6 @@ from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.store.figures import Figures
-from redbeat.store.parts import Part
 from redbeat.store.store import Store
 from redbeat.store.vitals import read_vitals
 from redbeat.telemetry.metrics import exposition
@@ -34,7 +33,7 @@ def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
 
 
 def lead_shard(app: Celery, part: Keys) -> Leadership:
-    leadership = Leadership(Store(app, part=Part(part)), part.lock, Timing(30))
+    leadership = Leadership(Store(app, part=part), part.lock, Timing(30))
     assert leadership.stand()
     leadership.keep_alive()
     return leadership

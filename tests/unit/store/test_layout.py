@@ -133,7 +133,7 @@ def test_fake_server_with_shards_has_all_entries_sent() -> None:
     app, names = fake_redis_app(redbeat_shards=4), [f"entry-{number}" for number in range(20)]
     Entry.save_many(Entry(name, "echo", timedelta(hours=1), app=app) for name in names)
     for name in names:
-        home = Store(app).parts.of(name).keys
+        home = Store(app).parts.of(name)
         app.redbeat_redis.zadd(home.schedule, {home.entry(name): 1})
     with leader(app) as scheduler:
         while not scheduler.tick():
