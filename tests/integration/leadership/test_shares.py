@@ -216,7 +216,7 @@ def test_shards_that_stay_keep_their_locks_in_a_new_layout(company: Company) -> 
     tokens = {one.keys.prefix: one.fence.token for one in beat.shares.leading}
     beat.set_parts(parts[:5])
     assert len(leaders([beat])) == 5
-    assert not beat.store.client.exists(f"{parts[7].keys.prefix}:lock")
+    assert not beat.store.client.exists(f"{parts[7].prefix}:lock")
     beat.set_parts(parts)
     beat.step()
     assert len(beat.led) == SHARDS
