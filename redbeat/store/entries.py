@@ -489,8 +489,8 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
     """
 
     def read(reply: Any) -> tuple[float, list[Stored]]:
-        now, rows = reply
-        return float(now), stored_of(keys, rows)
+        now, rows, texts = reply
+        return float(now), stored_of(keys, rows, texts)
 
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 

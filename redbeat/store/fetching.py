@@ -5,7 +5,6 @@ Invariant: what was fetched ahead could be fetched now; what it has missed, an o
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from redbeat.store.records import (
     KeyType,
     LockStatus,
     text_of,
+    unpack_rows,
 )
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
@@ -91,22 +91,22 @@ def fetch_due(
 
 def fetched_of(reply: Sequence[Any]) -> Fetched:
     """Return what a reply of fetch_due says."""
-    status, now, upcoming, has_more, rows, deadlines, next_deadline, other_head = reply
+    status, now, upcoming, has_more, rows, texts, deadlines, next_deadline, other_head = reply
     return Fetched(
         status=LockStatus(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        rows=due_entries_of(rows),
+        rows=due_entries_of(rows, texts),
         deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
         next_deadline=float(next_deadline) if next_deadline else None,
         other_score=float(other_head) if other_head else None,
     )
 
 
-def due_entries_of(rows: str | bytes) -> list[DueEntry]:
+def due_entries_of(rows: str | bytes, texts: str | bytes) -> list[DueEntry]:
     """Return the entries of the rows of fetch_due."""
-    found = json.loads(text_of(rows))
+    found = unpack_rows(rows, texts)
     for row in found:
         row.setdefault("score", row["nominal"])
         if "type" in row:

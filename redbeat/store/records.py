@@ -172,6 +172,9 @@ class Target:
     broker_db: int
 
 
+#: fields of packed rows that are texts, in the order of ``pack_rows``
+_TEXT_FIELDS = ("definition", "meta", "policy", "error", "message")
+
 #: texts with more characters are compared by their SHA-1, as sending them again would take longer
 MAX_COMPARED = 4_096
 
@@ -457,9 +460,22 @@ def held_of(members: str) -> Held:
     return Held(by, worker, since, is_waiting, members, found.get("held_state"), found.get("behind"))
 
 
-def stored_of(keys: Sequence[str], rows: str | bytes) -> list[Stored]:
+def unpack_rows(rows: str | bytes, texts: str | bytes) -> list[dict[str, Any]]:
+    """Return the rows that a script has packed by ``pack_rows``; an entry that does not exist is falsy."""
+    data = texts.encode("utf-8", "surrogateescape") if isinstance(texts, str) else texts
+    found: list[dict[str, Any]] = json.loads(text_of(rows))
+    first = 0
+    for row in found:
+        for field in _TEXT_FIELDS if row else ():
+            if field in row:
+                end = first + row[field]
+                row[field], first = data[first:end].decode("utf-8", "surrogateescape"), end
+    return found
+
+
+def stored_of(keys: Sequence[str], rows: str | bytes, texts: str | bytes) -> list[Stored]:
     """Return the entries under ``keys`` by the rows of read_entries."""
-    found = json.loads(text_of(rows)) or [False] * len(keys)
+    found = unpack_rows(rows, texts) or [{}] * len(keys)
     return [
         Stored(key, **_fields_of(row)) if row else Stored(key) for key, row in zip(keys, found, strict=True)
     ]

@@ -457,8 +457,8 @@ def read_upcoming(
     )
 
     def read(reply: Sequence[Any]) -> Slice:
-        now, scores, rows = reply
+        now, scores, rows, texts = reply
         scores = [text_of(score) for score in scores]
-        return Slice(float(now), len(scores) < limit, due_entries_of(rows), cursor.after(scores))
+        return Slice(float(now), len(scores) < limit, due_entries_of(rows, texts), cursor.after(scores))
 
     return Request(store, call.reading(read))

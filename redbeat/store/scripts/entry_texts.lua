@@ -1,7 +1,8 @@
 -- match_text(text, fetched): tell whether a text is still what the caller has read.
 -- texts_of(fields): what decisions about an entry rest on: its definition, policy and revision, the first three fields,
 -- with NULs between; the definition alone if there are no others.
--- json_of(rows): a list of rows as JSON: one value, because a client takes as long to read each value of its own.
+-- pack_rows(rows): a list of rows as two values, because a client takes as long to read each value of its own: JSON in
+-- which a text field (definition, meta, policy, error, message) is its length in bytes, and these texts, joined.
 -- revision_of(revision): a revision as the caller knows it: its SHA-1, however long it is, '' for none.
 -- sha1_of_meta(meta): what stands in the field meta_sha1 beside a meta of RedBeat's own.
 -- sha1hex(text): its SHA-1.
@@ -20,7 +21,17 @@ local function match_text(text, fetched)
   return string.sub(fetched, 1, 1) == '#' and '#' .. sha1hex(text) == fetched
 end
 
-local function json_of(rows) return #rows > 0 and cjson.encode(rows) or '[]' end
+local text_fields = {'definition', 'meta', 'policy', 'error', 'message'}
+local function pack_rows(rows)
+  local texts = {}
+  for _, row in ipairs(rows) do
+    for _, field in ipairs(row and text_fields or {}) do
+      local text = row[field]
+      if text then texts[#texts + 1], row[field] = text, #text end
+    end
+  end
+  return #rows > 0 and cjson.encode(rows) or '[]', table.concat(texts)
+end
 
 local function revision_of(revision) return revision and sha1hex(revision) or '' end
 

@@ -27,13 +27,13 @@
 -- asked for: if the beat that has fetched it dies, it becomes due again as the same run. That of a run that has waited
 -- for another one to end has ' next ' and the score that the entry gets back after it.
 --
--- Returns {status, now, next, has_more, rows, passed_deadlines, next_deadline, other_head}
+-- Returns {status, now, next, has_more, rows, texts, passed_deadlines, next_deadline, other_head}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows      JSON, a list of objects {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes,
+--   rows, texts  as packed by pack_rows: objects {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes,
 --             is_meta_foreign, revision, next_score, message}; nominal is the score that the entry was due at, score the
 --             one that it has now, is_asked true if it was 0, unread_bytes its size if it was not read, is_meta_foreign
 --             true if another program wrote the meta and nominal is not a whole second. What is missing is left out, as
@@ -47,10 +47,10 @@ local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
 -- not a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 if tonumber(time[2]) == 0 then now = string.format('%d.000001', tonumber(time[1])) end
-if status == 'lost' then return {status, now, '', 0, '[]', {}, '', ''} end
+if status == 'lost' then return {status, now, '', 0, '[]', '', {}, '', ''} end
 
 if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
-  return {status, now, '', 1, '[]', {}, '', ''}
+  return {status, now, '', 1, '[]', '', {}, '', ''}
 end
 offset = pending + offset
 -- read before this script writes a lease
@@ -189,4 +189,5 @@ end
 
 local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local next, more = upcoming[2] or '', has_more and 1 or 0
-return {status, now, next, more, json_of(rows), passed_deadlines, next_deadline, head[2] or ''}
+local packed, texts = pack_rows(rows)
+return {status, now, next, more, packed, texts, passed_deadlines, next_deadline, head[2] or ''}

@@ -5,14 +5,14 @@
 -- KEYS entries[]    the entries' keys
 -- ARGV entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 --
--- Returns {now, rows}
+-- Returns {now, rows, texts}
 --   now   the server's clock, UNIX seconds with microseconds, a string
---   rows  JSON, for each entry an object {definition, meta, score, is_meta_foreign, policy, error, type, unread_bytes,
+--   rows, texts  as packed by pack_rows: for each entry an object {definition, meta, score, is_meta_foreign, policy, error, type, unread_bytes,
 --         revision}, or false if there is no such key; is_meta_foreign is true if another program wrote the meta,
 --         unread_bytes is its size if it was not read. What is missing is left out, and so is the type of a hash. If none
 --         of the keys exists, there are no rows.
 -- one command finds out that many new entries don't exist
-if #entries == 0 or redis.call('EXISTS', unpack(entries)) == 0 then return {now, '[]'} end
+if #entries == 0 or redis.call('EXISTS', unpack(entries)) == 0 then return {now, '[]', ''} end
 local rows = {}
 for i, key in ipairs(entries) do
   rows[i] = false
@@ -29,4 +29,4 @@ for i, key in ipairs(entries) do
     rows[i] = {score = redis.call('ZSCORE', schedule, key) or nil, type = kind}
   end
 end
-return {now, json_of(rows)}
+return {now, pack_rows(rows)}

@@ -12,10 +12,10 @@
 -- Reads the entries' hashes, whose keys are in the zset. An entry that has failed, was asked for, is hidden by another
 -- beat, has a revision, or whose bare name is in the zset, too, is left out, as are members that aren't hashes.
 --
--- Returns {now, scores, rows}
+-- Returns {now, scores, rows, texts}
 --   now     the server's clock, UNIX seconds with microseconds, a string
 --   scores  of all members that were looked at from 'after' on, in order
---   rows    as of fetch_due, of those that were read; those of again first
+--   rows, texts  as of fetch_due, of those that were read; those of again first
 local last = string.format('%.6f', tonumber(now) + seconds)
 local first = after
 -- what was due at a time that is over has gone from there, and mustn't be left out of what is found now
@@ -49,4 +49,4 @@ local bare = read_scores(schedule, names)
 for i, one in ipairs(wanted) do
   if not bare[i] then add_row(one[1], one[2]) end
 end
-return {now, scores, json_of(rows)}
+return {now, scores, pack_rows(rows)}
