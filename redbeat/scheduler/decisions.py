@@ -154,7 +154,7 @@ class Send(Decision):
         commit.labels = self.commit.labels
         if attempts == 1:  # the next try begins with this run
             commit.records = (*records_of(self.left_out), *commit.records)
-            commit.counted = f"-{counted(self.left_out)} unsent"
+            commit.counted = f"{counted(self.left_out)} unsent"
         return Reschedule(row, commit, dropped=self.dropped), is_news
 
     def skip(self, reason: str) -> Skip | None:
@@ -171,8 +171,8 @@ class Send(Decision):
 
     def _skipped(self, commit: Commit, reason: str) -> Skip:
         commit.records = (*records_of(self.left_out), skipped_record(self.nominal, reason))
-        commit.counted, commit.labels = f"-{counted(self.left_out)} skipped/error", self.commit.labels
-        commit.task_id = self.task_id
+        commit.counted, commit.labels = f"{counted(self.left_out)} skipped/error", self.commit.labels
+        commit.sent, commit.task_id = "", self.task_id
         # a reservation, or that it has waited for another run to end, is over
         commit.run = None if self.commit.run is None else dropped_run(self.nominal)
         return Skip(self.due_entry, commit, dropped=self.dropped)
@@ -189,8 +189,8 @@ class Send(Decision):
         *before, record = tracked.held_records
         commit = commit_of(self.due_entry, tracked.held_score)
         commit.records = (*before, f"{record},{by.members}")
-        words = self.commit.counted.split()[1:] + ["skipped/overlap"] * (not by.is_waiting)
-        commit.counted, commit.labels = " ".join(["-", *words]), self.commit.labels
+        commit.counted, commit.labels = self.commit.counted, self.commit.labels
+        commit.counted += "" if by.is_waiting else " skipped/overlap"
         return Reschedule(self.due_entry, commit, dropped=self.dropped)
 
 

@@ -240,7 +240,7 @@ class Planner:
             )
         if began is not None and time.thread_time() - began > SLOW_SECONDS:
             self._report_slow(row, time.thread_time() - began)
-        if decision.commit.counted:
+        if decision.commit.sent or decision.commit.counted:
             decision.commit.labels = self._labels_of(known)
         return decision
 
@@ -445,15 +445,15 @@ class Planner:
             commit.new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count}}}'
         else:  # it has keys that are kept
             commit.new_meta = encode_meta(turn.ran_at, count, row.meta)
-        commit.records, commit.counted = turn.records, turn.counted
+        commit.sent, commit.records, commit.counted = turn.nominal, turn.records, turn.counted
         if known.own_task_id is not None or settled.dropped:
             commit.records = (*records_of(dropped), sent_record(turn.nominal, known.own_task_id))
-            commit.counted = f"{turn.nominal}{counted(dropped)}"
+            commit.counted = counted(dropped)
         if is_over and turn.following is not None and turn.following <= self._moment:
             rest = dropped_until(
                 entry.schedule, policy, turn.following, self._moment, why_over(policy), reason="over"
             )
-            commit.records = (*commit.records, rest.record)
+            commit.records = (*(commit.records or (sent_record(turn.nominal),)), rest.record)
             commit.counted += rest.counted
         send = self._send(known, row, failure, commit, turn.nominal, turn.due, turn.at)
         send.skip_score = "" if turn.following is None or policy.one_off else new_score
@@ -480,14 +480,15 @@ class Planner:
         why = why_dropped(entry, at, moment)
         if why:
             commit.run, commit.records = dropped_run(row.nominal), (skipped_record(row.nominal, why),)
-            commit.counted = "- skipped/overlap"
+            commit.counted = " skipped/overlap"
             return Reschedule(row, commit)
         if policy.is_finished(count + 1) or float(row.next_score) < 0:
             over = self._put_off(known, row, None).commit
             over.task_id, over.new_error, commit = commit.task_id, None, over
         commit.new_meta = encode_meta(at, count + 1, row.meta)
-        commit.records = (sent_record(row.nominal, known.own_task_id),)
-        commit.counted = row.nominal
+        commit.sent = row.nominal
+        if known.own_task_id is not None:
+            commit.records = (sent_record(row.nominal, known.own_task_id),)
         # a policy that would skip it now came later than the decision that it waits
         overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
         commit.run = Tracking(policy).run(row.nominal, row.next_score, overlap=overlap)
@@ -544,7 +545,7 @@ class Planner:
         entry, policy = known.entry, known.bounds
         commit = commit_of(row, score_text(entry.score_of(to)))
         commit.records = records_of(dropped)
-        commit.counted = f"-{counted(dropped)}" if dropped else ""
+        commit.counted = counted(dropped)
         # saving a calendar gives its entries another revision, and this row is then refused
         commit.is_for_this_definition = policy.exclude is not None
         if to is None and policy.after_finish == "delete":

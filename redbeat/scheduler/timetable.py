@@ -41,7 +41,7 @@ class Turn:
         following: the next due time after it; None: never.
         new_score: the same as the server writes it, without jitter.
         dropped: missed runs that are not sent.
-        records: history records of these runs, and of the run that is sent.
+        records: history records of these runs and of the run that is sent; () if there are none.
         counted: what is counted of them.
         run: what is noted of the run while it is in progress; None: it is not tracked.
         valid_until: until when all of this holds, UNIX seconds.
@@ -123,8 +123,8 @@ class Timetable:
             following,
             new_score,
             dropped,
-            (*records, sent_record(due_text)) if records else (sent_record(due_text),),
-            due_text + counted(dropped) if dropped else due_text,
+            (*records, sent_record(due_text)) if records else (),
+            counted(dropped),
             run,
             min(following_at, float(due_text) + self._patience_seconds),  # another is due, or it is too late
         )

@@ -240,13 +240,14 @@ class Commit:
         new_score: the next due time as the server writes it, or how the entry leaves the schedule.
         is_for_this_definition: record nothing if the entry's definition has changed meanwhile.
         pushes: messages that are pushed in the same step, if the entry hasn't changed meanwhile.
-        records: what is added to the history, the oldest first.
+        sent: due time of the run that is sent, UNIX seconds as the server writes them; '': none is.
+        records: what is added to the history, the oldest first; (): where a run is sent, that it was due then.
         new_policy: only together with a ``new_definition``.
         valid_until: from then on nothing is recorded if there are pushes; UNIX seconds, None: for ever.
         run, task_id: the run that is tracked; None: it isn't, or there is none.
         is_published: its message has been published already, so that no other run can hold it back.
-        counted: what is counted of it: when the run that is sent was due, '-' for none, and after it words of
-            ``redbeat.store.figures.WORDS``, each after a space; '': nothing is.
+        counted: what is counted besides the run that is sent: words of ``redbeat.store.figures.WORDS``, each
+            after a space.
         labels: the id of the labels under which that is counted; '': of all others.
     """
 
@@ -257,6 +258,7 @@ class Commit:
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
     new_definition: str | None = None
+    sent: str = ""
     records: tuple[str, ...] = ()
     new_policy: str | Clear | None = None
     valid_until: float | None = None

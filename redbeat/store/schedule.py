@@ -210,56 +210,47 @@ def commit_call(
     entry_keys: list[str] = []
     running: list[str] = []
     histories: list[str] = []
+    scores: list[str] = []
+    new_scores: list[str] = []
     values: list[str | int] = []
     queues: dict[str, int] = {}
     write_lists: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
-    rows = []
+    rows: list[dict[str, Any] | int] = []
+    usual: dict[Any, int] = {}
     for commit in commits:  # a batch may have thousands: this is written for speed
-        due_entry, new_score, pushes, run = commit.due_entry, commit.new_score, commit.pushes, commit.run
+        due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
         key = due_entry.key
         entry_keys.append(key)
-        row: dict[str, Any] = {
-            "score": due_entry.score,
-            "meta": digest_of(due_entry.meta or ""),
-            "new_score": new_score,
-            "labels": commit.labels,
-        }
+        scores.append(due_entry.score)
+        is_end = isinstance(new_score, Ending)
+        new_scores.append(_ENDINGS[new_score] if is_end else new_score)
         is_strict = commit.is_for_this_definition or bool(pushes) or new_score is Ending.DELETE
-        if isinstance(new_score, Ending):
-            histories += beside(key)
-            row["record"] = (tells and "\n".join(commit.records)) or "gone"
-            row["new_score"] = _ENDINGS[new_score]
-        elif kept and commit.records:
-            histories.append(history_beginning + key.removeprefix(keys.prefix))
-            row["record"] = "\n".join(commit.records)
-        if due_entry.type is not KeyType.HASH:
-            row["type"] = due_entry.type.value
-        if is_strict:
-            row["is_strict"] = True
+        new_meta = commit.new_meta
         if is_strict or commit.new_definition:
-            row["texts"] = digest_of(texts_of(due_entry))
-        if commit.new_meta:
-            row["new_meta"] = commit.new_meta
-        if commit.valid_until is not None:
-            row["valid_until"] = score_text(commit.valid_until)
-        if commit.counted:
-            row["counted"] = commit.counted
-        if commit.new_error is not None:
-            row["new_error"] = _CLEAR if commit.new_error is Clear.FIELD else commit.new_error
-        if commit.new_definition:
-            row["new_definition"] = commit.new_definition
-            if commit.new_policy is not None:
-                row["new_policy"] = _CLEAR if commit.new_policy is Clear.FIELD else commit.new_policy
-        if run is not None:
-            running.append(keys.running(key))
-            row["task_id"], row["run"] = commit.task_id, _run_row(run, kept, is_sent=commit.is_published)
+            values.append(digest_of(texts_of(due_entry)))
+        if is_strict or new_meta is not None:
+            values.append(digest_of(due_entry.meta or ""))
+        if new_meta is not None:
+            values.append(new_meta)
+        if is_end:
+            histories += beside(key)
+        elif kept and (commit.records or commit.sent):
+            histories.append(history_beginning + key.removeprefix(keys.prefix))
+        writes = 0
         if pushes:
-            writes: tuple[tuple[str, int], ...] = ()
+            targets: tuple[tuple[str, int], ...] = ()
             for push in pushes:
-                writes += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
+                targets += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
                 values.append(push.value)
-            row["writes"] = write_lists.setdefault(writes, len(write_lists) + 1)
-        rows.append(row)
+            writes = write_lists.setdefault(targets, len(write_lists) + 1)
+        rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
+        fields = commit.labels, is_strict, new_meta is not None, writes, commit.valid_until
+        place = None if rare else usual.get(fields)
+        rows.append(place or _row(*fields) | rare)
+        if not (rare or place):
+            usual[fields] = len(rows)
+        if commit.run is not None:
+            running.append(keys.running(key))
     call = _COMMIT_RUNS.call(
         keys,
         fence=fence,
@@ -273,6 +264,9 @@ def commit_call(
         broker_db=target.broker_db,
         kept=kept,
         tells=tells,
+        scores=scores,
+        new_scores=new_scores,
+        sent=[commit.sent for commit in commits],
         rows=rows,
         write_lists=[*write_lists],
         values=values,
@@ -281,7 +275,39 @@ def commit_call(
     return call
 
 
-def _run_row(run: TrackedRun, kept: int, *, is_sent: bool) -> dict[str, Any]:
+def _row(
+    labels: str, is_strict: bool, has_meta: bool, writes: int, valid_until: float | None
+) -> dict[str, Any]:
+    row = {"labels": labels, "is_strict": is_strict, "has_meta": has_meta, "writes": writes}
+    return row if valid_until is None else row | {"valid_until": score_text(valid_until)}
+
+
+def _rare_fields(commit: Commit, *, keeps: bool) -> dict[str, Any]:
+    """Return the fields of a row that most rows do not have.
+
+    Arguments:
+        keeps: records of the entry are kept, or told.
+    """
+    due_entry, run = commit.due_entry, commit.run
+    row: dict[str, Any] = {}
+    if keeps and commit.records:
+        row["record"] = "\n".join(commit.records)
+    if due_entry.type is not KeyType.HASH:
+        row["type"] = due_entry.type.value
+    if commit.counted:
+        row["counted"] = commit.counted
+    if commit.new_error is not None:
+        row["new_error"] = _CLEAR if commit.new_error is Clear.FIELD else commit.new_error
+    if commit.new_definition:
+        row["new_definition"] = commit.new_definition
+        if commit.new_policy is not None:
+            row["new_policy"] = _CLEAR if commit.new_policy is Clear.FIELD else commit.new_policy
+    if run is not None:
+        row["task_id"], row["run"] = commit.task_id, _run_row(run, keeps, is_sent=commit.is_published)
+    return row
+
+
+def _run_row(run: TrackedRun, keeps: bool, *, is_sent: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         "due": run.due,
         "overlap": run.overlap,
@@ -291,7 +317,7 @@ def _run_row(run: TrackedRun, kept: int, *, is_sent: bool) -> dict[str, Any]:
     }
     if is_sent:
         row["overlap"] = PUBLISHED if run.overlap == "allow" else RESERVED
-    if run.held_records and kept:
+    if run.held_records and keeps:
         row["held_record"] = "\n".join(run.held_records)
     return row
 

@@ -9,8 +9,8 @@
 -- KEYS expected      zset of the entries whose runs are tracked, by when one must have succeeded
 -- KEYS entry_keys[]  the entries' keys, one for each row
 -- KEYS running[]     hashes of an entry's runs in progress, by task id: one for each row with a run
--- KEYS histories[]   histories of entries, the newest run first: one for each row with a record; for an entry that
---                    leaves the schedule three: everything that is kept beside it
+-- KEYS histories[]   histories of entries, the newest run first: one for each row with a record, unless none are kept;
+--                    for an entry that leaves the schedule three: everything that is kept beside it
 -- KEYS queues[]      the lists that messages are pushed to, in the broker's database
 -- ARGV server        run id of the server that the messages are for; on another server nothing is pushed; '': there are
 --                    no messages
@@ -18,22 +18,19 @@
 -- ARGV broker_db     the broker's database
 -- ARGV kept          how many records of an entry are kept
 -- ARGV tells         the events to send, with spaces between: of run_sent and run_skipped; '' for none
--- ARGV rows          what is recorded about each entry:
+-- ARGV scores        for each entry the score that its new score replaces; another one now: that one stays
+-- ARGV new_scores    for each entry 'remove' to unschedule it, 'delete' to remove it, hash and all, else the next due time
+-- ARGV sent          for each entry the due time of the run that is sent, UNIX seconds; '': none is
+-- ARGV rows          what else is recorded about each entry: an object, or the place of an equal one
 --   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
---   texts            what the entry was decided on: its definition, or if there are any, definition, policy and revision,
---                    NULs between. A long text, as this and meta, is '#' and its SHA-1
 --   is_strict        with other texts now, leave the entry alone
---   score            the score that new_score replaces; another one now: that one stays
---   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
---   meta             the meta that new_meta replaces ('' for none); another one now: that one stays
---   new_meta         nil leaves the meta
+--   has_meta         it has a new meta; where the one that it replaces is another one now, that one stays
 --   record           members of a JSON object about the run, to which the time is added; of several objects each on a
---                    line of its own, the oldest first; with 'remove' and 'delete' any: what is kept beside the entry goes
+--                    line of its own, the oldest first; nil: that of the run that is sent
 --   valid_until      from when on a row with writes leaves the entry alone, UNIX seconds
 --   labels           the id of the labels under which its run is counted
---   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
---                    'unsent' or 'skipped/late=3', each after a space
---   new_error        '' removes it, nil leaves it, else JSON. It tells of the run at score: with another score now,
+--   counted          what is counted besides that it is sent: words as 'unsent' or 'skipped/late=3', each after a space
+--   new_error        '' removes it, nil leaves it, else JSON. It tells of the run at its score: with another score now,
 --                    the entry was given another time or fetched by another beat, and its error is left as it is
 --   new_definition   nil leaves the definition and the policy; with other texts now these two stay
 --   new_policy       with a new_definition: nil leaves the policy, '' removes it, else JSON
@@ -50,9 +47,12 @@
 --     queue_seconds  how long it may wait on its queue
 --     held_record    what record is when another run may hold it back and does; its outcome and the
 --                    reason are added to its last line
---     held_score     what new_score is then; the meta is left
+--     held_score     what the new score is then; the meta is left
 -- ARGV write_lists   lists of writes to queues, each 'lpush' of a message or 'pexpire' of milliseconds, and which of queues
--- BYTES values       one for each write, in the order of the rows: the message, or the milliseconds
+-- BYTES values       the texts of each entry, one after the other. If it is strict or has a new definition, what it was
+--                    decided on: its definition, or if there are any, definition, policy and revision, NULs between. If it
+--                    is strict or has a new meta, the meta that it had. Of long ones of these, '#' and their SHA-1. Then
+--                    the new meta; and for each of its writes the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, reasons, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -72,14 +72,27 @@ if server ~= '' then
 end
 
 -- 1. compare: which rows are still about what stands there
-local scores, count = read_scores(schedule, entry_keys), #rows
-local next_running, next_history, next_value = 1, 1, 1
-for i, row in ipairs(rows) do
-  local key, kind, run = entry_keys[i], row.type or 'hash', row.run
+local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #rows
+local next_running, next_history, next_value, shared = 1, 1, 0, {}
+
+local function take_value()
+  next_value = next_value + 1
+  return values[next_value]
+end
+
+for i, key in ipairs(entry_keys) do
+  local place = type(rows[i]) == 'number' and rows[i] or i
+  shared[place] = shared[place] or {__index = rows[place]}
+  local row = setmetatable({key = key, score = scores[i], new_score = new_scores[i], sent = sent[i] ~= '' and sent[i]}, shared[place])
+  local kind, run = row.type or 'hash', row.run
   local writes = row.writes and write_lists[row.writes] or {}
   local overlap = run and run.overlap
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   row.is_end = row.new_score == 'remove' or row.new_score == 'delete'
+  row.texts = (row.is_strict or row.new_definition) and take_value()
+  local meta = (row.is_strict or row.has_meta) and take_value()
+  local new_meta = row.has_meta and take_value()
+  row.first_value, next_value = next_value + 1, next_value + #writes
 
   -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
   local is_unchanged, has_meta, found = true, false, {}
@@ -87,27 +100,27 @@ for i, row in ipairs(rows) do
     found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
     is_unchanged = not found.err and match_text(texts_of(found), row.texts)
       and (found[1] or redis.call('TYPE', key).ok == 'hash')
-    has_meta = is_unchanged and match_text(found[5] or '', row.meta)
+    has_meta = is_unchanged and match_text(found[5] or '', meta)
   else
     is_unchanged = redis.call('TYPE', key).ok == kind
     -- the texts aren't read unless they are compared, as they may be very large
-    if is_unchanged and kind == 'hash' and row.new_meta then
+    if is_unchanged and kind == 'hash' and new_meta then
       found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
-      has_meta = match_text(found[5] or '', row.meta)
+      has_meta = match_text(found[5] or '', meta)
     elseif is_unchanged and kind == 'hash' then
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i] == row.score
+  local has_score = is_unchanged and scores_now[i] == row.score
   if #writes > 0 then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
-    local is_due = token == '' or tonumber(row.score) <= tonumber(now)
-    local is_late = row.valid_until and tonumber(row.valid_until) <= tonumber(now)
+    local is_due = token == '' or tonumber(row.score) <= now_seconds
+    local is_late = row.valid_until and tonumber(row.valid_until) <= now_seconds
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not is_late
   end
   -- what is written of it, and what it was before
-  row.key, row.found, row.first, row.history = key, found, next_value, next_history
-  row.writes, row.meta_to_set = is_unchanged and writes or {}, is_unchanged and has_meta and row.new_meta
+  rows[i], row.found, row.history = row, found, next_history
+  row.writes, row.meta_to_set = is_unchanged and writes or {}, is_unchanged and has_meta and new_meta
   row.score_to_set = is_unchanged and has_score and row.new_score
   if run then
     row.running, row.due, row.overlap, next_running = running[next_running], run.due, overlap, next_running + 1
@@ -129,8 +142,8 @@ for i, row in ipairs(rows) do
       row.held, row.score_to_set, row.meta_to_set, row.writes = held, run.held_score, false, {}
     end
   end
-  next_history = next_history + (row.record and (row.is_end and 3 or 1) or 0)
-  next_value = next_value + #writes
+  if (kept > 0 or row.is_end) and not row.record and row.sent then row.record = '"due":' .. row.sent end
+  next_history = next_history + (row.is_end and 3 or row.record and 1 or 0)
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
@@ -261,8 +274,8 @@ local function finish(row)
       set_field(key, 'policy', row.new_policy)
     end
   end
-  if record and (new_score or row.meta_to_set) and not row.held then
-    if tells ~= '' then tell_of(key, record) end
+  if (record or row.is_end) and (new_score or row.meta_to_set) and not row.held then
+    if tells ~= '' and record then tell_of(key, record) end
     if row.is_end then
       redis.pcall('DEL', unpack(histories, row.history, row.history + 2))
     elseif row.is_released then
@@ -282,7 +295,7 @@ local function finish(row)
 end
 
 -- count what became of an entry's runs; it is written when all are done, as most have the same labels
-local now_seconds, sent_words = tonumber(now), {}
+local sent_words = {}
 local amounts = setmetatable({}, {__index = function(all, words) all[words] = {} return all[words] end})
 for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
 
@@ -292,10 +305,9 @@ local function add_amount(labels, words, amount)
 end
 
 local function count_run(row)
-  local labels, words, run, due = row.labels, row.counted, row.run, tonumber(row.counted)
-  if not due then  -- there are other words, unlike with most
-    due = tonumber(string.match(words, '^%S+'))
-    for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
+  local labels, run, due = row.labels, row.run, row.sent and tonumber(row.sent)
+  if row.counted then
+    for word, amount in string.gmatch(row.counted, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
   end
   if row.held then
     if string.find(row.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
@@ -336,7 +348,7 @@ local function finish_others()
       take_back(row)
     else
       finish(row)
-      if row.counted and row.score_to_set then count_run(row) end
+      if (row.sent or row.counted) and row.score_to_set then count_run(row) end
     end
   end
 end

@@ -1,8 +1,8 @@
 -- push_messages(entries, queues, values, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
 -- none, and those to one queue in the order of the entries; not a script of its own, but put in front of the one that
 -- needs it.
--- entries have each writes, a list of a command and which of the queues it is made to, and first: where their values are,
--- one for each.
+-- entries have each writes, a list of a command and which of the queues it is made to, and first_value: where their values
+-- begin, one for each.
 -- Returns for each entry whose writes were refused, by its place, the server's error.
 local function push_messages(entries, queues, values, home_db, broker_db)
   local refusals, waiting = {}, {}
@@ -40,10 +40,10 @@ local function push_messages(entries, queues, values, home_db, broker_db)
       local those = waiting[queue] or {messages = {}, places = {}}
       waiting[queue] = those
       local count = #those.places + 1
-      those.messages[count], those.places[count] = values[entry.first], place
+      those.messages[count], those.places[count] = values[entry.first_value], place
     elseif #writes > 0 then
       push_waiting()
-      refusals[place] = push_all(writes, entry.first)
+      refusals[place] = push_all(writes, entry.first_value)
     end
   end
   push_waiting()

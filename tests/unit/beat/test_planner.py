@@ -71,15 +71,13 @@ def skipped(app: Celery, entry: DueEntry, now: float = NOW) -> Commit:
 def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
     entry = due_entry(meta=encode_meta(NOON - timedelta(minutes=1), 7))
     run = plan(app, entry)
-    record = f'"due":{seconds()}'
     task_id = options_of(run)["task_id"]
     assert run.commit == Commit(
         entry,
         new_score=seconds(60),
         new_meta=encode_meta(NOON, 8),
-        records=(record,),
         task_id=task_id,
-        counted=seconds(),
+        sent=seconds(),
     )
     assert (run.nominal, run.failure) == (seconds(), None)
 

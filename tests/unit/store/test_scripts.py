@@ -76,14 +76,14 @@ def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
 
 
 def test_reply_in_bytes_is_read_as_text() -> None:
-    rows = b'[{"key": "k\xff", "nominal": "1", "definition": "{}", "score": "2"}]'
-    reply = [b"ok", b"1.5", b"2.5", 1, rows, [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
+    rows = b'[{"key": "k\xff", "nominal": "1", "definition": 3, "score": "2"}]'
+    reply = [b"ok", b"1.5", b"2.5", 1, rows, b"{\xff}", [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
     assert fetched_of(reply) == records.Fetched(
         records.LockStatus.HELD,
         now=1.5,
         next_score=2.5,
         has_more=True,
-        rows=[records.DueEntry("k\udcff", "1", "{}", score="2")],
+        rows=[records.DueEntry("k\udcff", "1", "{\udcff}", score="2")],
         deadlines=[records.Deadline("id\0runs\udcff", "1.25", None)],
         next_deadline=3.5,
         other_score=4.5,
