@@ -241,7 +241,7 @@ class Commit:
         is_for_this_definition: record nothing if the entry's definition has changed meanwhile.
         pushes: messages that are pushed in the same step, if the entry hasn't changed meanwhile.
         sent: due time of the run that is sent, UNIX seconds as the server writes them; '': none is.
-        records: what is added to the history, the oldest first; (): where a run is sent, that it was due then.
+        records: what is added to the history, the oldest first; (): that of the run that is sent, if any is.
         new_policy: only together with a ``new_definition``.
         valid_until: from then on nothing is recorded if there are pushes; UNIX seconds, None: for ever.
         run, task_id: the run that is tracked; None: it isn't, or there is none.
