@@ -223,7 +223,7 @@ def commit_call(
         entry_keys.append(key)
         scores.append(due_entry.score)
         is_end = isinstance(new_score, Ending)
-        new_scores.append(_ENDINGS[new_score] if is_end else new_score)
+        new_scores.append(_ENDINGS[new_score] if isinstance(new_score, Ending) else new_score)
         is_strict = commit.is_for_this_definition or bool(pushes) or new_score is Ending.DELETE
         new_meta = commit.new_meta
         if is_strict or commit.new_definition:
