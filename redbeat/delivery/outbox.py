@@ -56,7 +56,8 @@ class Outbox:
         self._get_table_now = channel.get_table
         self._lookup_now = channel._lookup  # noqa: SLF001
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
-        with channel.conn_or_acquire() as client:
+        self._acquire_now = channel.conn_or_acquire
+        with self._acquire_now() as client:
             self.kombu_client = client
         self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
         self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
@@ -103,15 +104,14 @@ class Outbox:
     def sampling(self) -> Iterator[list[Push]]:
         """Yield a list of the list writes of the block, in which nothing at all is sent.
 
-        In the block kombu gets no connection to the broker, but to read which queues are bound to an
-        exchange.
+        In the block kombu gets no client of the broker, but to read which queues are bound to an exchange.
 
         Raises:
-            UnknownWriteError: in the block, where a message isn't written to a list.
+            UnknownWriteError: in the block, where a message is not written to a list.
         """
         self._is_sampling = True
         try:
-            with self._disconnected(), self.collecting() as pushes:
+            with self._acquiring(_refuse_client), self.collecting() as pushes:
                 yield pushes
         finally:
             self._is_sampling = False
@@ -172,7 +172,7 @@ class Outbox:
         if self._pushes is None:
             return self._get_table_now(exchange)
         if exchange not in self.tables:
-            with self._connected():
+            with self._acquiring(self._acquire_now):
                 self.tables[exchange] = self._get_table_now(exchange)
         return self.tables[exchange]
 
@@ -223,43 +223,17 @@ class Outbox:
     def _record(self, recorder: _Recorder, write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Let the channel write to ``recorder`` instead of its client."""
         recorder.pushes = []
-        self._channel.conn_or_acquire = recorder.acquire
-        try:
+        with self._acquiring(lambda *_args, **_kwargs: recorder):
             return write(*args, **kwargs)
-        finally:
-            del self._channel.conn_or_acquire
 
     @contextmanager
-    def _disconnected(self) -> Iterator[None]:
-        """Give kombu's clients no connection in the block, however they ask for one."""
-
-        def refuse(*_args: Any, **_kwargs: Any) -> Any:
-            raise UnknownWriteError("a connection")
-
-        pools = self._pools()
-        for pool in pools:
-            pool.get_connection = refuse
+    def _acquiring(self, acquire: Callable[..., Any]) -> Iterator[None]:
+        """Let the channel acquire its client by ``acquire`` in the block."""
+        before, self._channel.conn_or_acquire = self._channel.conn_or_acquire, acquire
         try:
             yield
         finally:
-            for pool in pools:
-                vars(pool).pop("get_connection", None)
-
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
-        """In a sample let kombu's clients have connections in the block."""
-        refusals = [(pool, vars(pool).pop("get_connection")) for pool in self._pools() if self._is_sampling]
-        try:
-            yield
-        finally:
-            for pool, refuse in refusals:
-                pool.get_connection = refuse
-
-    def _pools(self) -> list[Any]:
-        """Return the pools that the channel's connections are from: kombu has one for blocking commands."""
-        pools = [self.kombu_client.connection_pool]
-        other = getattr(getattr(self._channel, "client", None), "connection_pool", pools[0])
-        return pools if other is pools[0] else [*pools, other]
+            self._channel.conn_or_acquire = before
 
     def _give_up(self, way: str) -> None:
         """Collect no more: the channel sends its messages itself from now on."""
@@ -281,7 +255,11 @@ def _say_once(reason: str) -> None:
 
 
 class UnknownWriteError(Exception):
-    """kombu wanted something of its client that isn't known here."""
+    """kombu has called its client in an unknown way."""
+
+
+def _refuse_client(*_args: Any, **_kwargs: Any) -> Any:
+    raise UnknownWriteError("a client")
 
 
 class _Recorder:
@@ -290,9 +268,6 @@ class _Recorder:
     def __init__(self, full_key: Callable[[str, str], str]) -> None:
         self._full_key = full_key
         self.pushes: list[Push] = []
-
-    def acquire(self, *_args: Any, **_kwargs: Any) -> _Recorder:
-        return self
 
     def lpush(self, key: str, *values: Any) -> _Recorder:
         full_key = self._full_key("lpush", key)

@@ -1,8 +1,9 @@
-"""The producer that runs are sent with, made from the app's own class of producers.
+"""The producer that runs are sent with, made from the app's own class of producers; samples of its messages.
 
 It publishes a message once, within the time that the batch has left; trying again is the scheduler's.
-Invariant: a message that no queue takes is an error; Celery and the broker would drop it silently. So is one
-that would go by a reserved name, wherever that comes from.
+Invariants: a message that no queue takes is an error; Celery and the broker would drop it silently. So is one
+that would go by a reserved name, wherever that comes from. A sample has no effect: nothing is sent, declared
+or subscribed to, no event is published and no result backend is called.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any, NamedTuple
 
 from kombu.transport.virtual.base import NotEquivalentError
 
-from redbeat.delivery.amqp import Confirms
+from redbeat.delivery.amqp import Confirms, Drafts
+from redbeat.delivery.outbox import Outbox
+from redbeat.delivery.placeholders import RunValues, UnfitError
 from redbeat.delivery.reserved_names import find_reserved_way
+from redbeat.delivery.tracers import bypassing_sentry
+from redbeat.process.containment import let_through
+from redbeat.store.records import Push
 
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
 MAX_DECLARED = 1_000
@@ -203,3 +210,89 @@ def _exchanges_of(app: Any) -> Iterator[Any]:
         for bound in queue.bindings or [queue]:
             if bound.exchange is not None and bound.exchange.name:
                 yield bound.exchange
+
+
+# -- samples
+
+#: sends a run of an entry with these values by the scheduler's ``apply_async``
+Send = Callable[[RunValues], Any]
+
+#: held while attributes are replaced, as several beats may run in threads of one process
+_REPLACING = RLock()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The message of one run, and what else sending it would have done.
+
+    Attributes:
+        values: of the run.
+        text: the message, as JSON.
+        published: the body, and how to encode it.
+        pushes: list writes, the message first.
+        declarations: of queues and exchanges.
+        calls_backend: the result backend would have been told about the run.
+    """
+
+    values: RunValues
+    text: str
+    published: Published
+    pushes: tuple[Push, ...]
+    declarations: tuple[Declaration, ...]
+    calls_backend: bool
+
+
+def take_sample(
+    app: Any, producer: BoundedProducer, outbox: Outbox | Drafts, values: RunValues, send: Send
+) -> Sample:
+    """Return the message that ``send`` would have sent by ``producer``.
+
+    Raises:
+        UnfitError: a run is not one message to one queue.
+        Exception: whatever ``send`` raises.
+    """
+    with (
+        producer.sampling(values.expiration_seconds) as asked,
+        outbox.sampling() as pushes,
+        _muted_backend(app) as calls,
+        bypassing_sentry(),
+    ):
+        send(values)
+    commands = [push.command for push in pushes]
+    if len(asked.runs) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
+        raise UnfitError("a run isn't one message to one queue")
+    text, declarations = str(pushes[0].value), tuple(asked.declarations)
+    return Sample(values, text, asked.runs[0], tuple(pushes), declarations, bool(calls))
+
+
+@contextmanager
+def replacing(subject: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """Give an object other functions in this context."""
+    with _REPLACING:
+        attributes = vars(subject)
+        before = {name: attributes[name] for name in functions if name in attributes}
+        attributes.update(functions)
+        try:
+            yield
+        finally:
+            for name in functions:
+                attributes.pop(name, None)
+            attributes.update(before)
+
+
+@contextmanager
+def _muted_backend(app: Any) -> Iterator[list[Any]]:
+    """Yield a list of the calls of the result backend's ``on_task_call`` in this context."""
+    calls: list[Any] = []
+    try:
+        backend = app.backend
+    except BaseException as exc:  # noqa: BLE001 - sending raises it, too, if it uses the backend
+        let_through(exc)
+        yield calls
+        return
+    with replacing(
+        backend,
+        on_task_call=lambda *args, **kwargs: calls.append((args, kwargs)),
+        remove_pending_result=lambda result: result,  # called when a result is garbage
+    ):
+        yield calls

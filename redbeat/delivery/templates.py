@@ -45,7 +45,7 @@ from redbeat.delivery.placeholders import (
     is_number,
     kind_of,
 )
-from redbeat.delivery.samples import Sample, Send, replacing, take_sample
+from redbeat.delivery.producer import Sample, Send, replacing, take_sample
 from redbeat.delivery.tracers import find_monitoring
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger
