@@ -25,7 +25,6 @@ from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
 from redbeat.connection.retry import is_full, is_period_left
-from redbeat.delivery.amqp import deferrable
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.guard import remember_scheduler
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
@@ -495,7 +494,6 @@ class RedBeatScheduler(Scheduler):
             is_usable = isinstance(again, (int, float)) and again > 0
             raise RunDeclined(min(float(again or 0), float(self.max_interval)) if is_usable else 1.0)
 
-    @deferrable
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task. Every dispatch goes through here if a subclass or a tool has hooked in.
 
@@ -519,6 +517,9 @@ class RedBeatScheduler(Scheduler):
         except BaseException as exc:
             planned.error = planned.error or exc
             raise
+
+    # it does not handle errors of messages, so that they may be confirmed later; an override may
+    apply_async.is_deferrable = True  # type: ignore[attr-defined]
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send ``entry``; a subclass may override it, as those of Celery's scheduler do."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from amqp.basic_message import Message
 from amqp.exceptions import MessageNacked, RecoverableConnectionError
@@ -49,18 +49,6 @@ LARGE_BYTES = 256 * 1024
 
 #: how many exchanges are remembered as present
 MAX_EXCHANGES = 1_000
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def deferrable(send: Function) -> Function:
-    """Mark a function that sends a run: it doesn't handle what is raised because a message failed.
-
-    An override of it isn't marked. So one that handles such errors still gets them.
-    """
-    send.__dict__["is_deferrable"] = True
-    return send
 
 
 class Publication:

@@ -1,7 +1,16 @@
-"""The broker as the scheduler sees it: a producer, its outbox, and whether it can be reached.
+"""The broker as the scheduler sees it: its producer and outbox, whether it answers, the delivery guarantee.
 
 A tick must end in time to keep the lock, so nothing here waits for the broker longer than
 ``redbeat_publish_timeout``; runs stay due until it is back.
+
+::
+
+    broker is the schedule's own server       message and record are one step        exactly once
+    broker is anything else                   message first, record after it         at least once
+    redbeat_delivery = 'at_most_once'         record first, message after it         at most once
+
+Invariant: two connections lead to one server if it tells both the same run id. That is asked again for each
+new connection, and the script that pushes checks it in the same step.
 """
 
 from __future__ import annotations
@@ -9,24 +18,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
 from typing import Any, NamedTuple
 
 from amqp.exceptions import MessageNacked
-from celery.beat import SchedulingError
 from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
 
 from redbeat.config.timing import CONNECT_SECONDS
-from redbeat.connection.retry import is_password_missing, is_refusal, send_once
+from redbeat.connection.retry import is_refusal, send_once
 from redbeat.delivery.amqp import Confirms, Drafts, Publication
-from redbeat.delivery.origin import find_failed_router
+from redbeat.delivery.failures import cause_of, reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer, declare_exchanges
-from redbeat.log.events import BROKER_AWAY, BROKER_BACK
+from redbeat.log.events import BROKER_AWAY, BROKER_BACK, DELIVERY
 from redbeat.log.logger import logger
-from redbeat.log.text import shorten
 from redbeat.process.containment import let_through
-from redbeat.store.records import Push
+from redbeat.store.records import Push, Target
+from redbeat.store.rights import PUSHES
+from redbeat.store.server import Server
+from redbeat.store.store import Store
 
 #: what OpenTelemetry calls a broker of kombu's, where that is another name
 _SYSTEMS = {"amqp": "rabbitmq", "sqs": "aws_sqs", "azureservicebus": "servicebus", "gcpubsub": "gcp_pubsub"}
@@ -195,6 +206,18 @@ class Broker:
         """The task-sent events of the run that was sent last; they wait for :meth:`send_events`."""
         return () if self.outbox is None else self.outbox.events
 
+    def send(self, pushes: Sequence[Push]) -> None:
+        """Make the list writes of one run on a Redis broker.
+
+        Raises:
+            Exception: the error of the server, or of the connection.
+        """
+        if self.outbox is None:
+            raise ConnectionError("the connection to the broker has ended")
+        [failure] = self.outbox.send([tuple(pushes)])
+        if failure is not None:
+            raise failure
+
     def send_events(self, events: Sequence[Push]) -> None:
         """Send ``events`` in one round trip. Those that can't be sent are lost, which is logged once until
         events are sent again.
@@ -202,11 +225,7 @@ class Broker:
         if not events:
             return
         try:
-            if self.outbox is None:
-                raise ConnectionError("there is no connection to the broker any more")
-            [failure] = self.outbox.send([tuple(events)])
-            if failure is not None:
-                raise failure
+            self.send(events)
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: the runs themselves are sent
             if not self._has_lost_events:
                 logger.warning(
@@ -220,7 +239,7 @@ class Broker:
 
     def recover(self, exc: BaseException) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
-        cause = _cause_of(exc)
+        cause = cause_of(exc)
         if is_refusal(cause):
             self.note_away(cause)
             return False
@@ -414,38 +433,119 @@ def _peer_of(connection: Any) -> Peer:
     )
 
 
-def reason_of(exc: BaseException) -> str:
-    """Return why sending failed, in words, from the ``exc`` that it raised.
-
-    An error of a router says so: "task_routes, shop.routes.route: KeyError: 'queue'".
-    """
-    cause = _cause_of(exc)
-    words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
-    reason = f"{type(cause).__name__}: {words}".rstrip(": ")
-    setting = find_failed_router(cause)
-    return shorten(f"{setting}: {reason}" if setting else reason)
-
-
-def kind_of(exc: BaseException) -> str:
-    """Return what errors of one kind have in common: their class, and where they were raised."""
-    cause = _cause_of(exc)
-    place, traceback = "", cause.__traceback__
-    while traceback is not None:
-        place, traceback = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}", traceback.tb_next
-    return f"{type(cause).__name__} {place}"
-
-
-def _cause_of(exc: BaseException) -> BaseException:
-    """Return the exception that Celery and kombu have wrapped in ``exc``."""
-    if isinstance(exc, SchedulingError):
-        exc = exc.__cause__ or exc.__context__ or exc
-    if isinstance(exc, OperationalError):
-        exc = exc.__cause__ or exc
-    return exc
-
-
 def _quietly(close: Callable[[], Any]) -> None:
     try:
         close()
     except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed
         logger.debug("beat: Closing a connection to the broker failed: %r", exc)
+
+
+# -- the guarantee
+
+#: schedule and broker that were one server, and are two for longer than this, are taken for two: the first of
+#: them to follow a failover has another server for a moment
+DOUBT_SECONDS = 10.0
+
+
+class Mode(Enum):
+    """How the messages of a batch leave."""
+
+    #: recorded first, and sent after that
+    RECORD_FIRST = "at most once"
+    #: pushed by the script that records them
+    SCRIPT = "exactly once"
+    #: sent by the broker's client, and recorded after that
+    CLIENT = "at least once, each run with one task id"
+    #: not now: schedule and broker were one server a moment ago, and are two
+    IN_DOUBT = "in doubt"
+
+
+class Delivery:
+    """The guarantee of one scheduler's runs, found out when there is something to send.
+
+    Attributes:
+        mode: how messages leave, as it was chosen last.
+        target: where the script pushes them; None: it does not.
+        announced: the mode that was logged last.
+    """
+
+    def __init__(self, store: Store, broker: Broker) -> None:
+        self._store = store
+        self._broker = broker
+        self._asked: Outbox | None = None  # the outbox for which the mode was chosen
+        self._moved_at: float | None = None
+        is_at_most_once = store.config.delivery == "at_most_once"
+        self.mode = Mode.RECORD_FIRST if is_at_most_once else Mode.CLIENT
+        self.target: Target | None = None
+        self.announced: Mode | None = None
+
+    def choose(self) -> Mode:
+        """Return how messages leave now; the servers are asked once for each connection to the broker.
+
+        Raises:
+            RedBeatError: about the schedule's server.
+            Exception: whatever the broker's client raises.
+        """
+        outbox = self._broker.outbox
+        is_collecting = outbox is not None and not outbox.has_given_up
+        if self.mode is Mode.RECORD_FIRST or (is_collecting and outbox is self._asked):
+            return self.mode
+        is_doubtful = self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
+        self.mode, self.target = Mode.IN_DOUBT if is_doubtful else Mode.CLIENT, None
+        if outbox is None or not is_collecting:
+            return self.mode
+        about = Server(self._store).about()
+        self.target = _find_target(about.run_id, self._store, outbox)
+        if self.target is not None:
+            self.mode = Mode.SCRIPT
+        if self.mode is not Mode.IN_DOUBT:  # else they are asked again the next time
+            self._asked, self._moved_at = outbox, None
+            if about.run_id is None and not about.is_in_cluster:
+                self.note_refused("INFO isn't allowed")
+        return self.mode
+
+    def note_moved(self) -> None:
+        """Record that the schedule is on another server than its last commit was for."""
+        logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
+        self._asked = self.target = None
+        self.mode, self._moved_at = Mode.IN_DOUBT, self._moved_at or time.monotonic()
+        self._broker.close()
+
+    def note_refused(self, reason: str) -> None:
+        """Record that the schedule's user lacks the right to push messages.
+
+        With the next connection to the broker it is tried again.
+        """
+        self.mode, self.target = Mode.CLIENT, None
+        self._store.rights.note(PUSHES, reason)
+
+    def announce(self) -> None:
+        """Log the guarantee of the runs that were just sent, if it has changed."""
+        is_unknown = self._broker.outbox is None and (self._broker.is_away or self._asked is not None)
+        if self.mode in (self.announced, Mode.IN_DOUBT) or (self.mode is Mode.CLIENT and is_unknown):
+            return
+        guarantee, self.announced = self.mode.value, self.mode
+        logger.info("beat: Delivery: %s.", guarantee, extra=DELIVERY.of(guarantee=guarantee))
+
+
+def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:
+    home_db = Server(store).database()
+    if server is None or home_db is None or server != outbox.server_id():
+        return None
+    return Target(server, home_db, outbox.database)
+
+
+def describe_delivery(store: Store, broker: Broker) -> str:
+    """Return the guarantee in words for the banner; ``broker`` is connected for that."""
+    try:
+        if store.config.delivery == "at_most_once":
+            return Mode.RECORD_FIRST.value
+        server, outbox = Server(store), broker.producer and broker.outbox  # the producer connects
+        if outbox is None or _find_target(server.about().run_id, store, outbox) is None:
+            return Mode.CLIENT.value
+        # the broker's user has the right to push; whether another one has shows only when it does
+        condition = "" if server.configured_user() == outbox.user else ", if the schedule's user may push"
+        return f"{Mode.SCRIPT.value}{condition}"
+    except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
+        logger.debug("beat: The delivery guarantee isn't known yet: %r", exc)
+        return "known when schedule and broker can be reached"

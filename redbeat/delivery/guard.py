@@ -40,7 +40,12 @@ from kombu.utils.functional import lazy
 from redbeat.config.config import RedBeatConfig
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer
-from redbeat.delivery.tracers import find_monitoring, is_idle, is_wrapped_by_sentry
+from redbeat.delivery.tracers import (
+    TRACE_API,
+    find_monitoring,
+    is_idle,
+    is_wrapped_by_sentry,
+)
 from redbeat.log.text import joined
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
@@ -119,6 +124,18 @@ def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
         *(amqp, amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
         list(getattr(kombu_json, "_encoders", {}).items()),
     )
+
+
+def find_provider() -> Any:
+    """Return the tracer provider of this process; None if it is the API's own, which records nothing."""
+    get_provider = getattr(sys.modules.get(TRACE_API), "get_tracer_provider", None)
+    if get_provider is None:
+        return None
+    try:
+        provider = get_provider()
+    except Exception:  # noqa: BLE001 - the provider that the environment names is missing; the API says so
+        return None
+    return None if type(provider).__module__ == TRACE_API else provider
 
 
 def find_setting_obstacle(config: RedBeatConfig) -> str:
@@ -281,7 +298,7 @@ def _receivers() -> Iterator[str]:
                 # Celery's function for connect(retry=True)
                 position = receiver.__code__.co_freevars.index("retry_fun")
                 receiver = (receiver.__closure__ or ())[position].cell_contents
-            if root_of(receiver) not in _OWN and not is_idle(receiver):
+            if root_of(receiver) not in _OWN and not is_idle(receiver, find_provider()):
                 yield f"a receiver of {signal.name}: {describe(receiver)}"
 
 

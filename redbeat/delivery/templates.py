@@ -27,7 +27,8 @@ from celery.backends.base import Backend
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Drafts
-from redbeat.delivery.broker import Broker, reason_of
+from redbeat.delivery.broker import Broker
+from redbeat.delivery.failures import reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
     NO_HEADERS,

@@ -86,7 +86,7 @@ def bypassing_sentry() -> Iterator[None]:
 
 # -- OpenTelemetry
 
-_API = "opentelemetry.trace"
+TRACE_API = "opentelemetry.trace"
 _INSTRUMENTOR = "opentelemetry.instrumentation.celery"
 _RECEIVERS = ("_trace_before_publish", "_trace_after_publish")
 
@@ -94,21 +94,9 @@ _RECEIVERS = ("_trace_before_publish", "_trace_after_publish")
 _is_run = ContextVar("redbeat_is_run", default=False)
 
 
-def find_provider() -> Any:
-    """Return the tracer provider of this process; None if it is the API's own, which records nothing."""
-    get_provider = getattr(sys.modules.get(_API), "get_tracer_provider", None)
-    if get_provider is None:
-        return None
-    try:
-        provider = get_provider()
-    except Exception:  # noqa: BLE001 - the provider that the environment names is missing; the API says so
-        return None
-    return None if type(provider).__module__ == _API else provider
-
-
 def is_apis(value: Any) -> bool:
     """Return True if a provider or a tracer is the API's own, which records nothing."""
-    return type(value).__module__ == _API
+    return type(value).__module__ == TRACE_API
 
 
 class StandIn:
@@ -151,12 +139,16 @@ def _replace_receivers(replacement: Callable[[Any], Any]) -> None:
                 signal.receivers[:] = [(key, replacement(receiver)) for key, receiver in signal.receivers]
 
 
-def is_idle(receiver: Any) -> bool:
-    """Return True for the instrumentor's receivers where RedBeat makes the spans, or none are made."""
+def is_idle(receiver: Any, provider: Any) -> bool:
+    """Return True for the instrumentor's receivers where RedBeat makes the spans, or none are made.
+
+    Arguments:
+        provider: the tracer provider; None: it is missing.
+    """
     if not _is_instrumentors(receiver):
         return False
     tracer = getattr(getattr(receiver, "__self__", None), "_tracer", None)
-    return tracer is None or is_apis(tracer) or find_provider() is not None
+    return tracer is None or is_apis(tracer) or provider is not None
 
 
 def _is_instrumentors(receiver: Any) -> bool:

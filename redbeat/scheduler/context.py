@@ -9,8 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redbeat.delivery.broker import Broker
-from redbeat.delivery.guarantee import Delivery
+from redbeat.delivery.broker import Broker, Delivery
 from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.process.memory import Allowance

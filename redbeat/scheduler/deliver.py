@@ -25,8 +25,8 @@ from functools import partial
 from typing import Any
 
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
-from redbeat.delivery.guarantee import Mode
-from redbeat.delivery.origin import Origin, origin_of
+from redbeat.delivery.broker import Mode
+from redbeat.delivery.failures import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.heartbeat import PLANNING
 from redbeat.process.containment import let_through
@@ -42,7 +42,6 @@ from redbeat.scheduler.sinks import (
     Sink,
     make,
     report_held,
-    send_writes,
 )
 from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.fetching import fetch_due
@@ -481,7 +480,7 @@ class _RecordFirst:
                 if broker.is_away:
                     raise ConnectionError("the broker is away")
                 if isinstance(pushes, tuple) and pushes:
-                    send_writes(broker, pushes)
+                    broker.send(pushes)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
             if not broker.is_away and origin_of(exc) is Origin.BROKER:

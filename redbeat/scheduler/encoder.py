@@ -14,10 +14,11 @@ from typing import Any
 from celery.beat import SchedulingError
 
 from redbeat.delivery.amqp import Publication
-from redbeat.delivery.broker import Broker, reason_of
+from redbeat.delivery.broker import Broker
+from redbeat.delivery.failures import reason_of
+from redbeat.delivery.guard import find_provider
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
 from redbeat.delivery.templates import MessageTemplate, Templates
-from redbeat.delivery.tracers import find_provider
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.logger import logger

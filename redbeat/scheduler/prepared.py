@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
-from redbeat.delivery.guarantee import Mode
+from redbeat.delivery.broker import Mode
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redbeat.config.masking import mask_secrets
-from redbeat.delivery.broker import kind_of, reason_of
-from redbeat.delivery.origin import Origin, origin_of
+from redbeat.delivery.failures import Origin, kind_of, origin_of, reason_of
 from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_LOST, RUN_SKIPPED, RUNS_FAILED, LogEvent
 from redbeat.log.logger import logger

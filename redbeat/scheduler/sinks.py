@@ -26,8 +26,7 @@ from redbeat.connection.retry import (
     is_refusal,
 )
 from redbeat.delivery.amqp import Publication
-from redbeat.delivery.broker import Broker
-from redbeat.delivery.origin import Origin, origin_of
+from redbeat.delivery.failures import Origin, origin_of
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.log.events import RUN_SENT_BEFORE
 from redbeat.log.logger import logger
@@ -248,7 +247,7 @@ class ProducerSink:
             self._unconfirmed.append((batch, send, sent))
             return
         if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
-            send_writes(self._context.broker, sent)
+            self._context.broker.send(sent)
         note_published(self._context, batch, send)
 
     def _may_repeat(self, send: Send) -> bool:
@@ -342,7 +341,7 @@ def make(
         sent = context.encoder.make(send, producer, is_deferrable=is_deferrable)
         if isinstance(sent, tuple) and sent and context.hooks.asks_subclass and _has_changed(batch, send):
             # the subclass has written to the entry, so the recording script would not push
-            send_writes(broker, sent)
+            broker.send(sent)
             return ()
         return sent
     if template.kind.on_call is not None:
@@ -399,19 +398,6 @@ def _attempt(
                 continue
             return exc
         return None
-
-
-def send_writes(broker: Broker, pushes: Pushes) -> None:
-    """Make the list writes of one run on a Redis broker.
-
-    Raises:
-        Exception: the error of the server, or of the connection.
-    """
-    if broker.outbox is None:
-        raise ConnectionError("the connection to the broker has ended")
-    [failure] = broker.outbox.send([pushes])
-    if failure is not None:
-        raise failure
 
 
 def _has_no_time(context: Context, batch: Batch, left: Sequence[Send]) -> bool:

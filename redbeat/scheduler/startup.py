@@ -22,8 +22,7 @@ from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
-from redbeat.delivery.broker import Broker
-from redbeat.delivery.guarantee import describe_delivery
+from redbeat.delivery.broker import Broker, describe_delivery
 from redbeat.delivery.templates import describe_messages
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save

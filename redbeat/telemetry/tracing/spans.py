@@ -16,7 +16,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from redbeat.config.masking import mask_secrets
-from redbeat.delivery.broker import Peer, reason_of
+from redbeat.delivery.broker import Peer
+from redbeat.delivery.failures import reason_of
 from redbeat.delivery.placeholders import TraceHeaders
 from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory

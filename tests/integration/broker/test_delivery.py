@@ -13,7 +13,7 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from redbeat.delivery.guarantee import Delivery, Mode
+from redbeat.delivery.broker import Delivery, Mode
 from redbeat.scheduler.shard import Shard
 from redbeat.store.records import Target
 from tests.integration.conftest import MakeScheduler

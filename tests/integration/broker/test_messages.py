@@ -24,7 +24,7 @@ from kombu.common import Broadcast
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.delivery.amqp import message_of, publish_frames
-from redbeat.delivery.broker import reason_of
+from redbeat.delivery.failures import reason_of
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate
 from redbeat.policy.headers import headers_of

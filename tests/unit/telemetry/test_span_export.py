@@ -14,8 +14,7 @@ from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from redbeat.delivery.broker import Peer
-from redbeat.delivery.guard import find_obstacle
-from redbeat.delivery.tracers import find_provider
+from redbeat.delivery.guard import find_obstacle, find_provider
 from redbeat.telemetry.tracing import tracing as module
 from redbeat.telemetry.tracing.spans import RunSpan
 from redbeat.telemetry.tracing.tracing import Tracing

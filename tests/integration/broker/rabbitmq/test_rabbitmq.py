@@ -246,11 +246,12 @@ def test_runs_published_before_a_signal_are_recorded(
         pass
 
     class Ending(RedBeatScheduler):
-        @redbeat_amqp.deferrable
         def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
             if entry.name == f"entry-{MIDDLE}":
                 raise Ended
             return super().apply_async(entry, *args, **kwargs)
+
+        apply_async.is_deferrable = True  # type: ignore[attr-defined]
 
     names = write_burst(client, COUNT)
     with pytest.raises(Ended):

@@ -1,6 +1,6 @@
-"""Where an error comes from that has kept a run from being sent: the broker, or the application's own code.
+"""Errors that keep a run from being sent: why, and whether the broker or the application has raised them.
 
-The class of an error doesn't say so: the application's code, too, raises a ``ConnectionError``, and a broker
+The class of an error does not say so: the application's code, too, raises a ``ConnectionError``, and a broker
 a ``KeyError``. The functions that it has left do. From the outside in, they are::
 
     beat -> the task's apply_async -> Celery's send_task -> routers and receivers
@@ -17,9 +17,12 @@ from types import FrameType
 from celery.app import routes
 from celery.app.routes import MapRoute
 from celery.beat import SchedulingError
+from kombu.exceptions import OperationalError
 
+from redbeat.connection.retry import is_password_missing
 from redbeat.delivery.guard import describe_router
 from redbeat.delivery.producer import BoundedProducer
+from redbeat.log.text import shorten
 
 
 class Origin(Enum):
@@ -116,7 +119,37 @@ def _is_by_beats_producer(module: str, frame: FrameType) -> bool:
     return module == "kombu.messaging" and isinstance(frame.f_locals.get("self"), BoundedProducer)
 
 
-def find_failed_router(exc: BaseException) -> str:
+def reason_of(exc: BaseException) -> str:
+    """Return why sending failed, in words, from the ``exc`` that it raised.
+
+    An error of a router says so: "task_routes, shop.routes.route: KeyError: 'queue'".
+    """
+    cause = cause_of(exc)
+    words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
+    reason = f"{type(cause).__name__}: {words}".rstrip(": ")
+    setting = _find_failed_router(cause)
+    return shorten(f"{setting}: {reason}" if setting else reason)
+
+
+def kind_of(exc: BaseException) -> str:
+    """Return what errors of one kind have in common: their class, and where they were raised."""
+    cause = cause_of(exc)
+    place, traceback = "", cause.__traceback__
+    while traceback is not None:
+        place, traceback = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}", traceback.tb_next
+    return f"{type(cause).__name__} {place}"
+
+
+def cause_of(exc: BaseException) -> BaseException:
+    """Return the exception that Celery and kombu have wrapped in ``exc``."""
+    if isinstance(exc, SchedulingError):
+        exc = exc.__cause__ or exc.__context__ or exc
+    if isinstance(exc, OperationalError):
+        exc = exc.__cause__ or exc
+    return exc
+
+
+def _find_failed_router(exc: BaseException) -> str:
     """Return the router of ``task_routes`` that has raised an error; '': none.
 
     Celery asks routers while it makes a message, so only the error's traceback knows.
