@@ -81,6 +81,7 @@ from redbeat.scheduler.startup import (
     check_eviction,
     pin_settings,
     read_statics,
+    report_statics,
     store_entries,
     store_statics,
 )
@@ -869,6 +870,7 @@ class RedBeatScheduler(Scheduler):
         if installs:
             self.install_default_entries(self.app.conf.beat_schedule)
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
+        report_statics(statics)
         for shard in led:
             try:
                 store_statics(
@@ -877,7 +879,6 @@ class RedBeatScheduler(Scheduler):
                     statics,
                     self.update_from_dict,
                     lambda name, shard=shard: shards.home_of(name) is shard,  # type: ignore[misc]
-                    is_telling=shard is led[0],
                 )
                 shard.has_statics = True
             except RedBeatError as exc:

@@ -40,12 +40,7 @@ from kombu.utils.functional import lazy
 from redbeat.config.config import RedBeatConfig
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer
-from redbeat.delivery.tracers import (
-    TRACE_API,
-    find_monitoring,
-    is_idle,
-    is_wrapped_by_sentry,
-)
+from redbeat.delivery.tracers import TRACE_API, find_monitoring, is_idle, is_wrapped_by_sentry
 from redbeat.log.text import joined
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"

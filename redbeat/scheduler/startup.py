@@ -6,6 +6,7 @@ That is the entries of ``beat_schedule``, those of ``@scheduled``, and Celery's 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -72,9 +73,9 @@ _LOOKED_UP = (
 def eviction_warning(store: Store) -> str | None:
     """Return a sentence about a server, or nodes of a cluster, that may evict the schedule, or None.
 
-    A node that is away isn't waited for again: the others tell.
+    An unreachable node of several is left out.
     """
-    policies: dict[str, list[str]] = {}
+    found: list[str] = []
     nodes = store.by_node()
     for node, one in nodes.items():
         try:
@@ -84,17 +85,11 @@ def eviction_warning(store: Store) -> str | None:
                 raise
             continue
         if policy is not None:
-            policies.setdefault(policy, []).append(node)
-    if not policies:
+            found.append(f"{policy} on {node}" if node else policy)
+    if not found:
         return None
-    if nodes.keys() == {""}:
-        which = f"its maxmemory-policy is {next(iter(policies))}"
-    else:
-        which = "the maxmemory-policy is " + ", and ".join(
-            f"{policy} on {', '.join(found)}" for policy, found in policies.items()
-        )
     return (
-        f"Redis may evict the schedule: {which}. "
+        f"Redis may evict the schedule: its maxmemory-policy is {', '.join(found)}. "
         "Use noeviction (or one of volatile-*), or a server of its own."
     )
 
@@ -124,8 +119,8 @@ def check_eviction(store: Store) -> None:
     if warning and level == "raise":
         raise RedBeatKeyExpiryError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
     if warning:
-        log = logger.warning if level == "warn" else logger.error
-        log("beat: %s", warning, extra=REDIS_EVICTS.of(reason=warning))
+        severity = logging.WARNING if level == "warn" else logging.ERROR
+        logger.log(severity, "beat: %s", warning, extra=REDIS_EVICTS.of(reason=warning))
 
 
 def pin_settings(app: Any) -> None:
@@ -227,14 +222,25 @@ def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
     return Statics({**defaults, **app.conf.beat_schedule, **entries}, declared.strays, why_unknown)
 
 
+def report_statics(statics: Statics) -> None:
+    """Log what is wrong with the code."""
+    if statics.why_unknown:
+        logger.error(
+            "beat: The application's modules can't be imported, so no entry that has left the code is "
+            "removed: %s",
+            shorten(statics.why_unknown),
+        )
+    for declaration, reason in statics.strays.items():
+        extra = ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason)
+        logger.error("beat: %s: @scheduled: %s", declaration.place, reason, extra=extra)
+
+
 def store_statics(
     store: Store,
     fence: Fence,
     statics: Statics,
     update: Callable[[Mapping[str, Any]], object],
-    is_here: Callable[[str], bool] = lambda _name: True,
-    *,
-    is_telling: bool = True,
+    is_here: Callable[[str], bool],
 ) -> None:
     """Store ``statics`` by ``update``, and remove the entries that were in the code before and have left it.
 
@@ -244,7 +250,6 @@ def store_statics(
     Arguments:
         store: the schedule, or one part of it.
         is_here: tells of a name in the code whether its entry belongs there.
-        is_telling: log what is wrong with the code.
     """
     config, keys_here, reserved = store.config, store.keys, store.config.reserved_names
     owners = config.statics_owners
@@ -253,22 +258,13 @@ def store_statics(
         Owners(store).statics(), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
     )
     if statics.why_unknown:
-        if is_telling:
-            logger.error(
-                "beat: The application's modules can't be imported, so no entry that has left the code is "
-                "removed: %s",
-                shorten(statics.why_unknown),
-            )
         plan = replace(plan, removed=(), released={})
-    for declaration, reason in statics.strays.items() if is_telling else ():
-        _report_stray(declaration, reason)
     keys = [keys_here.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
         name = keys_here.name(key)
-        logger.info(
-            "beat: Removing old static schedule entry '%s'.", name, extra=STATIC_REMOVED.of(entry=name)
-        )
+        extra = STATIC_REMOVED.of(entry=name)
+        logger.info("beat: Removing old static schedule entry '%s'.", name, extra=extra)
     Entries(store).delete(gone, fence)
     update({name: one for name, one in statics.entries.items() if is_here(name)})
     note_statics(store, fence, owners[0], replace(plan, added=tuple(filter(is_here, plan.added))))
@@ -310,8 +306,11 @@ def _store_chunk(
     def decide(stored: Stored, now: datetime) -> Write | None:
         entry = made[stored.key]
         try:
-            if stored.policy and '"paused"' in stored.policy:
-                entry = _with_pause(entry, stored, given[stored.key])
+            has_pause = stored.policy and '"paused"' in stored.policy
+            before = try_decode(type(entry), stored, entry.app) if has_pause else None
+            if before is not None:  # a new leader must not end the pause
+                entry = copy.copy(entry)
+                keep_pause(entry, before, given[stored.key])
             is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
             if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
                 return None
@@ -336,19 +335,8 @@ def _store_chunk(
         if len(chunk) == 1:
             _report(chunk[0][0], exc)
             return
-        middle = len(chunk) // 2
-        for half in (chunk[:middle], chunk[middle:]):
-            _store_chunk(store, fence, make_entry, half)
-
-
-def _with_pause(entry: Any, stored: Stored, fields: Container[str]) -> Any:
-    """Return ``entry`` with the pause of the entry that is stored: a new leader mustn't end it."""
-    before = try_decode(type(entry), stored, entry.app)
-    if before is None:
-        return entry
-    paused = copy.copy(entry)
-    keep_pause(paused, before, fields)
-    return paused
+        for one in chunk:
+            _store_chunk(store, fence, make_entry, [one])
 
 
 def _report(name: str, exc: BaseException) -> None:
@@ -358,15 +346,6 @@ def _report(name: str, exc: BaseException) -> None:
         type(exc).__name__,
         shorten(str(exc)),
         extra=ENTRY_NOT_STORED.of(entry=name, reason=f"{type(exc).__name__}: {exc}"),
-    )
-
-
-def _report_stray(declaration: Declaration, reason: str) -> None:
-    logger.error(
-        "beat: %s: @scheduled: %s",
-        declaration.place,
-        reason,
-        extra=ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason),
     )
 
 
@@ -388,14 +367,11 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
         )
         return
     if found.scoreless:
-        names = ", ".join(map(keys.name, found.scoreless[:10]))
-        logger.warning(
-            "beat: %d entries that were taken out for celery-redbeat 2.x are due now, as %s has no score "
-            "for them: %s.",
-            len(found.scoreless),
-            keys.downgraded,
-            shorten(printable(names)),
+        message = (
+            "beat: %d entries taken out for celery-redbeat 2.x are due now, as they have no score: %s."
         )
+        names = ", ".join(map(keys.name, found.scoreless[:10]))
+        logger.warning(message, len(found.scoreless), shorten(printable(names)))
     if found.returned or found.gone:
         logger.info(
             "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
