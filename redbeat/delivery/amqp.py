@@ -1,4 +1,4 @@
-"""Publishing on RabbitMQ: frames, publisher confirms, and drafts for templates.
+"""Publishing on RabbitMQ: publisher confirms, and drafts for templates.
 
 RabbitMQ numbers the messages of a channel from 1. It confirms them by these numbers (delivery tags), one by
 one or many at once, in any order. One that a queue refuses it confirms negatively (nack). One that no queue
@@ -23,12 +23,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from struct import Struct
-from types import MappingProxyType
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from amqp import spec
 from amqp.basic_message import Message
 from amqp.exceptions import MessageNacked, RecoverableConnectionError
+from amqp.method_framing import frame_writer
+from amqp.serialization import dumps
 
 from redbeat.delivery.outbox import no_queue
 from redbeat.store.records import Push
@@ -51,6 +54,7 @@ LARGE_BYTES = 256 * 1024
 MAX_EXCHANGES = 1_000
 
 
+@dataclass(slots=True)
 class Publication:
     """What one run has published.
 
@@ -60,12 +64,9 @@ class Publication:
         is_lost: the channel has ended before all of them were confirmed.
     """
 
-    __slots__ = ("failure", "is_lost", "unconfirmed")
-
-    def __init__(self) -> None:
-        self.unconfirmed = 0
-        self.failure: Exception | None = None
-        self.is_lost = False
+    unconfirmed: int = 0
+    failure: Exception | None = None
+    is_lost: bool = False
 
     @property
     def is_confirmed(self) -> bool:
@@ -82,14 +83,6 @@ class _Message(NamedTuple):
     properties: Mapping[str, Any]
     size_bytes: int
     declared: Iterable[Any]
-
-    def is_like(self, exchange: str, routing_key: str, properties: Mapping[str, Any]) -> bool:
-        """Tell whether this message has come back, from what came back."""
-        return (
-            self.exchange == exchange
-            and self.routing_key == routing_key
-            and _identity_of(self.properties) == _identity_of(properties)
-        )
 
 
 class Confirms:
@@ -114,6 +107,10 @@ class Confirms:
         self._open_now = channel.open
         self._publication: Publication | None = None  # of the run that is being sent
         self.declared: Iterable[Any] = ()
+        self._frames: list[bytes] = []
+        # py-amqp's, but it keeps the frames, so that several messages are written together
+        collecting = SimpleNamespace(write=lambda frames: self._frames.append(bytes(frames)))
+        self._make_frames = frame_writer(channel.connection, collecting)
         self._begin()
         channel.events["basic_ack"].add(self._note_ack)
         channel.events["basic_nack"].add(self._note_nack)
@@ -128,7 +125,7 @@ class Confirms:
         self._unwritten: list[tuple[bytes, _Message]] = []  # they wait to be written together
         self._unconfirmed: dict[int, _Message] = {}  # by their numbers, in this order
         self._bytes = 0  # of both
-        self._last_tag = self._settled_tag = 0
+        self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
         self._alone = FIRST_ALONE
@@ -183,7 +180,10 @@ class Confirms:
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
-        frames = publish_frames(self._channel, message, exchange, routing_key, mandatory, immediate)
+        self._frames.clear()
+        arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+        self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
+        frames = b"".join(self._frames)
         is_alone = (
             self._publication is None
             or self._alone > 0
@@ -254,7 +254,6 @@ class Confirms:
             self._unwritten = []
             with connection.transport.having_timeout(timeout):
                 connection.transport.write(frames)
-            connection.bytes_sent += 1  # the heartbeat looks whether it changes
         except BaseException:  # a signal's, too: nobody knows how much was written
             self.lose()
             connection.collect()
@@ -288,8 +287,7 @@ class Confirms:
         if not is_multiple:
             return (tag,)
         last = tag or self._last_tag  # 0: all of them
-        first, self._settled_tag = self._settled_tag + 1, max(last, self._settled_tag)
-        return range(first, last + 1)
+        return [number for number in self._unconfirmed if number <= last]
 
     def _note_settled(self, tag: int, failure: Exception | None) -> None:
         message = self._unconfirmed.pop(tag, None)
@@ -303,65 +301,18 @@ class Confirms:
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order
+        identity = _identity_of(exchange, routing_key, returned.properties)
         for tag, message in self._unconfirmed.items():
-            if tag not in self._returned and message.is_like(exchange, routing_key, returned.properties):
+            own = _identity_of(message.exchange, message.routing_key, message.properties)
+            if tag not in self._returned and own == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return
 
 
-def _identity_of(properties: Mapping[str, Any]) -> tuple[Any, ...]:
+def _identity_of(exchange: str, routing_key: str, properties: Mapping[str, Any]) -> tuple[str, ...]:
     headers = properties.get("application_headers") or {}
-    identity = (properties.get("correlation_id"), headers.get("id"), headers.get("redbeat_entry"))
-    return tuple(None if value is None else str(value) for value in identity)
-
-
-# -- frames: py-amqp makes the same bytes, and writes each message by itself. Source: the specification of
-# AMQP 0-9-1, sections 2.3 (frames) and 4.2.6 (content)
-
-_METHOD, _HEADER, _BODY, _END = 1, 2, 3, b"\xce"
-_BASIC, _PUBLISH = 60, 40
-
-_octet = Struct("B").pack
-_frame = Struct(">BHI").pack  # type, channel, bytes
-_method = Struct(">HHH").pack  # class, method, reserved
-_content = Struct(">HHQ").pack  # class, weight, bytes of the body
-
-#: what a frame has besides its payload, bytes
-_OVERHEAD = 8
-
-
-def publish_frames(
-    channel: Any, message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool
-) -> bytes:
-    """Return the frames that publish ``message``, one of py-amqp's, on ``channel``.
-
-    Raises what py-amqp raises when a property can't be written, and UnicodeEncodeError.
-    """
-    body = message.body
-    if isinstance(body, str):
-        body = body.encode(message.properties.setdefault("content_encoding", "utf-8"))
-    number = channel.channel_id
-    method = b"".join(
-        (
-            _method(_BASIC, _PUBLISH, 0),
-            _short_text(exchange),
-            _short_text(routing_key),
-            _octet(bool(mandatory) + 2 * bool(immediate)),
-        )
-    )
-    header = _content(_BASIC, 0, len(body)) + message._serialize_properties()  # noqa: SLF001 - it has no public name
-    parts = [_frame(_METHOD, number, len(method)), method, _END]
-    parts += (_frame(_HEADER, number, len(header)), header, _END)
-    max_payload = channel.connection.frame_max - _OVERHEAD
-    for start in range(0, len(body), max_payload):
-        payload = body[start : start + max_payload]
-        parts += (_frame(_BODY, number, len(payload)), payload, _END)
-    return b"".join(parts)
-
-
-def _short_text(text: str) -> bytes:
-    encoded = (text or "").encode("utf-8", "surrogatepass")
-    return _octet(len(encoded)) + encoded
+    ids = properties.get("correlation_id"), headers.get("id"), headers.get("redbeat_entry")
+    return exchange, routing_key, *map(str, ids)
 
 
 # -- drafts: messages as JSON texts, in the form of messages on Redis, so that templates apply

@@ -367,9 +367,7 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
         )
         return
     if found.scoreless:
-        message = (
-            "beat: %d entries taken out for celery-redbeat 2.x are due now, as they have no score: %s."
-        )
+        message = "beat: %d entries taken out for celery-redbeat 2.x are due now, as they have no score: %s."
         names = ", ".join(map(keys.name, found.scoreless[:10]))
         logger.warning(message, len(found.scoreless), shorten(printable(names)))
     if found.returned or found.gone:

@@ -13,17 +13,21 @@ import string
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from amqp import spec
+from amqp.method_framing import frame_writer
+from amqp.serialization import dumps
 from celery import Celery, Task, signature
 from celery.beat import SchedulingError
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.delivery.amqp import message_of, publish_frames
+from redbeat.delivery.amqp import message_of
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate
@@ -412,11 +416,22 @@ def test_random_messages_from_templates_are_those_of_apply_async(make_app: MakeA
     assert_most_are_compiled(reasons, 0.25)
 
 
+def frames_of(
+    channel: Any, message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool
+) -> bytes:
+    """Return the frames that py-amqp writes."""
+    frames: list[bytes] = []
+    write = frame_writer(channel.connection, SimpleNamespace(write=lambda frame: frames.append(bytes(frame))))
+    arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+    write(1, channel.channel_id, spec.Basic.Publish, arguments, message)
+    return b"".join(frames)
+
+
 def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -> list[bytes]:
     """Return the frames that `apply_async` writes to RabbitMQ."""
     confirms, producer = compiling.broker.confirms, compiling.broker.producer
     written: list[bytes] = []
-    confirms.on_sample = lambda *args: written.append(publish_frames(producer.channel, *args))
+    confirms.on_sample = lambda *args: written.append(frames_of(producer.channel, *args))
     try:
         with producer.sampling(values.expiration_seconds):
             compiling.send(call, values)
@@ -443,7 +458,7 @@ def assert_frames_are_the_same(compiling: Compiling, call: Call, now: datetime) 
         [push] = message.fill(values, "any")
         draft, info = message_of(str(push.value))
         channel = compiling.broker.producer.channel
-        by_template = outcome(lambda: [publish_frames(channel, draft, **info)])
+        by_template = outcome(lambda: [frames_of(channel, draft, **info)])
         assert by_template == outcome(lambda: frames_of_apply_async(compiling, call, values))
     finally:
         del compiling.app.now

@@ -16,7 +16,6 @@ import amqp.method_framing
 import fakeredis
 import pytest
 from amqp.exceptions import MessageNacked
-from amqp.serialization import dumps
 from celery import Celery
 from celery.schedules import schedule
 from kombu import Connection, Exchange, Producer
@@ -26,7 +25,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import amqp as redbeat_amqp
 from redbeat.delivery import outbox as outbox_module
-from redbeat.delivery.amqp import Confirms, Publication, publish_frames
+from redbeat.delivery.amqp import Confirms, Publication
 from redbeat.delivery.outbox import Outbox
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
@@ -299,26 +298,3 @@ def test_reopened_channel_loses_unconfirmed_publications(
     assert before.is_lost
     assert not before.is_confirmed
     assert after.is_confirmed
-
-
-@pytest.mark.parametrize("again", range(5))
-def test_frames_are_those_that_py_amqp_writes(chance: random.Random, again: int) -> None:
-    def text(most: int) -> str:
-        return "".join(chance.choices("abcä€😀", k=chance.randint(0, most)))
-
-    values: list[Any] = [None, True, 1, -(2**40), 1.5, "ä", b"\x00", {"a": [1, {"b": None}]}, ["x", 2], ""]
-    channel = AmqpChannel()
-    for _ in range(50):
-        headers = {text(20) + str(number): chance.choice(values) for number in range(chance.randint(0, 9))}
-        properties = {"priority": 0, "delivery_mode": 2, "correlation_id": text(9), "expiration": "1000"}
-        body: Any = text(chance.choice([0, 10, 3000]))
-        arguments = (text(20), text(20), chance.random() < 0.5, chance.random() < 0.5)
-
-        def message(body: Any = body, headers: Any = headers, properties: Any = properties) -> Any:
-            return amqp.basic_message.Message(body, application_headers=headers, **properties)
-
-        frames = publish_frames(channel, message(), *arguments)
-        channel.connection.written.clear()
-        write = amqp.method_framing.frame_writer(channel.connection, channel.connection.transport)
-        write(1, channel.channel_id, (60, 40), dumps("Bssbb", (0, *arguments)), message())
-        assert frames == b"".join(channel.connection.written)
