@@ -99,6 +99,21 @@ OWN_KINDS: dict[str, str] = {}
 _TYPES = {"sorted set": "zset"}
 
 
+#: and what the others hold, by how the names begin
+_KINDS_OF_BEGINNINGS = {
+    ":schedule": "sorted set",
+    ":statics": "set",
+    ":calendar:": "hash",
+    ":history:": "list",
+    ":backfilled:": "set",
+    ":owner:": "set",
+    ":running:": "hash",
+    ":later:": "hash",
+    ":": "string",
+    "": "hash",
+}
+
+
 def is_of_kind(type_name: str, kind: str) -> bool:
     """Tell whether a key is of a kind, such as 'sorted set', by what TYPE says of it; 'none': it may be."""
     return type_name in (_TYPES.get(kind, kind), "none")
@@ -324,6 +339,14 @@ class Keys:
             request: its SHA-256, in hex digits.
         """
         return f"{self.about(self.name(key)).backfilling}:{request}"
+
+    def kind_held(self, key: str) -> str:
+        """Return what ``key`` holds, in words: 'sorted set', 'hash' ..."""
+        if key in (self.schedule, self.statics):
+            return "sorted set" if key == self.schedule else "set"
+        name = self.name(key)
+        kind = OWN_KINDS.get(name[1:]) if name[:1] == ":" else None
+        return kind or next(kind for start, kind in _KINDS_OF_BEGINNINGS.items() if name.startswith(start))
 
     def name(self, key: str) -> str:
         """Return the name of the entry under ``key``."""

@@ -190,7 +190,7 @@ class RedBeatScheduler(Scheduler):
             with exit_without_traceback():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self._choose_client()
-                self.store.connect()
+                self.store.client  # noqa: B018 - settings that make no connection are to be known now, too
                 check_eviction(self.store)
                 settle_layout(self.store, is_writer=True)
                 self._form_shards()

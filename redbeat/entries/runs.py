@@ -84,8 +84,8 @@ def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
 
 def read_running_allowed(entry: RedBeatSchedulerEntry) -> list[Run] | None:
     """Return the same; None where this user may not read them."""
-    records = Runs(Store(entry.app)).read_allowed(entry.key)
-    return None if records is None else _running_of(entry, records)
+    records = Runs(Store(entry.app)).read_allowed([entry.key])
+    return None if records is None else _running_of(entry, records[0])
 
 
 def _running_of(entry: RedBeatSchedulerEntry, records: Sequence[RunRecord]) -> list[Run]:
@@ -174,7 +174,7 @@ def _last_of(outcomes: Sequence[str]) -> str | None:
 
 def count_running(app: Any, keys: Sequence[str]) -> list[int | None]:
     """Return how many runs of each entry, by its key, are in progress; None: this user may not read it."""
-    found = Runs(Store(app)).read_each_allowed(keys)
+    found = Runs(Store(app)).read_allowed(keys)
     return [None] * len(keys) if found is None else [len(in_progress(records)) for records in found]
 
 

@@ -150,7 +150,7 @@ class Shards:
                 return
         chosen = self._hasty if is_hasty and self._hasty is not None else Store(self._config.app)
         for one in (store, *(shard.store for shard in self)):
-            one.share_client(chosen)
+            one.client = chosen.client
         self._is_hasty = is_hasty
 
     @property

@@ -91,7 +91,7 @@ class Audit:
 
         def add() -> str:
             added = self._store.ask(
-                lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key, "stream"
+                lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key
             )
             return str(text_of(added))
 
@@ -105,7 +105,7 @@ class Audit:
         """
         key = self._store.keys.audit
         try:
-            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key, "stream")
+            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key)
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
@@ -125,7 +125,7 @@ class Audit:
         key, most = self._store.keys.audit, _before(before_id) if before_id else "+"
         if most is None:
             return []
-        found = self._store.ask(lambda client: client.xrevrange(key, max=most, count=count), key, "stream")
+        found = self._store.ask(lambda client: client.xrevrange(key, max=most, count=count), key)
         return [_record_of(str(text_of(one)), fields) for one, fields in found]
 
 

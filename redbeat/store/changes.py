@@ -84,16 +84,14 @@ class ChangeRecords:
 
     def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002
         key, text = self._store.keys.change(id), json.dumps(asdict(record))
-        return bool(
-            self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key, "string")
-        )
+        return bool(self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key))
 
     def _read(self, id: str) -> ChangeRecord | None:  # noqa: A002
         key = self._store.keys.change(id)
-        text = self._store.ask(lambda client: client.get(key), key, "string")
+        text = self._store.ask(lambda client: client.get(key), key)
         if text is None:
             return None
-        left_ms = self._store.ask(lambda client: client.pttl(key), key, "string")
+        left_ms = self._store.ask(lambda client: client.pttl(key), key)
         found = _record_of(str(text_of(text)))
         return found and replace(found, silent_seconds=max(KEPT_SECONDS - left_ms / 1000, 0.0))
 

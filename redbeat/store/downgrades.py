@@ -106,7 +106,7 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
             rows=rows,
             forgotten=(),
         )
-        with store.translating(keys.downgraded, "hash", besides={keys.statics: "set"}):
+        with store.translating(keys.downgraded, keys.statics):
             _, token, found = call.run(store.client)
         if token:
             return PutAway(text_of(token), [])
@@ -171,14 +171,14 @@ def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[
 def _read(store: Store, keys: Keys) -> dict[str, str]:
     """Return what is stored of the entries of one part that were taken out, by their keys."""
     with suppress(StoreCorrupt):
-        found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded, "hash")
+        found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded)
         return {text_of(key): text_of(text) for key, text in found.items()}
     return {}
 
 
 def _count(store: Store, keys: Keys) -> int:
     with suppress(StoreCorrupt):
-        return int(store.ask(lambda client: client.hlen(keys.downgraded), keys.downgraded, "hash"))
+        return int(store.ask(lambda client: client.hlen(keys.downgraded), keys.downgraded))
     return 0
 
 

@@ -46,6 +46,7 @@ from redbeat.store.records import (
 )
 from redbeat.store.rights import HISTORIES, REMAINS
 from redbeat.store.scripts.script import Call, Script
+from redbeat.store.server import Server
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -177,7 +178,7 @@ class Entries:
             task_id = self._store.keys.message_id(key)
             if task_id is None:
                 continue
-            with self._store.translating(key, "hash"):
+            with self._store.translating(key):
                 has_message = self._store.client.hstrlen(key, "message")
             if has_message:
                 raise EntryError(
@@ -468,15 +469,13 @@ class Entries:
 
     def window(self, limit: int) -> list[Stored]:
         """Return the entries that are due now, and the next one after them, at most ``limit``."""
-        with self._store.translating():
-            seconds, micros = self._store.client.time()
+        now = Server(self._store).now().timestamp()
         options = {"start": 0, "num": limit, "withscores": True}
         schedules = [part.schedule for part in self._store.all_parts]
         found = self._store.ask_each(
             [methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules]
         )
         members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
-        now = int(seconds) + int(micros) / 1e6
         due = [text_of(key) for key, score in members if score <= now]
         following = [text_of(key) for key, score in members if score > now][:1]
         return self.read(due + following)[1]

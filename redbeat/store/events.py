@@ -14,7 +14,6 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
@@ -72,30 +71,23 @@ class Events:
         """
 
         def read() -> dict[Keys, News]:
-            calls, besides = [], dict[str, str]()
+            calls = []
             for keys, fence in fences.items():
-                besides |= {keys.events: "stream", keys.events_read: "string"}
                 times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
                 who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
                 call = _READ_EVENTS.call(self._store.present(keys), **who, **times)
                 calls.append(call.reading(_news_of))
-            found = zip(fences, self._store.ask_all(calls, besides), strict=True)
+            found = zip(fences, self._store.ask_all(calls), strict=True)
             return {keys: news for keys, news in found if news is not None}
 
-        try:
-            return self._store.following(read) if fences else {}
-        except StoreRefused as exc:
-            if not is_no_permission(exc):
-                raise
-            self._store.rights.note(SIGNALS, exc.__cause__)
-            return {}
+        return self._store.rights.ask(SIGNALS, lambda: self._store.following(read), dict) if fences else {}
 
     def last_ids(self) -> list[str]:
         """Return the id of the last event of each part; '': there is none, or this user may not read them."""
 
         def read() -> list[str]:
             found = self._store.ask_parts(
-                attrgetter("events"), "stream", lambda client, key: client.xrevrange(key, count=1)
+                attrgetter("events"), lambda client, key: client.xrevrange(key, count=1)
             )
             return [text_of(rows[0][0]) if rows else "" for rows in found]
 
@@ -112,9 +104,7 @@ class Events:
         told: Any = {"teller": teller, "before": before, "last": last}
         times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
         return self._store.run(
-            lambda: _NOTE_TOLD.call(self._store.present(keys), **told, **times).reading(bool),
-            keys.events_read,
-            "string",
+            lambda: _NOTE_TOLD.call(self._store.present(keys), **told, **times).reading(bool)
         )
 
     def add_paused(
@@ -134,24 +124,19 @@ class Events:
     def _add(self, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
         """Add events; if that fails, they are missing: what they tell of was written, or will be."""
 
-        def add() -> None:
-            for chunk in in_chunks(happened):
-                self._add_some(event, chunk)
+        rows = ((self._store.parts.home(name).events, name, details) for name, details in happened)
 
-        with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-            self._store.rights.ask(EVENTS, add, lambda: None)
-
-    def _add_some(self, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
-        rows = [(self._store.parts.home(name).events, name, details) for name, details in happened]
-        if not rows:
-            return
-
-        def add(pipeline: Any, row: tuple[str, str, Any]) -> None:
+        def add_one(pipeline: Any, row: tuple[str, str, Any]) -> None:
             key, name, details = row
             fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
             pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
 
-        self._store.in_one_trip(rows, add, {key: "stream" for key, *_ in rows})
+        def add() -> None:
+            for chunk in in_chunks(rows):
+                self._store.in_one_trip(chunk, add_one, {key for key, *_ in chunk})
+
+        with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
+            self._store.rights.ask(EVENTS, add, lambda: None)
 
 
 def _news_of(reply: Sequence[Any]) -> News | None:

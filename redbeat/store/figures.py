@@ -19,7 +19,6 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored, is_utf8
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
-from redbeat.store.rights import METRICS
 from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -146,27 +145,24 @@ class Figures:
 
         One round trip for each node.
         """
-        return self._store.following(lambda: self._take(asked, has_lock=has_lock))
+        config, teller_ms = self._store.config, 0 if has_lock else TELLER_MS
 
-    def _take(self, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
-        config = self._store.config
-        calls, wanted = [], dict[str, str]()
-        for known, token, labels in asked:
-            keys = self._store.present(known)
-            texts = {id_: json.dumps(one) for id_, one in labels.items()}
-            lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
-            teller_ms = 0 if has_lock else TELLER_MS
-            call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
-            calls.append(call.reading(_taken_of))
-            wanted |= dict.fromkeys((keys.totals, keys.figures, keys.labels), "hash")
-        if not calls:
-            return []
-        return self._store.ask_all(calls, wanted)
+        def take() -> list[Taken | None]:
+            calls = []
+            for known, token, labels in asked:
+                keys = self._store.present(known)
+                texts = {id_: json.dumps(one) for id_, one in labels.items()}
+                lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
+                call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+                calls.append(call.reading(_taken_of))
+            return self._store.ask_all(calls)
+
+        return self._store.following(take)
 
     def count(self, labels: str, word: str) -> None:
         """Count something once that no script counts, under the id of labels."""
         key = self._store.keys.figures
-        self._store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key, "hash")
+        self._store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key)
 
     def read_totals(self, parts: Sequence[Keys]) -> list[dict[str, int]]:
         """Return what was ever counted and taken, in each of these parts."""
@@ -174,7 +170,7 @@ class Figures:
 
     def _read_hashes(self, keys: Sequence[str]) -> list[Any]:
         """Return what these hashes hold; one round trip for each node."""
-        return self._store.ask_each([methodcaller("hgetall", key) for key in keys], keys, "hash")
+        return self._store.ask_each([methodcaller("hgetall", key) for key in keys], keys)
 
     def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
         """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
@@ -182,9 +178,7 @@ class Figures:
         """
         parts = self._store.all_parts
         totals = [keys.totals for keys in parts]
-        is_counted = any(
-            self._store.ask_each([methodcaller("exists", key) for key in totals], totals, "hash")
-        )
+        is_counted = any(self._store.ask_each([methodcaller("exists", key) for key in totals], totals))
         minutes: dict[int, Counter[str]] = {}
         for texts in self._read_hashes([keys.minutes for keys in parts]):
             for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
@@ -201,12 +195,12 @@ class Figures:
         """Forget labels, and fields of what was ever counted, in one part."""
         for key, names in ((keys.labels, ids), (keys.totals, fields)):
             for chunk in in_chunks(names):
-                self._store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key, "hash")
+                self._store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key)
 
     def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
         """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
         call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
-        following, now, scheduled, due, others = self._store.ask(call.run, keys.schedule)
+        [[following, now, scheduled, due, others]] = self._store.ask_all([call])
         found = {member: float(score) for member, score in _by_turns(others).items()}
         return Counted(text_of(following), float(now), scheduled, due, found)
 
@@ -247,7 +241,7 @@ class Figures:
             pipeline.zcount(zsets[keys], lowest, latest)
             pipeline.zrangebyscore(zsets[keys], lowest, latest, start=firsts.get(keys, 0), num=limit)
 
-        found = self._store.in_one_trip(zsets, ask, dict.fromkeys(zsets.values(), "sorted set"))
+        found = self._store.in_one_trip(zsets, ask, zsets.values())
         return {
             keys: (int(count), [*map(text_of, members)])
             for keys, count, members in zip(zsets, found[::2], found[1::2], strict=True)
@@ -266,7 +260,7 @@ class Figures:
             else:
                 pipeline.zadd(zset, {member: at}, xx=True)
 
-        self._store.in_one_trip(expected, note, {keys.expected: "sorted set" for keys in parts.values()})
+        self._store.in_one_trip(expected, note, (keys.expected for keys in parts.values()))
 
     def read_streaks(self, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
         """Return the keys of the entries with the most failures in a row.
@@ -288,16 +282,12 @@ class Figures:
 
     def forget_streaks(self, gone: Sequence[str]) -> None:
         """Forget that runs of the entries under these keys have failed."""
-        by_key: dict[str, list[Any]] = {}
-        for key in gone:
-            keys = self._store.parts.of(key)
-            by_key.setdefault(keys.streaks, []).append(as_stored(keys.running(key)))
-        for key, members in by_key.items():
-            self._store.ask(methodcaller("zrem", key, *members), key)
 
-    def note_right(self, reason: object) -> None:
-        """Note that this user lacks a right to what is counted."""
-        self._store.rights.note(METRICS, reason)
+        def forget(pipeline: Any, key: str) -> None:
+            keys = self._store.parts.of(key)
+            pipeline.zrem(keys.streaks, as_stored(keys.running(key)))
+
+        self._store.in_one_trip(gone, forget, {self._store.parts.of(key).streaks for key in gone})
 
 
 def _taken_of(reply: Sequence[Any]) -> Taken | None:

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
+from operator import methodcaller
 from typing import Any
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
@@ -63,21 +63,21 @@ class Histories:
     def read(self, key: str, limit: int) -> list[str]:
         """Return the records of one entry, the newest first."""
         history, *_ = self._beside(key)
-        [records] = self._store.ask(_newest_call([history], limit, is_strict=True).run, history, "list")
-        return list(records)
+        [[records]] = self._store.ask_all([_newest_call([history], limit, is_strict=True)])
+        return records
 
     def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
         """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
 
         A key of another type counts as empty.
         """
-        located = self._store.located(keys)
-        with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in located:
-                history, backfilled, _ = self._store.keys.beside(key)
-                pipeline.lrange(history, 0, -1)
-                pipeline.smembers(backfilled)
-            found = pipeline.execute(raise_on_error=False)
+
+        def ask(pipeline: Any, key: str) -> None:
+            history, backfilled, _ = self._store.keys.beside(key)
+            pipeline.lrange(history, 0, -1)
+            pipeline.smembers(backfilled)
+
+        found = self._store.in_one_trip(self._store.located(keys), ask, is_tolerant=True)
         texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
         return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
@@ -111,13 +111,13 @@ class Histories:
         store = self._store
 
         def write(located: str) -> None:
-            with store.translating(store.keys.beside(located)[0], "list"):
+            with store.translating(store.keys.beside(located)[0]):
                 Entries(store).record_with(store.client, located, record, at)
 
         def take_back(located: str) -> bool:
             history, *_ = store.keys.beside(located)
             text = record_text(record, at)
-            return bool(store.ask(partial(_remove, history, text), history, "list"))
+            return bool(store.ask(methodcaller("lrem", history, 1, text), history))
 
         self._write_beside(key, write, take_back)
 
@@ -128,14 +128,14 @@ class Histories:
         try:
             for text in self.newest([key], self._store.config.history)[0]:
                 if text.endswith(ending):
-                    self._store.ask(partial(_remove, history, text), history, "list")
+                    self._store.ask(methodcaller("lrem", history, 1, text), history)
         except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
             logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
 
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
         """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
         _, backfilled, _ = self._beside(key)
-        found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled, "set")
+        found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled)
         return [*map(bool, found)]
 
     def note_backfilled(self, key: str, due: str) -> None:
@@ -143,7 +143,7 @@ class Histories:
 
         def write(located: str) -> None:
             _, backfilled, _ = self._store.keys.beside(located)
-            self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
+            self._store.ask(lambda client: client.sadd(backfilled, due), backfilled)
 
         self._write_beside(key, write)
 
@@ -151,7 +151,7 @@ class Histories:
         """Return what is remembered of a request for a run of an entry; None: nothing is."""
         [located] = self._store.located([key])
         name = self._store.keys.requested(located, request)
-        found = self._store.ask(lambda client: client.get(name), name, "string")
+        found = self._store.ask(lambda client: client.get(name), name)
         return None if found is None else text_of(found)
 
     def note_request(self, key: str, request: str, text: str) -> None:
@@ -159,7 +159,7 @@ class Histories:
 
         def write(located: str) -> None:
             name = self._store.keys.requested(located, request)
-            self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name, "string")
+            self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
 
         self._write_beside(key, write)
 
@@ -204,7 +204,3 @@ def short_call(
 
 def _newest_call(past: Sequence[str], limit: int, *, is_strict: bool = False) -> Call[list[list[str]]]:
     return short_call(past, ["LRANGE", 0, limit - 1], is_strict=is_strict)
-
-
-def _remove(history: str, text: str, client: Any) -> Any:
-    return client.lrem(history, 1, text)

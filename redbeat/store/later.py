@@ -7,21 +7,18 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
-from redbeat.log.text import as_stored
 from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts as MessageTexts
 from redbeat.store.messages import NewMessage as NewMessage
 from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
-from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks, keys_of_messages
+from redbeat.store.parts import CHUNK_SIZE, Parts, keys_of_messages
 from redbeat.store.records import Fetched, KeyType, text_of
 from redbeat.store.store import Store
 
@@ -122,26 +119,25 @@ class LaterStore(Store):
         Arguments:
             seen: only a message with this revision; '': any.
         """
+        names = [self.config.keys.stored_message(one) for one in task_ids]
         texts: dict[str, str] = {}
         found_at: dict[str, str] = {}  # the key of each message's entry
-        for chunk in in_chunks(task_ids):
-            names = [self.config.keys.stored_message(one) for one in chunk]
-            asked_at: set[str] = set()
-            # one that is on its way to another part may have left before it was its turn
-            while left := [
-                (key, task_id)
-                for key, task_id in zip(self.located(names), chunk, strict=True)
-                if key not in asked_at
-            ]:
-                groups = self.parts.by_part(left, lambda one: one[0])
-                answers = self.write_all(
-                    [cancel_call(part, [one for _, one in those], seen) for part, those in groups]
-                )
-                for (_, those), found in zip(groups, answers, strict=True):
-                    for (key, task_id), text in zip(those, found or (), strict=found is not None):
-                        asked_at.add(key)
-                        if text is not None:
-                            texts[task_id], found_at[task_id] = text, key
+        asked_at: set[str] = set()
+
+        def cancel(groups: list[tuple[Keys, list[str]]]) -> list[list[str | None]]:
+            ids = [[self.keys.message_id(key) or "" for key in keys] for _, keys in groups]
+            calls = [cancel_call(part, some, seen) for (part, _), some in zip(groups, ids, strict=True)]
+            answers = self.write_all(calls)
+            for (_, keys), answer in zip(groups, answers, strict=True):
+                asked_at.update(() if answer is None else keys)
+            return [answer or [None] * len(some) for answer, some in zip(answers, ids, strict=True)]
+
+        # one that is on its way to another part may have left before it was its turn
+        while left := [key for key in self.located(names) if key not in asked_at]:
+            for key, text in zip(left, self.parts.in_order(left, cancel), strict=True):
+                if text is not None:
+                    task_id = self.keys.message_id(key) or ""
+                    texts[task_id], found_at[task_id] = text, key
         apart = [task_id for task_id, text in texts.items() if not has_body(text)]
         bodies = dict(zip(apart, self.take_bodies(apart, found_at), strict=True))
         return [
@@ -187,34 +183,11 @@ class LaterStore(Store):
         """
         left = float("inf") if limit is None else limit
         while left > 0:
-            page = self._page(offset, int(min(left, CHUNK_SIZE)))
+            page = Members(self).slice(offset, int(min(left, CHUNK_SIZE)))
             yield from self._listed(page)
             if len(page) < CHUNK_SIZE:
                 return
             offset, left = offset + len(page), left - len(page)
-
-    def _page(self, offset: int, count: int) -> list[tuple[str, float]]:
-        """Return members with their scores: by their ranks, as that takes no longer far behind.
-
-        Viewers by the rules of earlier versions have no right to that.
-        """
-        if self.parts.is_divided:
-            return Members(self).slice(offset, count)
-        try:
-            return self._ranked(offset, offset + count - 1)
-        except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):
-                raise
-        later = self.keys.later
-        found = self.ask(
-            lambda client: client.zrangebyscore(later, "-inf", "+inf", offset, count, withscores=True)
-        )
-        return [(text_of(member), float(score)) for member, score in found]
-
-    def _ranked(self, first: int, last: int) -> list[tuple[str, float]]:
-        later = self.keys.later
-        found = self.ask(lambda client: client.zrange(later, first, last, withscores=True), later)
-        return [(text_of(member), float(score)) for member, score in found]
 
     def find(self, task_id: str) -> Listed | None:
         """Return the message with ``task_id``; None: it isn't stored."""
@@ -246,18 +219,7 @@ class LaterStore(Store):
 
         That one need not be there any more.
         """
-        key = self.config.keys.stored_message(task_id)
-        if self.parts.is_divided:
-            return Members(self).place_after(key, due)
-        rank = Members(self).rank_of(key)
-        if rank is not None and self.scores_of([key]) == [due]:
-            return rank + 1
-
-        def place_at(rank: int) -> tuple[float, bytes]:
-            found = self._ranked(rank, rank)
-            return (found[0][1], as_stored(found[0][0])) if found else (inf, b"")  # some are sent meanwhile
-
-        return bisect_right(range(self.count()), (due, as_stored(key)), key=place_at)
+        return Members(self).place_after(self.config.keys.stored_message(task_id), due)
 
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
         found = self._read([key for key, _ in page])
@@ -273,14 +235,10 @@ class LaterStore(Store):
 
     def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None, str | None]]:
         """Return of each entry its message, why that couldn't be sent, and its revision."""
-        fields = "message", "error", "revision"
-        found = self._ask_each(keys, lambda pipeline, key: pipeline.hmget(key, *fields))
-        return [
-            (text_of(one[0]), text_of(one[1]), text_of(one[2]))
-            if isinstance(one, (list, tuple))
-            else (None, None, None)
-            for one in found
-        ]
+        found = self._ask_each(
+            keys, lambda pipeline, key: pipeline.hmget(key, "message", "error", "revision")
+        )
+        return [tuple(map(text_of, one)) if isinstance(one, (list, tuple)) else (None,) * 3 for one in found]
 
     def _bodies(self, keys: Sequence[str]) -> list[str | None]:
         """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
@@ -290,16 +248,10 @@ class LaterStore(Store):
 
     def _ask_each(self, keys: Sequence[str], ask: Callable[[Any, str], Any]) -> list[Any]:
         """Return what ``ask(pipeline, key)`` asks of each key, or the error; one round trip."""
-        if not keys:
-            return []
-
-        def ask_all(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for key in keys:
-                    ask(pipeline, key)
-                return list(pipeline.execute(raise_on_error=False))
-
-        return list(self.ask(ask_all))
+        with self.translating(), self.client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                ask(pipeline, key)
+            return list(pipeline.execute(raise_on_error=False))
 
 
 def _body_of(keys: Keys, key: str) -> str:

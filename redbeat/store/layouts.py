@@ -129,7 +129,7 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
             return list(pipeline.execute()[0])
 
     try:
-        found = store.ask(ask, base.layout, "hash")
+        found = store.ask(ask, base.layout)
     except StoreRefused as exc:
         if not is_slot_checked or not is_no_permission(exc.__cause__):
             raise
@@ -203,7 +203,7 @@ def _write(store: Store, layout: Layout, read: str, before: str) -> bool:
         before=before,
         swept_seconds=SWEPT_SECONDS,
     )
-    return bool(store.ask(call.run, layout.base.layout, "hash"))
+    return bool(store.ask(call.run, layout.base.layout))
 
 
 def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
@@ -291,7 +291,7 @@ def create_layout(store: Store, shards: int) -> Layout:
     """
     base = store.config.base_keys
     keys = [part.generation for part in (base, *Layout(base, shards, 1).parts)]
-    texts = store.in_one_trip(keys, lambda pipeline, key: pipeline.get(key), dict.fromkeys(keys, "string"))
+    texts = store.in_one_trip(keys, lambda pipeline, key: pipeline.get(key), keys)
     held = {key: text_of(text) for key, text in zip(keys, texts, strict=True) if text is not None}
     held = {key: text for key, text in held.items() if _number_in(text)}
     others = [key for key, text in held.items() if text.partition(" ")[2] not in (str(shards), "closed")]
@@ -299,7 +299,7 @@ def create_layout(store: Store, shards: int) -> Layout:
         return layout
     if not others:
         call = _CREATE_LAYOUT.call(base, shards=shards, after=max(map(_number_in, held.values()), default=0))
-        if text_of(store.ask(call.run, base.layout, "hash")) == "undivided":
+        if text_of(store.ask(call.run, base.layout)) == "undivided":
             raise _undivided(shards, base)
     layout = read_layout(store)
     if layout.generation:

@@ -43,7 +43,7 @@ class LockKey:
         self.part_of = part_of
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        return self.store.ask(call, self.name, "string")
+        return self.store.ask(call, self.name, kind="string")
 
     def token(self) -> str | None:
         """Return the token in it; None: nobody holds it."""
@@ -126,7 +126,7 @@ class Take(NamedTuple):
 
     def run(self) -> bool:
         """Ask for it; return True if it is the caller's."""
-        return self.key.store.run(self.call, self.name, "string")
+        return self.key.store.run(self.call)
 
 
 class Held(NamedTuple):
@@ -162,7 +162,7 @@ class _Question(NamedTuple, Generic[Value]):
                 return self.read(reply)
             if not is_away(reply):
                 return self.ask()
-            with self.store.translating(self.name, "string"):
+            with self.store.translating(self.name, kind="string"):
                 raise reply
         except RedBeatError as exc:
             return exc
@@ -319,7 +319,7 @@ def _lifetime(lock: LockKey, reply: int) -> int:
 
 def _refuse(lock: LockKey, reply: Exception) -> bool:
     """Raise what a lock's release was refused with: it is checked by nothing that could have changed."""
-    with lock.store.translating(lock.name, "string"):
+    with lock.store.translating(lock.name, kind="string"):
         raise reply
 
 

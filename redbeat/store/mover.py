@@ -24,7 +24,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
 from redbeat.errors import ReshardRefused, StoreCorrupt
-from redbeat.keys import NO_PART, OWN_KINDS, Keys
+from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
@@ -455,8 +455,8 @@ class Mover:
             if "RESHARDED" in str(reply):
                 raise ReshardRefused("The shards were changed once more meanwhile.") from reply
             own = ("moving", "arrived", "left", "mover")
-            besides = {part.own(name): OWN_KINDS[name] for part in self._parts.values() for name in own}
-            with self._store.translating(besides=besides):
+            keys = [part.own(name) for part in self._parts.values() for name in own]
+            with self._store.translating(*keys):
                 raise reply
 
 

@@ -50,7 +50,7 @@ class WakeChannel:
 
     def __init__(self, client: Any, channels: str | Iterable[str], rights: Rights | None = None) -> None:
         self._client = client
-        self._channels = _listed(channels)
+        self.listen_to(channels)
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
         self._has_worked = False  # since it was opened
@@ -72,7 +72,8 @@ class WakeChannel:
 
         What is published before that wait begins isn't noticed on a channel that is new.
         """
-        self._channels = _listed(channels)
+        some = [channels] if isinstance(channels, str) else channels
+        self._channels = tuple(sorted({*some}))
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether a message ended it."""
@@ -161,10 +162,6 @@ class WakeChannel:
                 reason,
             )
         self.close()
-
-
-def _listed(channels: str | Iterable[str]) -> tuple[str, ...]:
-    return (channels,) if isinstance(channels, str) else tuple(sorted(set(channels)))
 
 
 def _named(channels: tuple[str, ...]) -> str:

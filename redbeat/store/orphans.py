@@ -121,7 +121,7 @@ class Orphans:
                 one for one, exists in zip(zip(page, entries, strict=True), exist, strict=True) if not exists
             ]
             for running, entry in gone:
-                task_ids = self._store.ask(methodcaller("hgetall", running), running, "hash")
+                task_ids = self._store.ask(methodcaller("hgetall", running), running)
                 deadlines = parts.of(running).deadlines
                 if all(
                     self._is_old(deadlines, f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids
@@ -133,7 +133,7 @@ class Orphans:
     def _lost_deadlines(self, keys: Keys, latest: float) -> Iterator[LostRun]:
         for start in count(0, CHUNK_SIZE):
             ask = methodcaller("zrangebyscore", keys.deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)
-            members = [*map(text_of, self._store.ask(ask, keys.deadlines, "zset"))]
+            members = [*map(text_of, self._store.ask(ask, keys.deadlines))]
             for member in members:
                 task_id, _, running = member.partition("\0")
                 if task_id and not self._is_run(keys, running, task_id):
@@ -166,13 +166,13 @@ class Orphans:
         return Server(self._store).now().timestamp() - LEFT_SECONDS
 
     def _is_old(self, deadlines: str, member: str, latest: float) -> bool:
-        score = self._store.ask(lambda client: client.zscore(deadlines, as_stored(member)), deadlines, "zset")
+        score = self._store.ask(lambda client: client.zscore(deadlines, as_stored(member)), deadlines)
         return score is None or score <= latest
 
     def _is_run(self, keys: Keys, running: str, task_id: str) -> bool:
         if keys.running(keys.entry_of_running(running)) != running:
             return False  # it is no key of this schedule's
-        return self._store.ask(methodcaller("hget", running, as_stored(task_id)), running, "hash") is not None
+        return self._store.ask(methodcaller("hget", running, as_stored(task_id)), running) is not None
 
     def remove(self, remains: Sequence[Remains]) -> int:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""

@@ -195,7 +195,7 @@ class Owners:
     def count_candidates(self, owner: str) -> int:
         """Return how many names ``candidates`` looks through."""
         sets = [key for part in self._store.parts for key in (part.owner(owner), part.static_owners)]
-        return sum(map(int, self._store.ask_each([methodcaller("scard", key) for key in sets], sets, "set")))
+        return sum(map(int, self._store.ask_each([methodcaller("scard", key) for key in sets], sets)))
 
     def candidates(self, owner: str) -> set[str]:
         """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
@@ -224,14 +224,14 @@ class Owners:
                 methodcaller("smismember", key, [*map(text_of_name, those)])
                 for key, (_, those) in zip(sets, groups, strict=True)
             ]
-            return [[*map(bool, found)] for found in self._store.ask_each(asks, sets, "set")]
+            return [[*map(bool, found)] for found in self._store.ask_each(asks, sets)]
 
         return self._store.parts.in_order(names, ask)
 
     def calendars(self) -> dict[str, set[str]]:
         """Return the names of applied calendars, each to its owners."""
         key = self._store.keys.calendar_owners  # one for all parts
-        found = self._store.ask(lambda client: client.smembers(key), key, "set")
+        found = self._store.ask(lambda client: client.smembers(key), key)
         return _by_name(map(text_of, found))
 
     def statics(self) -> StaticNames:
@@ -262,7 +262,7 @@ class Owners:
             for part, chunk in store.parts.chunks(names):
                 statics, owners = part.statics, part.static_owners
                 call = _CHANGE_STATICS.call(part, fence=checked, change=change, owner=owner, names=chunk)
-                with store.translating(statics, "set", besides={owners: "set"}):
+                with store.translating(statics, owners):
                     status = LockStatus(call.run(store.client))
                 store.check_lock(status, checked)
 
@@ -336,7 +336,7 @@ class Owners:
     def _tell(self, failed: RedisError, applied: Applied, sets: Sequence[str]) -> None:
         """Raise what an error of the client means, and what was done all the same."""
         try:
-            with self._store.translating(besides=dict.fromkeys(sets, "set")):
+            with self._store.translating(*sets):
                 raise failed
         except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
             if applied.done:
@@ -348,7 +348,7 @@ class Owners:
         sets = [*sets_of(keys, changes), *([keys.calendar_owners] if calendars else [])]
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
-            with self._store.translating(besides=dict.fromkeys(sets, "set")):
+            with self._store.translating(*sets):
                 return apply_call(keys, changes, calendars, beside).run(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
@@ -358,7 +358,7 @@ class Owners:
 
     def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
         sets = [key_in(part) for part in self._store.parts]
-        found = self._store.ask_each([methodcaller("smembers", key) for key in sets], sets, "set")
+        found = self._store.ask_each([methodcaller("smembers", key) for key in sets], sets)
         return map(text_of, chain.from_iterable(found))
 
 

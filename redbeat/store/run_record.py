@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
@@ -88,11 +89,6 @@ class RunRecord:
         return self.state is State.SENT and (self.sent is None or self.holds is not None)
 
     @property
-    def is_holding(self) -> bool:
-        """Whether it keeps the next run of its entry from starting, where the policy says so."""
-        return self.state is not State.ENDED and not self.is_overdue and not self.is_reserved
-
-    @property
     def has_let_go(self) -> bool:
         """Whether another run of its entry may be at work though runs mustn't overlap: it is overdue."""
         return self.is_overdue and self.overlap != "allow"
@@ -105,7 +101,8 @@ class RunRecord:
         Arguments:
             deadline: when beat must look at it; None: that isn't known.
         """
-        if self.overlap == "allow" or not self.is_holding or self.root is not None:
+        has_ended = self.state is State.ENDED or self.is_overdue
+        if self.overlap == "allow" or has_ended or self.is_reserved or self.root is not None:
             return None
         if deadline is None and self.state is State.SENT and self.sent is not None and self.queue is not None:
             deadline = self.sent + self.queue
@@ -125,9 +122,7 @@ _NAMES = {
     "run_seconds": "ran",
 }
 _TIMES = frozenset({"sent", "holds", "started", "eta"})
-_LENGTHS = frozenset({"queue", "max", "wait_seconds", "run_seconds"})
-_FLAGS = frozenset({"is_revoked_overdue", "is_workflow", "is_soft", "is_overdue"})
-_NUMBERS = frozenset({"pause", "attempt"})
+_TYPES: Mapping[str, Any] = {"State": State, "str": str, "float": float, "int": int, "bool": bool}
 
 
 def decode_record(task_id: str, text: str) -> RunRecord | None:
@@ -139,20 +134,13 @@ def decode_record(task_id: str, text: str) -> RunRecord | None:
             value = found.get(_NAMES.get(one.name, one.name))
             if value is None:
                 continue
-            values[one.name] = _read(one.name, value)
+            value = values[one.name] = _TYPES[str(one.type).partition(" ")[0]](value)
+            if isinstance(value, float) and not (math.isfinite(value) and _is_possible(one.name, value)):
+                return None
         return RunRecord(task_id, **values)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
-def _read(name: str, value: Any) -> Any:
-    if name == "state":
-        return State(value)
-    if name in _TIMES or name in _LENGTHS:
-        seconds = float(value)
-        if not math.isfinite(seconds) or (name in _TIMES and not 0 <= seconds < MAX_TIME):
-            raise ValueError(f"{name} is no time, or no length of time: {seconds}")
-        return seconds
-    if name in _NUMBERS:
-        return int(value)
-    return bool(value) if name in _FLAGS else str(value)
+def _is_possible(name: str, seconds: float) -> bool:
+    return name not in _TIMES or 0 <= seconds < MAX_TIME

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
-from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import is_no_permission
@@ -30,7 +29,6 @@ from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 _WORKERS = attrgetter("workers")
@@ -214,17 +212,13 @@ class Runs:
             is_expired: its message has expired, and was delivered before; so the run goes on only if a worker
                 had begun it.
         """
+        begun: Any = {"delivery": delivery.token, "lease_ms": lease_ms, "is_expired": is_expired}
 
-        def begin(keys: Keys) -> Begun:
-            about = keys.about(delivery.name)
-            besides = {about.history: "list", keys.deadlines: "sorted set"}
-            begun: Any = {"delivery": delivery.token, "lease_ms": lease_ms, "is_expired": is_expired}
-            call = _BEGIN_RUN.call(keys, about, delivery, **begun)
-            with self._store.translating(about.running, "hash", besides=besides):
-                answer, rest_ms = call.run(self._store.client)
-            return Begun(Answer(text_of(answer)), int(rest_ms) / 1000)
+        def begin(keys: Keys) -> Call[Any]:
+            return _BEGIN_RUN.call(keys, keys.about(delivery.name), delivery, **begun)
 
-        return self._at_home(delivery.name, begin)
+        answer, rest_ms = self._call_at_home(delivery.name, begin)
+        return Begun(Answer(text_of(answer)), int(rest_ms) / 1000)
 
     def renew(
         self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str = ""
@@ -237,64 +231,51 @@ class Runs:
             worker: the worker's name.
             row: what it says of itself, the members of a JSON object; '': nothing now.
         """
-        return self._store.following(lambda: self._renew(held, lease_ms, worker, row))
 
-    def _renew(
-        self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
-    ) -> dict[str, str]:
-        by_part: dict[Keys, list[tuple[Delivery, float]]] = {}
-        for keys, one in zip(self._homes([delivery.name for delivery, _ in held]), held, strict=True):
-            by_part.setdefault(keys, []).append(one)
-        if not by_part:  # a worker without runs is known in one part
-            by_part[self._store.parts.home(worker)] = []
-        calls = [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
-        deadlines = [keys.deadlines for keys in by_part]
-        replies = self._store.ask_all(calls, dict.fromkeys(deadlines, "sorted set"))
-        answers = [text_of(answer) for reply in replies for answer in reply]
-        found = zip(chain.from_iterable(by_part.values()), answers, strict=True)
-        return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
+        def renew() -> dict[str, str]:
+            by_part: dict[Keys, list[tuple[Delivery, float]]] = {}
+            for keys, one in zip(self._homes([delivery.name for delivery, _ in held]), held, strict=True):
+                by_part.setdefault(keys, []).append(one)
+            if not by_part:  # a worker without runs is known in one part
+                by_part[self._store.parts.home(worker)] = []
+            replies = self._store.ask_all(
+                [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
+            )
+            answers = map(text_of, chain.from_iterable(replies))
+            found = zip(chain.from_iterable(by_part.values()), answers, strict=True)
+            return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
+
+        return self._store.following(renew)
 
     def end(self, ends: Sequence[End]) -> None:
-        """Note what became of deliveries, in one round trip for each node."""
-        left = ends
-        while left:
-            homes = self._store.following(partial(self._end, left))
-            left = self._moved(homes, left, lambda end: end.delivery.name)
-
-    def _end(self, ends: Sequence[End]) -> list[Keys]:
-        """Note them, and return in which parts that was."""
-        homes = self._homes([end.delivery.name for end in ends])
-        wanted = {keys.deadlines: "sorted set" for keys in homes}
-        for keys, end in zip(homes, ends, strict=True):
-            wanted[keys.about(end.delivery.name).running] = "hash"
-        self._store.ask_all([_end_call(*one) for one in zip(homes, ends, strict=True)], wanted)
-        return homes
+        """Record how deliveries have ended, in one round trip for each node."""
+        self._at_homes(
+            [end.delivery.name for end in ends],
+            lambda homes: self._store.ask_all([_end_call(keys, ends[at]) for at, keys in homes.items()]),
+        )
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
-        """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
+        """Record a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
+        child: Any = {"root": delivery.root or delivery.task_id, "task_id": task_id, "task": task}
 
-        def note(keys: Keys) -> None:
-            root = delivery.root or delivery.task_id
-            about = keys.about(delivery.name)
-            call = _NOTE_CHILD.call(keys, about, delivery, root=root, task_id=task_id, task=task)
-            with self._store.translating(keys.deadlines, besides={about.running: "hash"}):
-                call.run(self._store.client)
+        def note(keys: Keys) -> Call[Any]:
+            return _NOTE_CHILD.call(keys, keys.about(delivery.name), delivery, **child)
 
-        self._at_home(delivery.name, note)
+        self._call_at_home(delivery.name, note)
 
     def forget_worker(self, worker: str) -> None:
         """Note that a worker has ended."""
-        self._store.ask_parts(_WORKERS, "hash", lambda client, key: client.hdel(key, worker))
+        self._store.ask_parts(_WORKERS, lambda client, key: client.hdel(key, worker))
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
 
-        def read(keys: Keys) -> RunRecord | None:
-            key = keys.about(delivery.name).running
-            text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
-            return None if text is None else decode_record(delivery.task_id, text)
+        def read(homes: Mapping[int, Keys]) -> list[Any]:
+            key = homes[0].about(delivery.name).running
+            return [self._store.ask(methodcaller("hget", key, delivery.task_id), key)]
 
-        record = self._at_home(delivery.name, read)
+        text = text_of(self._at_homes([delivery.name], read)[0])
+        record = None if text is None else decode_record(delivery.task_id, text)
         return record if record is not None and record.delivery == delivery.token else None
 
     def is_mine(self, delivery: Delivery) -> bool:
@@ -312,17 +293,14 @@ class Runs:
         """
         results: list[str] = []
         for chunk in in_chunks(settlements):
-            status, unrecorded, done = self._store.run(partial(self._settle_call, fence, chunk))
+            status, unrecorded, done = self._store.run(
+                lambda chunk=chunk: settle_call(self._store.keys, fence, chunk)  # type: ignore[misc]
+            )
             self._store.check_lock(status, fence)
             if is_no_permission(unrecorded):
                 self._store.rights.note(RUNS, unrecorded)
             results += done
         return results
-
-    def _settle_call(
-        self, fence: Fence, chunk: Sequence[Settlement]
-    ) -> Call[tuple[LockStatus, str, list[str]]]:
-        return settle_call(self._store.keys, fence, chunk)
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
         """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
@@ -337,17 +315,13 @@ class Runs:
             for one in runs
         ]
 
-        def give_up(keys: Keys) -> tuple[str, list[bool]]:
-            about = keys.about(name)
-            call = _GIVE_UP_RUNS.call(keys, about, name=name, problem=problem, runs=asked)
-            with self._store.translating(keys.deadlines, besides={about.running: "hash"}):
-                unrecorded, done = call.run(self._store.client)
-            return text_of(unrecorded), [text_of(one) == "1" for one in done]
+        def give_up(keys: Keys) -> Call[Any]:
+            return _GIVE_UP_RUNS.call(keys, keys.about(name), name=name, problem=problem, runs=asked)
 
-        unrecorded, done = self._at_home(name, give_up)
-        if is_no_permission(unrecorded):
-            self._store.rights.note(GIVING_UP, unrecorded)
-        return done
+        unrecorded, done = self._call_at_home(name, give_up)
+        if is_no_permission(text_of(unrecorded)):
+            self._store.rights.note(GIVING_UP, text_of(unrecorded))
+        return [text_of(one) == "1" for one in done]
 
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
         """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip.
@@ -362,14 +336,8 @@ class Runs:
         )
         return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
 
-    def read_allowed(self, key: str) -> list[RunRecord] | None:
-        """Return the runs in progress of one entry; None where this user may not read them."""
-        found = self.read_each_allowed([key])
-        return None if found is None else found[0]
-
-    def read_each_allowed(self, keys: Sequence[str]) -> list[list[RunRecord]] | None:
+    def read_allowed(self, keys: Sequence[str]) -> list[list[RunRecord]] | None:
         """Return what ``read`` does; None where this user may not read them."""
-
         return self._store.rights.ask(RUNNING, lambda: self.read(keys), lambda: None)
 
     def deadlines(self, found: Sequence[tuple[str, RunRecord]]) -> list[float | None]:
@@ -381,11 +349,12 @@ class Runs:
         for key, record in found:
             keys = self._store.parts.of(key)
             wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
-        scores: list[Any] = []
-        for chunk in in_chunks(wanted):
-            scores += self._store.rights.ask(
-                DEADLINES, partial(self._scores, chunk), partial(_nothing_of, chunk)
-            )
+
+        def read() -> list[Any]:
+            found = (self._scores(chunk) for chunk in in_chunks(wanted))
+            return [*chain.from_iterable(found)]
+
+        scores = self._store.rights.ask(DEADLINES, read, lambda: [None] * len(wanted))
         return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
 
     def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -430,19 +399,18 @@ class Runs:
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
         failing = self._store.keys.failing(key)
-        self._store.ask(lambda client: client.delete(as_stored(failing)), failing, "string")
+        self._store.ask(lambda client: client.delete(as_stored(failing)), failing)
 
     def mark_being_paused(self, key: str, found: Failing) -> None:
         """Note that the entry under ``key`` is about to be paused for its failures."""
         failing, marked = self._store.keys.failing(key), _BEING_PAUSED + found.in_a_row
-        self._store.ask(lambda client: client.set(as_stored(failing), marked), failing, "string")
+        self._store.ask(lambda client: client.set(as_stored(failing), marked), failing)
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
         first = f"{max(0, int(since.timestamp() * 1000))}"
         found = self._store.ask_parts(
             attrgetter("failures"),
-            "stream",
             lambda client, key: client.xrevrange(key, max="+", min=first, count=limit),
         )
         of_parts = ([_failed_run_of(text_of(number), values) for number, values in part] for part in found)
@@ -464,7 +432,7 @@ class Runs:
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each live worker that tracks runs says of itself, by its name."""
         store = self._store.of_all_parts()  # a worker is known in the parts that have had runs of it
-        found = store.ask_parts(_WORKERS, "hash", lambda client, key: client.hgetall(key))
+        found = store.ask_parts(_WORKERS, lambda client, key: client.hgetall(key))
         now = int(Server(store).now().timestamp())
         rows: dict[str, dict[str, Any]] = {}
         said_at: dict[str, float] = {}
@@ -478,34 +446,32 @@ class Runs:
                 rows[worker], said_at[worker] = row, at
         return rows
 
-    def _at_home(self, name: str, call: Callable[[Keys], Value]) -> Value:
-        """Return ``call(keys)``, with the names in the part that has the runs of the entry called ``name``.
+    def _call_at_home(self, name: str, make: Callable[[Keys], Call[Value]]) -> Value:
+        """Return what the call ``make(keys)`` returns in the part that has the runs of the entry ``name``."""
+        [found] = self._at_homes([name], lambda homes: self._store.ask_all([make(homes[0])]))
+        return found
 
-        It is called again where the entry was moved meanwhile, as it may have found nothing.
+    def _at_homes(
+        self, names: Sequence[str], ask: Callable[[Mapping[int, Keys]], Sequence[Value]]
+    ) -> list[Value]:
+        """Return what ``ask`` returns of each entry, by its place in ``names`` and the part of its runs.
+
+        It is asked again about those that were moved meanwhile, as it may have found nothing.
         """
+        found: dict[int, Value] = {}
+        left: Sequence[int] = range(len(names))
+        while left:
 
-        def ask() -> tuple[list[Keys], Value]:
-            homes = self._homes([name])
-            return homes, call(homes[0])
+            def ask_left(places: Sequence[int] = left) -> dict[int, Keys]:
+                homes = dict(zip(places, self._homes([names[at] for at in places]), strict=True))
+                found.update(zip(homes, ask(homes), strict=True))
+                return homes
 
-        while True:
-            homes, found = self._store.following(ask)
-            if not self._moved(homes, [name], str):
-                return found
-
-    def _moved(
-        self, homes: Sequence[Keys], items: Sequence[Item], name_of: Callable[[Item], str]
-    ) -> list[Item]:
-        """Return those of ``items`` whose entries aren't in these parts any more.
-
-        That costs nothing as long as the number of shards isn't being changed.
-        """
-        if not self._store.config.layout.is_moving:
-            return []
-        now = self._homes([name_of(one) for one in items])
-        return [
-            one for one, before, after in zip(items, homes, now, strict=True) if before.prefix != after.prefix
-        ]
+            homes, left = self._store.following(ask_left), []
+            if self._store.config.layout.is_moving:
+                now = self._homes([names[at] for at in homes])
+                left = [at for at, keys in zip(homes, now, strict=True) if keys.prefix != homes[at].prefix]
+        return [found[at] for at in range(len(names))]
 
     def _homes(self, names: Sequence[str]) -> list[Keys]:
         """Return the names in the parts that have the runs of the entries with these names."""
@@ -513,33 +479,18 @@ class Runs:
         return [parts.of(key) for key in self._store.locate(names, of_runs=True)]
 
 
-def _nothing_of(names: Sequence[Any]) -> list[Any]:
-    return [None] * len(names)
-
-
 def _records_of(fields: Iterable[tuple[Any, Any]]) -> list[RunRecord]:
     found = [decode_record(text_of(task_id), text_of(text)) for task_id, text in fields if text_of(task_id)]
-    return sorted([one for one in found if one is not None], key=_age_key)
-
-
-def _age_key(record: RunRecord) -> tuple[float, str]:
-    return record.started or record.sent or 0.0, record.task_id
+    return sorted(filter(None, found), key=lambda one: (one.started or one.sent or 0.0, one.task_id))
 
 
 def _failed_run_of(number: str, values: Any) -> FailedRun | None:
     texts = {text_of(name): text_of(text) for name, text in values.items()}
+    rest = texts.get("error", ""), texts.get("worker", "")
     try:
         at = datetime.fromtimestamp(int(number.partition("-")[0]) / 1000, timezone.utc)
         due = datetime.fromtimestamp(float(texts["due"]), timezone.utc)
-        return FailedRun(
-            texts["entry"],
-            texts["id"],
-            due,
-            at,
-            texts["outcome"],
-            texts.get("error", ""),
-            texts.get("worker", ""),
-        )
+        return FailedRun(texts["entry"], texts["id"], due, at, texts["outcome"], *rest)
     except (KeyError, ValueError, OverflowError, OSError):
         return None
 

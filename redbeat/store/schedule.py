@@ -346,7 +346,7 @@ def _report_unrecorded(store: Store, error: str) -> None:
     if is_no_permission(error):
         store.rights.note(HISTORIES, error)
     elif "WRONGTYPE" in error:
-        store.report_wrong_types({store.keys.deadlines: "sorted set", store.keys.events: "stream"})
+        store.report_wrong_types(store.keys.deadlines, store.keys.events)
 
 
 # -- reserve

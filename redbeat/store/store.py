@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from itertools import chain
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -68,8 +69,6 @@ MOVE_LOOK_SECONDS = 1.0
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
 
-
-_NO_OTHERS: Mapping[str, str] = {}
 
 _RENEW_LOCK = Script("renew_lock")
 
@@ -146,10 +145,6 @@ class Store:
         if self.is_hasty:
             self.client.close()
 
-    def share_client(self, other: Store) -> None:
-        """Use the client of ``other`` from now on."""
-        self.client = other.client
-
     @property
     def is_hasty(self) -> bool:
         """Whether its client gives up soon, as others wait meanwhile."""
@@ -174,14 +169,6 @@ class Store:
             channels: of which parts it does; (): of this store's one part.
         """
         return WakeChannel(self.client, channels or self.keys.wake, self.rights)
-
-    def connect(self) -> None:
-        """Make the client now; a cluster's client connects at once.
-
-        Raises:
-            ConfigurationError: the settings don't make a connection.
-        """
-        self.client  # noqa: B018 - this makes it
 
     @property
     def keys(self) -> Keys:
@@ -300,18 +287,9 @@ class Store:
                 follow_layout(self, refusal)
                 self._follow_part()
 
-    def run(self, make: Callable[[], Call[Item]], key: str = "", expected: str = "sorted set") -> Item:
-        """Return what the call ``make()`` returns; it is made and sent again if the layout has changed.
-
-        Arguments:
-            key, expected: as :meth:`translating` takes them.
-        """
-
-        def run() -> Item:
-            with self.translating(key, expected):
-                return make().run(self.client)
-
-        return self.following(run)
+    def run(self, make: Callable[[], Call[Item]]) -> Item:
+        """Return what the call ``make()`` returns; it is made and sent again if the layout has changed."""
+        return self.following(lambda: self.ask_all([make()])[0])
 
     @property
     def own_keys(self) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -343,10 +321,7 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        status = self.run(
-            lambda: renew_call(self.keys, fence, idle_seconds, obstacle), fence.lock_key or "", "string"
-        )
-        self.check_lock(status, fence)
+        self.check_lock(self.run(lambda: renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
 
     #: its schedule are the stored messages
     holds_messages = False
@@ -363,13 +338,14 @@ class Store:
     def read_bodies(self, fetched: Fetched) -> None:
         """Read what is stored of fetched messages beside their entries; of entries that is nothing."""
 
-    def report_wrong_types(self, kinds: Mapping[str, str]) -> None:
-        """Log, once, which keys that all runs share have another type."""
+    def report_wrong_types(self, *keys: str) -> None:
+        """Log, once, which of these keys, that all runs share, have another type."""
         now = time.monotonic()
         if now < self._ask_types_at:
             return
         self._ask_types_at = now + TYPES_SECONDS
-        for key, kind in kinds.items():
+        for key in keys:
+            kind = self.keys.kind_held(key)
             if not is_of_kind(self._type_of(key), kind) and self._said.is_news(key, kind):
                 logger.error(
                     "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
@@ -384,15 +360,12 @@ class Store:
             self.client, lambda client: client.exists(self.parts[0].schedule), max_breaks
         )
 
-    def ask_all(self, calls: Sequence[Call[Item]], besides: Mapping[str, str] = _NO_OTHERS) -> list[Item]:
+    def ask_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
         """Return what each call returns; one round trip for each node.
 
         If one part refuses, the others have answered all the same.
-
-        Arguments:
-            besides: keys that are used, and what each holds, as :meth:`translating` takes them.
         """
-        with self.translating(besides=besides):
+        with self.translating(*chain.from_iterable(call.keys for call in calls)):
             if len(calls) == 1:
                 return [calls[0].run(self.client)]
             replies = call_on_nodes(self.client, calls)
@@ -429,34 +402,31 @@ class Store:
                     raise answer
         return answers  # type: ignore[return-value]  # there are no errors in it
 
-    def ask_each(
-        self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
-    ) -> list[Any]:
+    def ask_each(self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = ()) -> list[Any]:
         """Return what each of ``asks`` asks by one command; one round trip for each node.
 
         Arguments:
-            keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
+            keys: the one that each asks for; (): a schedule.
         """
         if len(asks) == 1:
-            return [self.ask(asks[0], keys[0] if keys else "", expected)]
-        besides = dict.fromkeys(keys, expected)
-        return self.in_one_trip(asks, lambda pipeline, ask: ask(pipeline), besides) if asks else []
+            return [self.ask(asks[0], *keys)]
+        return self.in_one_trip(asks, lambda pipeline, ask: ask(pipeline), keys) if asks else []
 
     def in_one_trip(
         self,
         items: Iterable[Item],
         ask: Callable[[Any, Item], object],
-        besides: Mapping[str, str] = _NO_OTHERS,
+        keys: Iterable[str] = (),
         *,
         is_tolerant: bool = False,
     ) -> list[Any]:
         """Return the replies to what ``ask(pipeline, item)`` asks for; one round trip for each node.
 
         Arguments:
-            besides: keys that are used, and what each holds, as :meth:`translating` takes them.
+            keys: which are used, as :meth:`translating` takes them.
             is_tolerant: where a key has another type, the error is the reply.
         """
-        with self.translating(besides=besides), self.client.pipeline(transaction=False) as pipeline:
+        with self.translating(*keys), self.client.pipeline(transaction=False) as pipeline:
             for item in items:
                 ask(pipeline, item)
             replies: list[Any] = pipeline.execute(raise_on_error=not is_tolerant)
@@ -536,14 +506,15 @@ class Store:
     #: called before and after every round trip, so that tests can end a beat between two
     on_round_trip: Callable[[], None] | None = None
 
-    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], key: str = "") -> Iterator[Item]:
+    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], *keys: str) -> Iterator[Item]:
         """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page.
 
-        ``key``: the sorted set that is looked through; '': the schedule.
+        Arguments:
+            keys: the one that is looked through.
         """
         cursor: Any = 0
         while True:
-            with self.translating(key):
+            with self.translating(*keys):
                 cursor, page = step(self.client, cursor)
             if isinstance(cursor, dict):  # a cluster's
                 cursor = next(iter(cursor.values()))
@@ -571,28 +542,20 @@ class Store:
                 key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
             }
 
-    def ask(
-        self,
-        call: Callable[[Any], Any],
-        key: str = "",
-        expected: str = "sorted set",
-    ) -> Any:
+    def ask(self, call: Callable[[Any], Any], *keys: str, kind: str = "") -> Any:
         """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
-        with self.translating(key, expected):
+        with self.translating(*keys, kind=kind):
             return call(self.client)
 
-    def ask_parts(
-        self, key_of: Callable[[Keys], str], expected: str, call: Callable[[Any, str], Any]
-    ) -> list[Any]:
+    def ask_parts(self, key_of: Callable[[Keys], str], call: Callable[[Any, str], Any]) -> list[Any]:
         """Return what ``call(client, key)`` asks for, of each part; one round trip for each node.
 
         Arguments:
             key_of: returns the key of a part that is asked for.
-            expected: what it holds: 'sorted set', 'hash' ...
             call: gives one command to a client, or a pipeline.
         """
         keys = [key_of(part) for part in self.all_parts]
-        return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys, expected)  # type: ignore[misc]
+        return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys)  # type: ignore[misc]
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         """Return what an error of the redis client means, if it is that a node is away; else raise it."""
@@ -619,19 +582,12 @@ class Store:
         }
 
     @contextmanager
-    def translating(
-        self,
-        key: str = "",
-        expected: str = "sorted set",
-        *,
-        besides: Mapping[str, str] = _NO_OTHERS,
-        others: Collection[Store] = (),
-    ) -> Iterator[None]:
-        """Turn the client's errors into RedBeat's: Redis is away, ``key`` has another type, a name isn't
-        UTF-8.
+    def translating(self, *keys: str, kind: str = "", others: Collection[Store] = ()) -> Iterator[None]:
+        """Turn the client's errors into RedBeat's: Redis is away, a key has another type, a name isn't UTF-8.
 
         Arguments:
-            besides: other keys that are used, and what each holds: 'set', 'hash' ...
+            keys: those that are used; (): the schedule.
+            kind: what they hold, where that doesn't follow from their names: 'string' ...
             others: the stores of other parts, with the same client, for which it is waited, too.
         """
         stores = (self, *others)
@@ -648,7 +604,7 @@ class Store:
             for store in stores:
                 store.on_progress()
         except Exception as exc:  # noqa: BLE001 - it is raised again
-            self._raise_translated(exc, key, expected, besides)
+            self._raise_translated(exc, keys, kind)
         except BaseException:  # a signal's SystemExit, say
             if "client" in vars(self):  # it was made
                 end_idle_connections(self.client)
@@ -657,9 +613,7 @@ class Store:
             for store, asked_before in zip(stores, before, strict=True):
                 store.asks_since = asked_before
 
-    def _raise_translated(
-        self, error: Exception, key: str, expected: str, besides: Mapping[str, str]
-    ) -> NoReturn:
+    def _raise_translated(self, error: Exception, keys: Sequence[str], kind: str) -> NoReturn:
         """Raise an error as ``translating`` says."""
         try:
             with naming_the_server(self.config):
@@ -679,33 +633,36 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            key, expected = self._find_wrong_type(key, expected, besides)
+            key, expected = self._find_wrong_type(keys, kind)
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
 
-    def _find_wrong_type(self, key: str, expected: str, besides: Mapping[str, str]) -> tuple[str, str]:
+    def _find_wrong_type(self, used: Sequence[str], kind: str) -> tuple[str, str]:
         """Return the key that has another type, as far as that can be found out, and what it should hold."""
         # the layout isn't looked at for that: it may be what has another type
         parts = self._known_parts
-        suspects = [(lock, "string") for lock in map(self.config.lock_key_in, parts) if lock]
-        suspects += besides.items()
-        if not key and len(parts) > 1:
-            suspects += [(keys.schedule, expected) for keys in parts]
+        locks = {*filter(None, map(self.config.lock_key_in, parts))}
+        suspects = [*locks, *used, *(keys.schedule for keys in parts)]
         # last, as not everybody has the right to ask for it
-        suspects += [(keys.generation, "string") for keys in parts]
+        suspects += [keys.generation for keys in parts]
         if self.config.layout.is_moving:
-            suspects += [(keys.moving, "hash") for keys in parts]
-        key = key or parts[0].schedule
+            suspects += [keys.moving for keys in parts]
         if len(parts) == 1:  # else that would take long
-            suspects.append((key, expected))
-            suspects += [(parts[0].own(name), kind) for name, kind in OWN_KINDS.items()]
-        for one, kind in suspects:
-            if not is_of_kind(self._type_of(one), kind):
-                return one, kind
-        return key, expected
+            suspects += [parts[0].own(name) for name in OWN_KINDS]
+
+        def kind_of(key: str) -> str:
+            if key in locks:
+                return "string"
+            return (key in used and kind) or parts.of(key).kind_held(key)
+
+        for key in dict.fromkeys(suspects):
+            if not is_of_kind(self._type_of(key), kind_of(key)):
+                return key, kind_of(key)
+        key = used[0] if used else parts[0].schedule
+        return key, kind_of(key)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

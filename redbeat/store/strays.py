@@ -174,7 +174,7 @@ class Strays:
     def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
         """Return those of ``parts`` that have hidden anything."""
         keys = [part.moving for part in parts]
-        sizes = self._ask([["HLEN", key] for key in keys], dict.fromkeys(keys, "hash"))
+        sizes = self._ask([["HLEN", key] for key in keys], *keys)
         return [part for part, size in zip(parts, sizes, strict=True) if size]
 
     def hidden_in(self, parts: Sequence[Keys]) -> dict[Keys, list[OnItsWay]]:
@@ -189,10 +189,7 @@ class Strays:
     def movers_of(self, parts: Sequence[Keys]) -> list[str]:
         """Return the token of who moves entries of each of ``parts``; '': nobody does."""
         keys = [part.mover for part in parts]
-        return [
-            _text(token or b"")
-            for token in self._ask([["GET", key] for key in keys], dict.fromkeys(keys, "string"))
-        ]
+        return [_text(token or b"") for token in self._ask([["GET", key] for key in keys], *keys)]
 
     def are_led(self, lock_keys: Sequence[str | None]) -> list[bool]:
         """Tell of each lock whether somebody holds it; of None nobody knows."""
@@ -261,15 +258,15 @@ class Strays:
 
         yield from self._store.scan(step, key)
 
-    def _ask(self, commands: Sequence[Sequence[Any]], besides: Mapping[str, str] | None = None) -> list[Any]:
+    def _ask(self, commands: Sequence[Sequence[Any]], *keys: str) -> list[Any]:
         """Return the replies to commands.
 
         Arguments:
-            besides: their keys that aren't schedules, and what each holds, as ``translating`` takes them.
+            keys: theirs that aren't schedules.
         """
         if not commands:
             return []
-        with self._store.translating(besides=besides or {}):
+        with self._store.translating(*keys):
             found = ask_on_nodes(self._store.client, commands)
             for one in found:
                 if isinstance(one, Exception):

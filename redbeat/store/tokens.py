@@ -46,7 +46,7 @@ class Tokens:
             raise ValueError(problem)
         now, key = Server(self._store).now(), self._store.keys.tokens
         made, text = make_token(name, rights, now, expires_at, by)
-        self._store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key, "hash")
+        self._store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key)
         return made, text
 
     def find_problem(self, name: str, expires_at: datetime | None) -> str:
@@ -63,7 +63,7 @@ class Tokens:
     def read(self) -> dict[str, Token | None]:
         """Return all by their ids, the oldest first; None for what can't be used."""
         key = self._store.keys.tokens
-        found = self._store.ask(lambda client: client.hgetall(key), key, "hash")
+        found = self._store.ask(lambda client: client.hgetall(key), key)
         texts = {str(text_of(one)): str(text_of(text)) for one, text in found.items()}
         tokens = {one: self._read(one, text) for one, text in texts.items()}
 
@@ -87,7 +87,7 @@ class Tokens:
         """End the token with this id, else those with this name; return their ids."""
         chosen, key = self.called(id_or_name), self._store.keys.tokens
         if chosen:
-            self._store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key, "hash")
+            self._store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key)
         return chosen
 
     def find(self, text: str) -> Token | None:
@@ -97,7 +97,7 @@ class Tokens:
             return None
         token_id, secret = parsed
         key = self._store.keys.tokens
-        stored = self._store.ask(lambda client: client.hget(key, token_id), key, "hash")
+        stored = self._store.ask(lambda client: client.hget(key, token_id), key)
         token = None if stored is None else self._read(token_id, str(text_of(stored)))
         if token is None or not token.has_secret(secret):
             return None

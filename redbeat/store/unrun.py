@@ -35,15 +35,15 @@ class Unrun:
         member = self._store.keys.name(key)
 
         def note() -> None:
-            meta = self._store.ask(lambda client: client.hget(key, "meta"), key, "hash")
+            meta = self._store.ask(lambda client: client.hget(key, "meta"), key)
             if meta is None:
                 return
             if _has_run(str(text_of(meta))):
-                self._store.ask(lambda client: client.zrem(self._key, member), self._key, "zset")
+                self._store.ask(lambda client: client.zrem(self._key, member), self._key)
                 return
-            self._store.ask(lambda client: client.zincrby(self._key, 1, member), self._key, "zset")
+            self._store.ask(lambda client: client.zincrby(self._key, 1, member), self._key)
             least = -MAX_NAMES - 1
-            self._store.ask(lambda client: client.zremrangebyrank(self._key, 0, least), self._key, "zset")
+            self._store.ask(lambda client: client.zremrangebyrank(self._key, 0, least), self._key)
 
         with suppress(StoreCorrupt):
             self._store.rights.ask(UNRUN, note, lambda: None)
@@ -56,7 +56,7 @@ class Unrun:
         """
         try:
             found = self._store.ask(
-                lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key, "zset"
+                lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key
             )
         except (StoreCorrupt, StoreRefused):
             return {}

@@ -150,21 +150,17 @@ def _vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
     Arguments:
         has_standbys: it was asked who stands by.
     """
-    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
-    since = float(oldest) if oldest else None
+    found = Vitals(*reply)
+    standing: Any = found.standbys
     standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
-    return Vitals(
-        float(now),
-        text_of(token),
-        int(rest_ms),
-        text_of(tick),
-        int(due),
-        since,
-        standbys if has_standbys else None,
-        None if int(stored) < 0 else int(stored),
-        int(overdue),
-        float(first) if first else None,
-        int(entries),
+    return found._replace(
+        now=float(found.now),
+        token=text_of(found.token),
+        tick=text_of(found.tick),
+        oldest=float(found.oldest) if found.oldest else None,
+        standbys=standbys if has_standbys else None,
+        stored=found.stored if found.stored is not None and found.stored >= 0 else None,
+        first_message=float(found.first_message) if found.first_message else None,
     )
 
 

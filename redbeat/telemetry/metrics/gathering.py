@@ -25,6 +25,7 @@ from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread, surviving
 from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
+from redbeat.store.rights import METRICS
 from redbeat.store.store import Store
 from redbeat.store.vitals import Vitals, read_vitals
 from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
@@ -230,7 +231,7 @@ class Gathering:
             logger.debug("beat: Metrics of the schedule can't be gathered now: %s", exc)
             self._refusals += 1
             if self._refusals >= LASTING_REFUSALS and is_no_permission(exc.__cause__):
-                Figures(self._connect()).note_right(exc.__cause__)
+                self._connect().rights.note(METRICS, exc.__cause__)
         else:
             self._thread.report(
                 "Metrics of the schedule cannot be gathered", exc, TELEMETRY_FAILED, part="Metrics"

@@ -19,7 +19,6 @@ from redbeat.layout import Layout
 from redbeat.leadership.elector import Leadership
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import rights
-from redbeat.store.later import LaterStore
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import LASTING_REFUSALS
@@ -39,7 +38,6 @@ from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, sent_names
-from tests.support.stored import store
 from tests.support.ticks import take_messages
 
 _BEAT = (
@@ -211,13 +209,6 @@ def test_writer_without_the_right_to_publish_writes(old: Ground) -> None:
         Entry(name, "tasks.report", 60, app=app).save()
     Entry.get("report", app).update(args=[1])
     assert Entry.delete_many(["report", "other"], app) == 2
-
-
-def test_viewer_without_the_right_to_ranks_lists_stored_messages(old: Ground) -> None:
-    store(old.app("default"), "one", "three", "two")
-    messages = LaterStore(old.app("viewer"))
-    assert [one.task_id for one in messages.first(5, 1)] == ["three", "two"]
-    assert messages.count() == 3
 
 
 # -- rights that are given to running programs
