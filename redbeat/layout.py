@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
-from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, note_shards, shard_beginning, shard_prefix
+from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, note_shards, shard_beginning, shard_prefix
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
@@ -124,19 +124,6 @@ class ShardedKeys(Keys):
         if found is not None:
             return self.of_shard(int(found[1]))
         return self.undivided if key.startswith(self.prefix) else self.home(key)
-
-    def patterns(self, beginnings: Sequence[str]) -> list[str]:
-        """Return patterns for SCAN that match all keys with these beginnings, each of which is in one part.
-
-        Shards share one: what it finds besides is other shards', or begins otherwise.
-        """
-        shards = [one for one in beginnings if self._shard_prefix.match(one)]
-        patterns = [f"{glob_of(one)}*" for one in beginnings if one and one not in shards]
-        if shards:
-            rests = {one.partition("}:")[2] for one in shards}
-            rest = glob_of(rests.pop()) if len(rests) == 1 else ""
-            patterns.append(f"{glob_of(shard_beginning(self.prefix))}*{rest}*".replace("**", "*"))
-        return patterns
 
     @cached_property
     def _known_prefixes(self) -> dict[str, Keys]:

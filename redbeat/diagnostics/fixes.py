@@ -142,12 +142,12 @@ def _move(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str
     moved = set[tuple[str, str]]()
     if strays and not is_dry:
         names = set(move_home(store, strays))
-        moved = {(one.source.prefix, one.item.name) for one in strays if one.item.name in names}
+        moved = {(one.source.prefix, one.name) for one in strays if one.name in names}
     for one in dict.fromkeys(strays):
-        here, there = one.source.entry(one.item.name), one.target.entry(one.item.name)
+        here, there = one.source.entry(one.name), one.target.entry(one.name)
         if is_dry:
             yield f"{here}: would be moved to {there}."
-        elif (one.source.prefix, one.item.name) in moved:
+        elif (one.source.prefix, one.name) in moved:
             yield f"{here}: moved to {there}."
         else:
             yield f"{here}: left alone, because somebody else moves entries there now."

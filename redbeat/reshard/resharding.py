@@ -23,10 +23,10 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutState
 from redbeat.reshard.sweeping import HiddenWatch, sweep
 from redbeat.store.layouts import change_layout, read_layout, rewrite_layout
-from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
+from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray, Tally
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
-from redbeat.store.strays import Strays, heirs_of
+from redbeat.store.strays import Strays
 
 #: how long beats may take to lead the new parts
 LEAD_SECONDS = 30.0
@@ -42,23 +42,20 @@ PATIENCE_SECONDS = 5.0
 MAX_LOOKS = 20
 
 
-@dataclass
-class Report:
+@dataclass(kw_only=True)
+class Report(Tally):
     """What was done.
 
     Attributes:
         former, shards: how many shards there were, and are; None: none.
         generation: of the layout now.
         entries, messages: how many entries and stored messages there are in all parts.
-        moved: how many entries, and other things, were moved.
         seconds: how long it took.
-        longest_hidden_seconds: for how long any entry was hidden at most.
         unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
         swept: the names of entries that were found in former places at the end.
-        unmerged: keys of what couldn't be merged with what stood where it belongs.
-        unmoved: names of what couldn't be moved, and stays where it is, each to the reason; then the change
-            isn't ended, and whoever calls again tries it again.
-        unknown: keys in parts that have ended which nobody knows; they were left there.
+        unknown: keys in parts that have ended which aren't recognised; they were left there.
+
+    If anything is ``unmoved`` the change isn't ended; whoever calls again tries it again.
     """
 
     former: int | None
@@ -66,13 +63,9 @@ class Report:
     generation: int = 0
     entries: int = 0
     messages: int = 0
-    moved: int = 0
     seconds: float = 0.0
-    longest_hidden_seconds: float = 0.0
     unled: list[int | None] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
-    unmerged: list[str] = field(default_factory=list)
-    unmoved: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -148,7 +141,7 @@ class Resharding:
         began = time.monotonic()
         layout = self._read()
         if layout.generation == 0 and self._is_done(layout):
-            return Report(None, None)  # it was never divided, and stays as it is
+            return Report(former=None, shards=None)  # it was never divided, and stays as it is
         if layout.generation > read_layout(self._store).generation:
             rewrite_layout(self._store, layout)
         if not layout.is_under_way and not self._is_done(layout):
@@ -157,13 +150,13 @@ class Resharding:
             generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
             wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
             layout = self._change(layout, replace(wanted, state=LayoutState.MOVING))
-        report = Report(layout.former, self._shards)
+        report = self._mover.tally = Report(former=layout.former, shards=self._shards)
         if layout.is_moving:
             self._open(layout)
             self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
             self._move(layout)
-            if self._mover.tally.unmoved:
+            if report.unmoved:
                 return self._reported(report, layout, began)
             settling = replace(layout, generation=layout.generation + 1, state=LayoutState.SETTLING)
             layout = self._change(layout, settling)
@@ -173,7 +166,7 @@ class Resharding:
         # nobody runs what stands in a part where it doesn't belong
         self._move_from(Strays(self._store, layout), layout.parts, None)
         report.unknown = self._settle(layout)
-        if self._mover.tally.unmoved:
+        if report.unmoved:
             return self._reported(report, layout, began)
         # before the end: else parts could have a mover for ever
         self._mover.close(layout.parts, layout.ending)
@@ -190,11 +183,8 @@ class Resharding:
 
     def _reported(self, report: Report, layout: Layout, began: float) -> Report:
         """Return the report on what was done since ``began``, monotonic."""
-        tally = self._mover.tally
+        report.generation = layout.generation
         report.entries, report.messages = Strays(self._store, layout).count(layout.parts)
-        report.generation, report.moved = layout.generation, tally.moved
-        report.unmerged, report.unmoved = tally.unmerged, tally.unmoved
-        report.longest_hidden_seconds = tally.longest_hidden_seconds
         report.seconds = time.monotonic() - began
         return report
 
@@ -345,14 +335,11 @@ class Resharding:
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             self._move_from(strays, ending, None)
-            left = strays.of_keys(ending, heirs_of(ending, layout.parts))
-            unknown = left.unknown
-            if not left.strays and not left.owned:
-                break
+            left, owned, unknown = strays.of_keys(ending, layout.parts)
             moved = self._mover.tally.moved
-            self._mover.move_owned(left.owned)
-            self._mover.move_all(left.strays, None)
-            if self._mover.tally.moved == moved and not left.owned:
+            self._mover.move_owned(owned)
+            self._mover.move_all(left, None)
+            if self._mover.tally.moved == moved and not owned:
                 break
         return sorted(unknown)
 

@@ -14,17 +14,17 @@ when it goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.store.layouts import raise_generations, read_layout, recover_layout
-from redbeat.store.mover import Mover, OnItsWay, Stray
+from redbeat.store.mover import Mover, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.strays import Strays, names_of
+from redbeat.store.strays import Strays
 
 #: how many entries of a former part are swept at a time
 SWEPT_AT_ONCE = 100
@@ -46,10 +46,8 @@ class HiddenWatch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.hiding: list[Keys] = []
-        self._moves: dict[
-            tuple[str, str], float
-        ] = {}  # generation key of a part, and id: seen since, monotonic
-        self._movers: dict[str, tuple[str, float]] = {}  # generation key: token, and since when it is that
+        #: key of a part, and the id of a move or the token of a mover there: seen since, monotonic
+        self._seen: dict[tuple[str, str], float] = {}
 
     def look(self, layout: Layout) -> int:
         """Move on what was left hidden; return how many entries, and other things, that were.
@@ -58,29 +56,36 @@ class HiddenWatch:
 
         Raises:
             StoreCorrupt: something else stands there.
-            ReshardRefused: somebody else moves it by now.
+            ReshardRefused: another process moves it by now.
         """
-        parts = layout.with_ending
-        strays = Strays(self._store, layout)
-        hidden = strays.hidden_in(parts)
-        self.hiding = [part for part, those in hidden.items() if those]  # else somebody has written it there
-        self._note_moves(hidden)
-        if not self.hiding:
-            self._movers.clear()
-            return 0
+        parts, strays = layout.with_ending, Strays(self._store, layout)
+        # what isn't a move's was written by another program
+        hidden = {part: those for part, those in strays.hidden_in(parts).items() if those}
+        self.hiding = [*hidden]
         by_beginning = {part.entry(""): part for part in parts}
-        targets = {
-            source: {by_beginning[one.target] for one in hidden[source] if one.target in by_beginning}
-            for source in self.hiding
+        concerned = {
+            source: [source, *{by_beginning[one.target] for one in those if one.target in by_beginning}]
+            for source, those in hidden.items()
         }
-        concerned = list(dict.fromkeys([*self.hiding, *chain.from_iterable(targets.values())]))
-        self._note_movers(concerned, strays.movers_of(concerned))
+        every = list(dict.fromkeys(chain.from_iterable(concerned.values())))
+        tokens = dict(zip(every, strays.movers_of(every), strict=True))
+        now = time.monotonic()
+        found = [(part.moving, one.move) for part, those in hidden.items() for one in those]
+        found += [(part.mover, token) for part, token in tokens.items()]
+        self._seen = {one: self._seen.get(one, now) for one in found}
+
+        def is_old(key: str, id_: str) -> bool:
+            return now - self._seen[key, id_] >= HIDDEN_SECONDS
+
+        stale = {part for part, token in tokens.items() if not token or is_old(part.mover, token)}
         left = [
             source
-            for source in self.hiding
-            if self._is_stale(source, hidden[source]) and all(map(self._has_stale_mover, targets[source]))
+            for source, those in hidden.items()
+            if stale.issuperset(concerned[source])
+            and (not tokens[source] or any(is_old(source.moving, one.move) for one in those))
         ]
-        return self._move_on(left, list(dict.fromkeys(chain(left, *(targets[one] for one in left)))))
+        involved = list(dict.fromkeys(chain.from_iterable(concerned[source] for source in left)))
+        return self._move_on(left, {part: tokens[part] for part in involved})
 
     def finish(self, layout: Layout, seconds: float = 3 * HIDDEN_SECONDS) -> int:
         """Look until nothing is hidden, or so long; return how much was moved on."""
@@ -90,38 +95,18 @@ class HiddenWatch:
             count += self.look(layout)
         return count
 
-    def _note_moves(self, hidden: dict[Keys, list[OnItsWay]]) -> None:
-        now = time.monotonic()
-        found = {(part.generation, one.move) for part, those in hidden.items() for one in those}
-        self._moves = {one: self._moves.get(one, now) for one in found}
+    def _move_on(self, sources: Sequence[Keys], tokens: Mapping[Keys, str]) -> int:
+        """Move on what is hidden in ``sources``.
 
-    def _note_movers(self, parts: Sequence[Keys], tokens: Iterable[str]) -> None:
-        before, now = self._movers, time.monotonic()
-        self._movers = {}
-        for part, token in zip(parts, tokens, strict=True):
-            known, since = before.get(part.generation, (token, now))
-            self._movers[part.generation] = token, since if known == token else now
-
-    def _is_stale(self, source: Keys, hidden: Iterable[OnItsWay]) -> bool:
-        if not self._has_stale_mover(source):
-            return False
-        is_free = not self._movers[source.generation][0]
-        began = min(self._moves[source.generation, one.move] for one in hidden)
-        return is_free or time.monotonic() - began >= HIDDEN_SECONDS
-
-    def _has_stale_mover(self, part: Keys) -> bool:
-        """Whether nobody moves entries of a part, or it has been the same one for some time."""
-        token, since = self._movers[part.generation]
-        return not token or time.monotonic() - since >= HIDDEN_SECONDS
-
-    def _move_on(self, sources: Sequence[Keys], parts: Sequence[Keys]) -> int:
+        Arguments:
+            tokens: of the parts that are concerned, each with the token of its mover.
+        """
         if not sources:
             return 0
-        mover = Mover(self._store)
-        before = {part.generation: self._movers[part.generation][0] for part in parts}
-        mine = mover.borrow(parts, before)
+        mover, parts = Mover(self._store), [*tokens]
+        mine = mover.borrow(parts, {part.generation: token for part, token in tokens.items()})
         try:
-            if len(mine) < len(parts):  # somebody has begun to move entries at this moment
+            if len(mine) < len(parts):  # another process has begun to move entries at this moment
                 return 0
             raise_generations(self._store, parts)
             mover.finish_hidden(sources, parts)
@@ -150,7 +135,7 @@ def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = 
         mover.move_all(ready, None, is_foreign=True)
         for name, why in mover.tally.unmoved.items():
             raise ReshardRefused(f"{name}: can't be moved to where it belongs: {why}")
-        return names_of(ready)
+        return list(dict.fromkeys(one.name for one in ready))
     finally:
         mover.give_back(mine)
 
@@ -176,8 +161,7 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
     layout = store.config.layout
     if layout.is_moving:
         return []
-    strays = Strays(store, layout)
-    return [one for name in names for one in strays.of_name(part, name)]
+    return Strays(store, layout).among(part, names)
 
 
 def seconds_left(store: Store, layout: Layout) -> float:

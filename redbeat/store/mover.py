@@ -55,20 +55,6 @@ INTERRUPT_SECONDS = 5.0
 LEASE_MS = 30_000
 
 
-class Item(NamedTuple):
-    """What is moved: an entry, or something of a part's own.
-
-    Attributes:
-        name: the entry's; or what is the part's own, with a colon in front.
-        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
-        owners: whose ``beat_schedule`` has it, as far as is known.
-    """
-
-    name: str
-    kept: tuple[tuple[str, str], ...]
-    owners: tuple[str, ...] = ()
-
-
 class OnItsWay(NamedTuple):
     """What a part notes of something that it has hidden.
 
@@ -84,11 +70,19 @@ class OnItsWay(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """What stands in one part of the schedule, and belongs to another."""
+    """An entry, or something of a part's own, that stands in one part of the schedule and belongs to another.
+
+    Attributes:
+        name: the entry's; or what is the part's own, with a colon in front.
+        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
+        owners: whose ``beat_schedule`` has it, as far as is known.
+    """
 
     source: Keys
     target: Keys
-    item: Item
+    name: str
+    kept: tuple[tuple[str, str], ...]
+    owners: tuple[str, ...] = ()
 
 
 class Owned(NamedTuple):
@@ -149,10 +143,10 @@ class Tally:
     longest_hidden_seconds: float = 0.0
 
 
-def on_its_way(record: bytes) -> OnItsWay | None:
-    """Return what a part notes of something that it has hidden; None: somebody else has written that."""
+def on_its_way(record: str) -> OnItsWay | None:
+    """Return what a part notes of something that it has hidden; None: another program has written that."""
     try:
-        noted = json.loads(record.decode("utf-8", "surrogateescape"))
+        noted = json.loads(record)
         return OnItsWay(str(noted["id"]), str(noted["to"]), float(noted["at"]))
     except (ValueError, TypeError, KeyError):
         return None
@@ -235,14 +229,15 @@ class Mover:
         """
         due: list[Stray] = []
         for some in _in_lots(strays, MAX_ROUND):
-            waiting = [one for one in some if (one.source.generation, one.item.name) not in self._unmovable]
+            waiting = [one for one in some if (one.source.generation, one.name) not in self._unmovable]
             while waiting:
                 waiting.sort(key=_way_of)
-                again = self._move(waiting[: self._round_items], margin_seconds, is_foreign=is_foreign)
-                due += again.due
-                waiting = [*waiting[self._round_items :], *again.full]
-                for one in again.alone:
-                    due += self._move([one], margin_seconds, is_foreign=is_foreign).due
+                lot, waiting = waiting[: self._round_items], waiting[self._round_items :]
+                found, left, alone = self._move(lot, margin_seconds, is_foreign=is_foreign)
+                for one in alone:
+                    found += self._move([one], margin_seconds, is_foreign=is_foreign)[0]
+                due += found
+                waiting += left
         return due
 
     def move_owned(self, owned: Iterable[Owned]) -> None:
@@ -263,12 +258,19 @@ class Mover:
                     ]
                 )
 
-    def _move(self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
-        """Move all of ``strays`` at the same time."""
+    def _move(
+        self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool
+    ) -> tuple[list[Stray], list[Stray], list[Stray]]:
+        """Move all of ``strays`` at the same time.
+
+        Returns what wasn't moved: what is due, what is too large to be hidden together with the others, and
+        what may be too large to be written together with them.
+        """
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self._round_seconds)
         with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
-            moves, again, busy = [*_moves_of(strays)], _Again([], [], []), dict[Keys, None]()
+            moves, busy = [*_moves_of(strays)], dict[Keys, None]()
+            left: dict[bytes, list[Stray]] = {b"due": [], b"full": []}
             began = time.monotonic()
             replies = self._try([self._hide_call(one, margin_seconds, is_foreign) for one in moves])
             hidden: list[Move] = []
@@ -277,22 +279,20 @@ class Mover:
                 rows = [] if isinstance(reply, Exception) else reply[1]
                 for stray, (word, *values) in zip(move.strays, rows, strict=bool(rows)):
                     if word == b"hidden":
-                        kept.append(Kept(as_stored(stray.item.name), values[0], values[1:], stray))
-                    elif word == b"due":
-                        again.due.append(stray)
-                    elif word == b"full":
-                        again.full.append(stray)
+                        kept.append(Kept(as_stored(stray.name), values[0], values[1:], stray))
+                    elif word in left:
+                        left[word].append(stray)
                     elif word == b"busy":
                         busy[move.source] = None
                 if kept:
                     hidden.append(move._replace(kept=kept))
             if not hidden:  # else what runs often would be due too soon for ever after one slow round
                 self._note_round(time.monotonic() - began)
-            again.alone.extend(kept.stray for kept in self._deliver(hidden, began) if kept.stray)
+            alone = [kept.stray for kept in self._deliver(hidden, began) if kept.stray]
             self._raise_first(replies)
             if busy:
                 self.finish_hidden([*busy])
-            return again
+            return left[b"due"], left[b"full"], alone
 
     def _hide_call(self, move: Move, margin_seconds: float | None, is_foreign: bool) -> Call[Any]:
         return _HIDE_ENTRIES.call(
@@ -304,7 +304,7 @@ class Mover:
             is_foreign=is_foreign,
             max_bytes=CALL_BYTES,
             kinds=_kinds_in(move.source),
-            items=[stray.item._asdict() for stray in move.strays],
+            items=[{"name": one.name, "kept": one.kept, "owners": one.owners} for one in move.strays],
         )
 
     def _deliver(self, hidden: Sequence[Move], began: float | None = None) -> list[Kept]:
@@ -409,7 +409,7 @@ class Mover:
             hidden: list[Move] = []
             for part, reply in zip(waiting, found, strict=True):
                 if kept := [Kept(row[0], row[2], row[3:]) for row in reply]:
-                    noted = on_its_way(kept[0].record)
+                    noted = on_its_way(text_of(kept[0].record))
                     if noted is None:
                         field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
                         raise StoreCorrupt(
@@ -458,16 +458,6 @@ class Mover:
             keys = [part.own(name) for part in self._parts.values() for name in own]
             with self._store.translating(*keys):
                 raise reply
-
-
-class _Again(NamedTuple):
-    """What wasn't moved: what is due, what is too large to be hidden together with the others, and what may
-    be too large to be written together with them.
-    """
-
-    due: list[Stray]
-    full: list[Stray]
-    alone: list[Stray]
 
 
 def _is_fenced(exc: Exception) -> bool:

@@ -9,8 +9,8 @@ again only if it has been silent before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -53,18 +53,13 @@ class Command:
     """A command whose keys come first, such as GET.
 
     Attributes:
-        is_raw: its reply isn't decoded.
+        options: what the redis client is told with it.
     """
 
     name: str
     keys: Sequence[Any]
     args: Sequence[Any] = ()
-    is_raw: bool = False
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What the redis client is told with it."""
-        return AS_BYTES if self.is_raw else {}
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, client: Any) -> Any:
         """Send it by ``client``, and return the reply."""
@@ -92,31 +87,6 @@ def call_on_nodes(client: Any, calls: Sequence[Sendable]) -> list[Any]:
     for places in _ask_nodes(client, calls, left, replies):
         _ask_in_turn(client, calls, places, replies, len(places))
     return replies
-
-
-def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the reply to each command, as bytes, or the error that it ends with, in their order.
-
-    Arguments:
-        commands: the words of each; the second one is its key.
-    """
-    return call_on_nodes(client, [Command(name, [key], args, is_raw=True) for name, key, *args in commands])
-
-
-def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]:
-    """Yield all keys that match, page by page, of each node in turn; a key may come twice."""
-    cluster = without_retry(client)
-    nodes: list[Any] = [client]
-    if hasattr(cluster, "get_primaries"):
-        nodes = [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
-    for node in nodes:
-        cursor = 0
-        while True:
-            words = ["SCAN", cursor, "MATCH", pattern, "COUNT", count]
-            cursor, page = node.execute_command(*words, **AS_BYTES)
-            yield list(page)
-            if not int(cursor):
-                break
 
 
 def node_of(client: Any, key: str) -> Any:

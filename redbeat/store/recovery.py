@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import MAX_SHARDS, Layout, LayoutState, ShardedKeys
-from redbeat.store.nodes import ask_on_nodes
+from redbeat.store.records import text_of
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -103,12 +103,12 @@ def read_knowledge(store: Store) -> Knowledge:
     """Return what the parts know; all that there could be are asked, in one round trip a node."""
     base = store.config.base_keys
     prefixes = [base.prefix, *(shard_prefix(base.prefix, shard) for shard in range(MAX_SHARDS))]
-    texts = dict(_replies(store, "GET", "generation", prefixes))
+    texts = dict(_replies(store, "get", "generation", prefixes))
     guards = {prefix: found for prefix, text in texts.items() if (found := _parsed(base, text))}
     busy = [
         prefix
         for name in ("mover", "moving")
-        for prefix, rest_ms in _replies(store, "PTTL", name, texts)
+        for prefix, rest_ms in _replies(store, "pttl", name, texts)
         if rest_ms == "-1"  # a sweeper's token ends by itself
     ]
     return Knowledge(base, guards, frozenset(busy))
@@ -136,11 +136,9 @@ def _replies(store: Store, command: str, name: str, prefixes: Iterable[str]) -> 
     parts = [*map(Keys, prefixes)]
     if not parts:
         return
-    with store.translating():
-        replies = ask_on_nodes(store.client, [[command, getattr(part, name)] for part in parts])
-        for reply in replies:
-            if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
-                raise reply
+    replies = store.in_one_trip(
+        parts, lambda pipeline, part: getattr(pipeline, command)(getattr(part, name)), is_tolerant=True
+    )
     for part, reply in zip(parts, replies, strict=True):
         if reply is not None and not isinstance(reply, Exception):
-            yield part.prefix, reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+            yield part.prefix, str(text_of(reply))

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal, without_retry
 from redbeat.errors import StoreRefused
-from redbeat.keys import glob_of
-from redbeat.layout import ShardedKeys
+from redbeat.keys import glob_of, shard_beginning
 from redbeat.log.text import as_stored
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
@@ -124,36 +123,34 @@ class Server:
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:
         return self._store.in_one_trip(keys, lambda pipeline, key: getattr(pipeline, command)(as_stored(key)))
 
-    def scan(self, beginning: str, kind: str | None = None) -> Iterator[list[str]]:
-        """Yield the keys with this beginning, and perhaps only of one type, page by page.
+    def scan(self, *beginnings: str, kind: str | None = None) -> Iterator[list[str]]:
+        """Yield the keys with these beginnings, and perhaps only of one type, page by page.
 
-        This looks at all keys of the server, which serves others meanwhile.
+        Those of shards are looked for together, so keys of other shards, also of former ones, are among them.
+        All keys of the server are looked at, or of each node; it serves others meanwhile.
         """
-        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, "_type": kind}
-        options |= self._on_node_of(beginning)
-        for page in self._store.scan(lambda client, cursor: client.scan(cursor, **options)):
-            yield [text_of(key) for key in page]
+        shards = shard_beginning(self._store.config.base_keys.prefix)
+        of_shards = [one for one in beginnings if one.startswith(shards)]
+        places = [(f"{glob_of(one)}*", one) for one in beginnings if one not in of_shards]
+        if of_shards:
+            rests = {one.partition("}:")[2] for one in of_shards}
+            rest = f"}}:{glob_of(rests.pop())}*" if len(rests) == 1 else ""
+            places.append((f"{glob_of(shards)}*{rest}", ""))
+        for pattern, beginning in places:
+            options = {"match": pattern, "count": SCAN_SIZE, "_type": kind}
+            for on_node in self._on_nodes_of(beginning):
+                for page in self._store.scan(partial(_scan, options | on_node)):
+                    yield [text_of(key) for key in page]
+
+    def _on_nodes_of(self, beginning: str) -> list[dict[str, Any]]:
+        """Return the options by which the nodes are asked that may have keys with this beginning."""
+        if not self._store.config.is_cluster or beginning:
+            return [self._on_node_of(beginning)]
+        return [{"target_nodes": node} for node in without_retry(self._store.client).get_primaries()]
 
     def scan_parts(self, kind: str | None = None) -> Iterator[list[str]]:
-        """Yield the keys of all parts of the schedule, page by page, and perhaps only of one type.
-
-        Once all keys of the server are looked at, or of each node: also those of shards are found that are no
-        part of the schedule any more.
-        """
-        names = self._store.keys
-        if not isinstance(names, ShardedKeys):
-            yield from self.scan(names.prefix, kind)
-            return
-        options = {"match": f"{glob_of(names.beginning)}*", "count": SCAN_SIZE, "_type": kind}
-        nodes: list[Any] = [None]
-        if self._store.config.is_cluster:
-            nodes = [*without_retry(self._store.client).get_primaries()]
-        for node in nodes:
-            more = options if node is None else {**options, "target_nodes": node}
-            for page in self._store.scan(partial(_scan, more)):
-                yield [text_of(key) for key in page]
-        if any(part.prefix == names.prefix for part in self._store.parts):  # entries move from there
-            yield from self.scan(names.prefix, kind)
+        """Yield the keys of all parts of the schedule, and of former shards, as :meth:`scan` does."""
+        return self.scan(*(part.prefix for part in self._store.parts), kind=kind)
 
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
         """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.

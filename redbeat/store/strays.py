@@ -7,31 +7,20 @@ is, and is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from operator import methodcaller
+from typing import Any
 
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
-from redbeat.store.mover import Item, OnItsWay, Owned, Stray, on_its_way
-from redbeat.store.nodes import ask_on_nodes, scan_nodes
+from redbeat.store.mover import OnItsWay, Owned, Stray, on_its_way
+from redbeat.store.nodes import AS_BYTES, Command, call_on_nodes
+from redbeat.store.records import text_of
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
-#: how many members, or keys, are read at a time
+#: how many members are read at a time
 PAGE_SIZE = 1000
-
-
-class Left(NamedTuple):
-    """What is left in parts that end.
-
-    Attributes:
-        strays: entries, and what the parts keep for none.
-        owned: names of entries among those of owners.
-        unknown: the keys of what nobody knows.
-    """
-
-    strays: list[Stray]
-    owned: list[Owned]
-    unknown: list[str]
 
 
 class Strays:
@@ -66,42 +55,42 @@ class Strays:
 
     def of_members(self, part: Keys) -> Iterator[Stray]:
         """Yield the entries in the schedule of ``part``, and its stored messages; one may come twice."""
-        owners: Mapping[str, Sequence[str]] = self._owners(part)
+        owners = self._owners(part)
         for key in (part.schedule, part.later):
-            for page in self._pages("ZSCAN", key):
-                for member, _ in page:
-                    yield from self._stray(part, part.name(part.entry_of(_text(member))), owners)
+            for member, _ in self._scan("ZSCAN", key):
+                yield from self._stray(part, part.name(part.entry_of(text_of(member))), owners)
 
     def of_names(self, part: Keys) -> Iterator[Stray]:
         """Yield the entries that are named elsewhere in ``part``; one may come twice."""
         owners = self._owners(part)
-        names = [*owners]
-        for page in self._pages("SSCAN", part.statics):
-            names += map(_text, page)
-        for page in self._pages("HSCAN", part.downgraded):
-            names += (part.name(_text(key)) for key in page)
+        names = [*owners, *map(text_of, self._scan("SSCAN", part.statics))]
+        names += (part.name(text_of(key)) for key in self._scan("HSCAN", part.downgraded))
         for key in (part.expected, part.streaks):
-            for page in self._pages("ZSCAN", key):
-                names += (part.name(part.entry_of_running(_text(member))) for member, _ in page)
+            names += (
+                part.name(part.entry_of_running(text_of(member))) for member, _ in self._scan("ZSCAN", key)
+            )
         for name in dict.fromkeys(names):
             yield from self._stray(part, name, owners)
 
     def first_members(self, parts: Sequence[Keys], limit: int) -> list[Stray]:
         """Return some of the entries in the schedules of ``parts``; one round trip a node."""
-        commands = [["ZRANGE", key, 0, limit - 1] for part in parts for key in (part.schedule, part.later)]
-        found = self._ask(commands)
-        strays: list[Stray] = []
-        for place, members in enumerate(found):
-            part = parts[place // 2]
-            for member in members:
-                strays += self._stray(part, part.name(part.entry_of(_text(member))), {})
-        return strays
+        asked = [(part, key) for part in parts for key in (part.schedule, part.later)]
+        found = self._store.ask_each([methodcaller("zrange", key, 0, limit - 1) for _, key in asked])
+        return [
+            stray
+            for (part, _), members in zip(asked, found, strict=True)
+            for member in map(text_of, members)
+            for stray in self._stray(part, part.name(part.entry_of(member)))
+        ]
 
-    def of_name(self, part: Keys, name: str) -> Iterator[Stray]:
-        """Yield the entry called ``name``, which was found in ``part``, if it belongs to another."""
-        yield from self._stray(part, name, self._owners(part))
+    def among(self, part: Keys, names: Iterable[str]) -> list[Stray]:
+        """Return those of the entries found in ``part``, by their names, that belong to another part."""
+        owners = self._owners(part)
+        return [one for name in names for one in self._stray(part, name, owners)]
 
-    def _stray(self, part: Keys, name: str, owners: Mapping[str, Sequence[str]]) -> Iterator[Stray]:
+    def _stray(
+        self, part: Keys, name: str, owners: Mapping[str, Sequence[str]] | None = None
+    ) -> Iterator[Stray]:
         home = self._home(name)
         if home.is_part(part):
             return
@@ -110,26 +99,30 @@ class Strays:
         if message_id is not None:
             kept.append(("body", message_id))
         kept += self._requests.get((part.generation, name), ())
-        yield Stray(part, home, Item(name, tuple(kept), tuple(owners.get(name, ()))))
+        yield Stray(part, home, name, tuple(kept), tuple((owners or {}).get(name, ())))
 
     def _owners(self, part: Keys) -> dict[str, list[str]]:
         """Return the names of entries in ``beat_schedule``s to their owners."""
         owners: dict[str, list[str]] = {}
-        for page in self._pages("SSCAN", part.static_owners):
-            for pair in map(_text, page):
-                owner, _, name = pair.partition("\t")
-                owners.setdefault(name, []).append(owner)
+        for pair in map(text_of, self._scan("SSCAN", part.static_owners)):
+            owner, _, name = pair.partition("\t")
+            owners.setdefault(name, []).append(owner)
         return owners
 
-    def of_keys(self, parts: Sequence[Keys], heirs: Mapping[str, Keys]) -> Left:
+    def of_keys(
+        self, parts: Sequence[Keys], heirs: Sequence[Keys]
+    ) -> tuple[list[Stray], list[Owned], list[str]]:
         """Return what is left in parts that end; all keys are looked at.
 
+        These are entries, and what the parts keep for none; names of entries among those of owners; and keys
+        that aren't recognised.
+
         Arguments:
-            heirs: the generation key of each part to the part that gets what is kept for no entry.
+            heirs: the parts that get, in turn, what those that end keep for no entry.
         """
         names: dict[tuple[Keys, str], None] = {}
-        own: dict[Keys, list[str]] = {}
-        owned: list[tuple[Keys, str]] = []
+        own: dict[Keys, list[str]] = {part: [] for part in parts}
+        owned: list[Owned] = []
         unknown: list[tuple[Keys, str]] = []
         lock_key = self._store.config.lock_key
         for part, key in self._keys_in(parts):
@@ -140,11 +133,11 @@ class Strays:
             elif key in part.passing or key in (part.generation, lock_key):
                 continue
             elif kind in OF_A_PART:
-                own.setdefault(part, []).append(kind)
+                own[part].append(kind)
             elif part.is_part(self._base) and self._base.is_shared(key):
                 continue
             elif kind == "owner":
-                owned.append((part, rest))
+                owned += self._owned(part, rest)
             elif kind == "body":
                 names[part, part.name(part.stored_message(rest))] = None
             elif kind not in ("", "entry"):
@@ -153,10 +146,10 @@ class Strays:
                 unknown.append((part, key))
         entries, unknown_keys = self._entries_among(unknown)
         names |= dict.fromkeys(entries)
-        strays = [one for part, name in names for one in self._stray(part, name, {})]
-        for part, kinds in own.items():
-            strays += _of_a_part(part, heirs[part.generation], kinds)
-        return Left(strays, [one for part, owner in owned for one in self._owned(part, owner)], unknown_keys)
+        strays = [one for part, name in names for one in self._stray(part, name)]
+        for number, (part, kinds) in enumerate(own.items()):
+            strays += _of_a_part(part, heirs[number % len(heirs)], kinds)
+        return strays, owned, unknown_keys
 
     def of_late(self, parts: Sequence[Keys]) -> list[Stray]:
         """Return what was written beside entries that have left parts by then; all keys are looked at."""
@@ -164,51 +157,56 @@ class Strays:
         for word in "history", "backfilled", "backfilling":
             for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
                 names[part, self._note_request(part, key) or part.kind_of(key)[1]] = None
-        return [one for part, name in names for one in self._stray(part, name, {})]
+        return [one for part, name in names for one in self._stray(part, name)]
 
     def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are in ``parts``."""
-        found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])
-        return sum(found[::2]), sum(found[1::2])
+        keys = [*(part.schedule for part in parts), *(part.later for part in parts)]
+        found = self._store.ask_each([methodcaller("zcard", key) for key in keys])
+        return sum(found[: len(parts)]), sum(found[len(parts) :])
 
     def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
         """Return those of ``parts`` that have hidden anything."""
         keys = [part.moving for part in parts]
-        sizes = self._ask([["HLEN", key] for key in keys], *keys)
+        sizes = self._store.ask_each([methodcaller("hlen", key) for key in keys], keys)
         return [part for part, size in zip(parts, sizes, strict=True) if size]
 
     def hidden_in(self, parts: Sequence[Keys]) -> dict[Keys, list[OnItsWay]]:
         """Return what those of ``parts`` note of what they have hidden that have hidden anything."""
         hiding = self.hiding(parts)
-        found = self._ask([["HVALS", part.moving] for part in hiding])
+        found = self._store.ask_each([methodcaller("hvals", part.moving) for part in hiding])
         return {
-            part: [noted for text in texts if (noted := on_its_way(text))]
+            part: [noted for text in map(text_of, texts) if (noted := on_its_way(text))]
             for part, texts in zip(hiding, found, strict=True)
         }
 
     def movers_of(self, parts: Sequence[Keys]) -> list[str]:
-        """Return the token of who moves entries of each of ``parts``; '': nobody does."""
+        """Return the token of the mover of each of ``parts``; '': it has none."""
         keys = [part.mover for part in parts]
-        return [_text(token or b"") for token in self._ask([["GET", key] for key in keys], *keys)]
+        tokens = self._store.ask_each([methodcaller("get", key) for key in keys], keys)
+        return [text_of(token) or "" for token in tokens]
 
     def are_led(self, lock_keys: Sequence[str | None]) -> list[bool]:
-        """Tell of each lock whether somebody holds it; of None nobody knows."""
-        found = iter(self._ask([["EXISTS", key] for key in lock_keys if key]))
+        """Tell of each lock whether a beat holds it; of None nobody knows."""
+        found = iter(self._store.ask_each([methodcaller("exists", key) for key in lock_keys if key]))
         return [key is None or bool(next(found)) for key in lock_keys]
 
     def wake(self, parts: Sequence[Keys]) -> None:
         """Wake the beats that wait for parts."""
         with self._store.translating():
-            ask_on_nodes(self._store.client, [["PUBLISH", part.wake, "reshard"] for part in parts])
+            call_on_nodes(
+                self._store.client, [Command("PUBLISH", [part.wake], ["reshard"]) for part in parts]
+            )
 
     def _owned(self, part: Keys, owner: str) -> Iterator[Owned]:
         """Yield the names in the set of an owner whose entries are gone, or have another owner by now."""
-        for page in self._pages("SSCAN", part.owner(owner)):
-            by_home: dict[Keys, list[str]] = {}
-            for name in map(_text, page):
-                by_home.setdefault(self._home(name), []).append(name)
-            for home, names in by_home.items():
-                yield Owned(part, home, owner, names)
+        by_home: dict[Keys, list[str]] = {}
+        for name in map(text_of, self._scan("SSCAN", part.owner(owner))):
+            by_home.setdefault(self._home(name), []).append(name)
+        for home, names in by_home.items():
+            yield from (
+                Owned(part, home, owner, names[at : at + PAGE_SIZE]) for at in range(0, len(names), PAGE_SIZE)
+            )
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
         """Return those keys that are entries, as parts and names, and the other keys.
@@ -223,9 +221,9 @@ class Strays:
         )
         ours = [(part, key) for part, key in found if not key.startswith(others)]
         plain = [(part, key) for part, key in ours if part.kind_of(key)[0] == "entry"]
-        with self._store.translating():
-            commands = [["HEXISTS", as_stored(key), "definition"] for _, key in plain]
-            are_entries = ask_on_nodes(self._store.client, commands) if commands else []
+        are_entries = self._store.in_one_trip(
+            plain, lambda pipeline, one: pipeline.hexists(as_stored(one[1]), "definition"), is_tolerant=True
+        )
         entries = {one for one, is_entry in zip(plain, are_entries, strict=True) if is_entry == 1}
         names = [(part, part.name(key)) for part, key in plain if (part, key) in entries]
         return names, [key for part, key in ours if (part, key) not in entries]
@@ -234,44 +232,26 @@ class Strays:
         self, parts: Sequence[Keys], beginning_in: Callable[[Keys], str] = lambda part: part.entry("")
     ) -> Iterator[tuple[Keys, str]]:
         """Yield all keys in ``parts`` that begin so, each with its part; each once."""
-        named = ShardedKeys(self._base.entry(""))
-        by_place = {part.generation: part for part in parts}
-        for pattern in named.patterns([beginning_in(part) for part in parts]):
-            seen: set[bytes] = set()
-            for page in self._scan(pattern):
-                for key in page:
-                    text = _text(key)
-                    part = by_place.get(named.at(text).generation)
-                    if key not in seen and part is not None and part.owns(text):
-                        yield part, text
-                    seen.add(key)
+        named = ShardedKeys(self._base.prefix)
+        by_prefix = {part.prefix: part for part in parts}
+        seen: set[str] = set()
+        for page in Server(self._store).scan(*map(beginning_in, parts)):
+            for key in page:
+                part = by_prefix.get(named.at(key).prefix)
+                if key not in seen and part is not None and part.owns(key):
+                    yield part, key
+                seen.add(key)
 
-    def _scan(self, pattern: str) -> Iterator[list[bytes]]:
-        with self._store.translating():
-            yield from scan_nodes(self._store.client, as_stored(pattern), PAGE_SIZE)
+    def _scan(self, command: str, key: str) -> Iterator[Any]:
+        """Yield the members of a set or a sorted set, or the fields of a hash; one may come twice."""
 
-    def _pages(self, command: str, key: str) -> Iterator[list[Any]]:
         def step(client: Any, cursor: Any) -> tuple[Any, list[Any]]:
             words = [command, as_stored(key), cursor, "COUNT", PAGE_SIZE]
-            following, page = client.execute_command(*words, NEVER_DECODE=[])
+            following, page = client.execute_command(*words, **AS_BYTES)
             return following, list(page)
 
-        yield from self._store.scan(step, key)
-
-    def _ask(self, commands: Sequence[Sequence[Any]], *keys: str) -> list[Any]:
-        """Return the replies to commands.
-
-        Arguments:
-            keys: theirs that aren't schedules.
-        """
-        if not commands:
-            return []
-        with self._store.translating(*keys):
-            found = ask_on_nodes(self._store.client, commands)
-            for one in found:
-                if isinstance(one, Exception):
-                    raise one
-            return found
+        for page in self._store.scan(step, key):
+            yield from page
 
 
 def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
@@ -280,18 +260,4 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
         if kind == "events_read" and "events" in kinds:
             continue
         kept = [("events", ""), ("events_read", "")] if kind == "events" else [(kind, "")]
-        yield Stray(part, heir, Item(f":{kind}", tuple(kept)))
-
-
-def heirs_of(ending: Sequence[Keys], parts: Sequence[Keys]) -> dict[str, Keys]:
-    """Return the generation key of each part that ends to the part that gets what it keeps for no entry."""
-    return {part.generation: parts[number % len(parts)] for number, part in enumerate(ending)}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-
-def names_of(strays: Iterable[Stray]) -> list[str]:
-    """Return the names of strays, each once."""
-    return list(dict.fromkeys(one.item.name for one in strays))
+        yield Stray(part, heir, f":{kind}", tuple(kept))
