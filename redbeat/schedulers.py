@@ -160,7 +160,7 @@ class RedBeatScheduler(Scheduler):
             self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
             Timing(lock_seconds, self.config.takeover_after),
         )
-        self._shares = self._shards.shares
+        self._election = self._shards.election
         self._is_bare = False
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
@@ -172,11 +172,11 @@ class RedBeatScheduler(Scheduler):
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
         self._sweeper = Sweeper(self.store)
-        self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
-        self._shares.show_obstacle(lambda: find_blockage(self._condition.read()))
+        self._condition = Condition(self._election, self._broker, lambda: self._stuck_seconds)
+        self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
         self._gathering = Gathering(
             app,
-            lambda: self._shares.leaderships,
+            lambda: self._election.leaderships,
             self._context.book,
             is_shown=self.config.http is not None,
         )
@@ -220,7 +220,7 @@ class RedBeatScheduler(Scheduler):
 
     def _make_broker(self, app: Any) -> Broker:
         """Return the broker: waiting for it ends well before the lock, or a lease, does."""
-        timing = self._shares.timing if self.lock_key else Timing(LEASE_SECONDS)
+        timing = self._election.timing if self.lock_key else Timing(LEASE_SECONDS)
         return Broker(
             app,
             self.Producer,
@@ -341,7 +341,7 @@ class RedBeatScheduler(Scheduler):
         """Report why nothing can be sent, and wait a little; return the seconds to the next tick."""
         self._reports.report_trouble(str(exc))
         self._condition.note_trouble(str(exc))
-        self._shares.note_progress()
+        self._election.note_progress()
         time.sleep(self._look_seconds)
         return 0
 
@@ -376,7 +376,7 @@ class RedBeatScheduler(Scheduler):
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
-        if shards.has_news or self._shares.is_look_due:
+        if shards.has_news or self._election.is_look_due:
             self.stand_for_leader()
         return bool(shards.led)
 
@@ -385,22 +385,22 @@ class RedBeatScheduler(Scheduler):
         self._chores_at = time.monotonic() + CHORES_SECONDS
         shards = self._shards
         self._context.failures.log_counted()
-        if (self._shares.has_new_layout or shards.is_moving) and shards.reaches_base():
+        if (self._election.has_new_layout or shards.is_moving) and shards.reaches_base():
             look_up_layout(self.store)
         shards.set_timeouts(self.store)
         shards.hand_over()  # no batch is on its way now
         if self._beat is not None:
             self._telemetry.look()
-            self._shares.keep_alive()
+            self._election.keep_alive()
             if shards.leads_first and shards.reaches_base():
                 sweep(self._sweeper)
 
     def _stand_by(self) -> float:
         """Wait until the next look at the locks of other beats."""
-        candidacies = [one.candidacy for one in self._shares.leaderships if one.candidacy is not None]
+        candidacies = [one.candidacy for one in self._election.leaderships if one.candidacy is not None]
         if candidacies:
             self._reports.report_standby(candidacies[0])
-        return self._wait(self._shares.seconds_to_look())
+        return self._wait(self._election.seconds_to_look())
 
     def _tick(self) -> float:
         if not self._leads():
@@ -444,7 +444,7 @@ class RedBeatScheduler(Scheduler):
     def _send_due(self) -> None:
         """Send one batch of what is due, of each shard."""
         fetched = self._shards.fetch(is_waiting=self._beat is not None)
-        if self._shares.lock_key is not None:
+        if self._election.lock_key is not None:
             logger.debug("beat: Extending lock...")
         # of a node that is away since then everything stays due
         begun = [(shard, shard.begin(one)) for shard, one in fetched if shard.state is not State.AWAY]
@@ -615,28 +615,28 @@ class RedBeatScheduler(Scheduler):
         """The lock's key; None if there is no lock, and every beat leads."""
         if self._is_bare:
             return self.__dict__.get("lock_key")
-        return self._shares.lock_key
+        return self._election.lock_key
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
         if self._is_bare:
             self.__dict__["lock_key"] = lock_key
             return
-        self._shares.set_lock_key(lock_key)
+        self._election.set_lock_key(lock_key)
 
     @property
     def lock_timeout(self) -> float:
         """How long the lock lives after it was last renewed, seconds."""
         if self._is_bare:
             return float(self.__dict__.get("lock_timeout", 5 * self.max_interval))
-        return self._shares.timing.lock_seconds
+        return self._election.timing.lock_seconds
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
         if self._is_bare:
             self.__dict__["lock_timeout"] = seconds
             return
-        self._shares.set_lock_seconds(seconds)
+        self._election.set_lock_seconds(seconds)
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
@@ -645,26 +645,26 @@ class RedBeatScheduler(Scheduler):
     @property
     def _wake_channels(self) -> tuple[str, ...]:
         # a beat that is to lead nothing needs none; any will do
-        return self._shares.wake_channels or (self._shards.first.store.keys.wake,)
+        return self._election.wake_channels or (self._shards.first.store.keys.wake,)
 
     @property
     def _look_seconds(self) -> float:
         """How often a waiting leader looks at the schedule, and a standby at the lock."""
-        seconds = self._shares.timing.look_seconds
+        seconds = self._election.timing.look_seconds
         # what has just come to another shard may be due soon
         return min(seconds, MOVING_SECONDS) if self._shards.is_moving else seconds
 
     @property
     def _stuck_seconds(self) -> float:
         """After how long without progress beat hangs; by the settings it may have to wait for the broker."""
-        timing = self._shares.timing if self.lock_key else Timing(LEASE_SECONDS)
+        timing = self._election.timing if self.lock_key else Timing(LEASE_SECONDS)
         wanted_seconds = self.config.publish_timeout
         once = timing.publish_seconds(wanted_seconds) + timing.connect_seconds(wanted_seconds)
         return max(timing.stuck_seconds, 2 * once)  # a connection that has broken is replaced amid a batch
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
-        own = OwnFigures(self._shares, self._figures, self._shards.count_prepared)
+        own = OwnFigures(self._election, self._figures, self._shards.count_prepared)
         parts: list[Part] = [self._context.tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
@@ -679,12 +679,12 @@ class RedBeatScheduler(Scheduler):
 
     def _find_fences(self) -> dict[Keys, Fence]:
         """Return which parts of the schedule this beat leads, and what says so; for any thread."""
-        return {one.keys: one.fence for one in self._shares.leading}
+        return {one.keys: one.fence for one in self._election.leading}
 
     def _find_fence(self) -> Fence | None:
         """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
         if self._shards.is_divided:
-            return Fence() if self._shares.is_leader else None
+            return Fence() if self._election.is_leader else None
         leadership = self._shards.first.leadership
         return leadership.fence if leadership.is_leader else None
 
@@ -732,7 +732,7 @@ class RedBeatScheduler(Scheduler):
             self._feed.note_leader(taken)
         self._report_lost()
         if self._beat is not None:
-            self._shares.keep_alive()
+            self._election.keep_alive()
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             self._store_code(fresh)
@@ -781,7 +781,7 @@ class RedBeatScheduler(Scheduler):
         if self._shards.has_locks:
             due_at = ends_at = min(due_at, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
         if self._shards.is_divided:  # the next tick looks at the locks that other beats hold
-            ends_at = min(due_at, time.monotonic() + self._shares.seconds_to_look())
+            ends_at = min(due_at, time.monotonic() + self._election.seconds_to_look())
             self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
         while (left := ends_at - time.monotonic()) > 0 and not (
@@ -796,11 +796,11 @@ class RedBeatScheduler(Scheduler):
                 self._shards.note_woken(self._wake.take_announced())
             if is_woken or self._is_stopping():
                 break
-            self._shares.note_progress()
+            self._election.note_progress()
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._shares.is_leader or now >= due_at or (has_prepared and now < look_at):
+            if not self._election.is_leader or now >= due_at or (has_prepared and now < look_at):
                 continue
             look_at = now + self._look_seconds
             if self._shards.look():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -84,10 +85,12 @@ class Counts:
     Attributes:
         errors: commands that have failed, as Redis was away or has refused them.
         retries: commands that were sent again.
+        retried_at: when the last of them was, monotonic.
     """
 
     errors: int = 0
     retries: int = 0
+    retried_at: float = -math.inf
 
 
 #: since the process began; only counts
@@ -224,6 +227,7 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
 
 def _log_retry(retry_state: RetryCallState) -> None:
     COUNTS.errors, COUNTS.retries = COUNTS.errors + 1, COUNTS.retries + 1
+    COUNTS.retried_at = time.monotonic()
     pause = retry_state.next_action.sleep if retry_state.next_action else 0
     cause = retry_state.outcome.exception() if retry_state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk

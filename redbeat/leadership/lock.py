@@ -16,8 +16,9 @@ The lock is a string with a time to live that holds the leader's token. Invarian
 scheduler checks the token in the same step (``hold_lock.lua``). So a beat that was paused until its lock had
 ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
 
-While the server takes no writes (its memory or disk is full), nobody can renew a lock. So a standby that sees
-a silent lock first tries a write that changes nothing, and after a refusal gives the holder time to renew.
+While the server takes no writes (its memory or disk is full), no beat can renew a lock. So a standby that
+sees a silent lock first tries a write that changes nothing, and after a refusal gives the holder time to
+renew.
 
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
 arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that ends in good
@@ -28,15 +29,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import is_full
-from redbeat.errors import LayoutChanged, LockLost, StoreRefused
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
-from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Take
+from redbeat.store.locks import FOR_EVER, NO_KEY, Held, LockKey, Locks, Take
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
@@ -50,8 +51,8 @@ class _Silence:
 
     Attributes:
         expires_at: when the lock ends.
-        since: the first look of those that found it not renewed.
-        looked_at: the last of them.
+        since: the first look that found it not renewed.
+        looked_at: the last such look.
     """
 
     expires_at: float
@@ -66,21 +67,21 @@ class LeaderLock:
     which is what celery-redbeat 2.x has in ``scheduler.lock``.
 
     Arguments:
-        store: where the lock is.
+        store: the shard, or the schedule, that the lock is for.
         key: the lock's key.
         timeout_seconds: how long it lives after it was last renewed.
         takeover_seconds: a RedBeat 3 that doesn't renew it for this long is replaced; None: never.
-        beat: the id of the beat that asks for it, which its tokens say; '': they say a new one each.
+        beat: the id of the beat that asks for it, which its tokens contain; '': each has a new one.
 
     Attributes:
         name: the lock's key.
         timeout: ``timeout_seconds``.
+        lock_key: the key in Redis.
         is_released: it was given up by ``release``, so nothing takes it back.
         token: what the lock holds if this object holds it, or may hold it, as no answer has come; '': it
             doesn't.
         replaced: the token of the silent holder that was replaced; '': there was none.
         seen_until: when another holder's lock would end, as it was seen last; monotonic.
-        looked_at: when Redis last told how long the lock lives, monotonic; None: it hasn't yet.
         free_since: since when all looks have found that nobody holds it, monotonic; None: somebody does.
     """
 
@@ -92,28 +93,25 @@ class LeaderLock:
         takeover_seconds: float | None = None,
         beat: str = "",
     ) -> None:
-        self._store = store
         self.key = self.name = key
-        self._key = LockKey(store, key, lambda: store.keys)
+        self.move_to(store)
         self._takeover_seconds = takeover_seconds
         self._beat = beat
         self.set_timeout(timeout_seconds)
         self.is_released = False
-        #: called with each look: how long the lock lives, in milliseconds, or NO_KEY
-        self.on_look: Callable[[int], None] = lambda _: None
-        #: called by ``release`` before it gives the lock up, to stop whatever renews it
+        #: called by ``release`` before it gives the lock up, to stop its renewal
         self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
         self._frozen_at: float | None = None  # when a write was refused last, monotonic
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
-        self.looked_at: float | None = None
+        self._looked_at = math.inf
         self.free_since: float | None = None
 
     def move_to(self, store: Store) -> None:
-        """Go on with this store of the same part, as the layout of the schedule has changed."""
-        self._store, self._key = store, LockKey(store, self.key, lambda: store.keys)
+        """Use this store of the same shard from now on, as the layout of the schedule has changed."""
+        self.store, self.lock_key = store, LockKey(store, self.key, lambda: store.keys)
 
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""
@@ -124,12 +122,12 @@ class LeaderLock:
     @property
     def fence(self) -> Fence:
         """The key and the token that the scheduler's writes are checked against."""
-        return Fence(self.key, self.token, self.timeout_ms, self._store.keys.released)
+        return Fence(self.key, self.token, self.timeout_ms, self.store.keys.released)
 
     def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
-        """Take the lock if it is free, or if its holder is silent; return whether it was taken.
+        """Take the lock if it is free, or if its holder is silent; return True if it was taken.
 
-        Costs one command while somebody else holds it.
+        Costs one command while another one holds it.
 
         Arguments:
             blocking: wait for it.
@@ -148,62 +146,49 @@ class LeaderLock:
         return True
 
     def _take(self) -> bool:
-        try:
-            rest_ms = self._key.rest_ms()
-            if rest_ms == FOR_EVER:
-                self._key.token()  # raises if the key isn't a string: no beat writes one without an end
-        except BaseException:
-            self.note_no_look()
-            raise
-        is_silent = self.note_look(rest_ms)
-        self.on_look(rest_ms)
-        if self.is_doubtful and not self.note_trial(is_frozen=self._key.is_frozen()):
-            return False
-        silent = replaceable(self.holder()) if is_silent else ""
-        if rest_ms != NO_KEY and not silent and not self.token:
-            return False
-        is_new = not self.token  # else it may have been taken by an earlier try, without an answer
-        take = self.begin_take(rest_ms, silent)
-        try:
-            is_ours = take.run()
-        except LayoutChanged:
-            if is_new:
-                self.forget()  # nothing was taken: the part isn't one of the schedule's any more
-            raise
-        except StoreRefused as exc:
-            if rest_ms == NO_KEY or not is_full(exc.__cause__):
-                raise
-            self.note_trial(is_frozen=True)
-            return False
-        self.note_take(take, is_ours=is_ours)
-        if is_ours:
-            self._store.renew_lock(self.fence)
-        return is_ours
+        locks = Locks(self.store)
+        found = look_at(locks, [self])[0]
+        takes = find_takes(locks, [self], found, lambda _lock, _beat: True)
+        for result in [*found, *take(locks, takes)]:
+            if isinstance(result, RedBeatError):
+                raise result
+        return bool(takes) and bool(self.token)
 
-    # -- the steps of ``acquire``, for whoever asks for several locks at once
-
-    @property
-    def lock_key(self) -> LockKey:
-        """The key in Redis."""
-        return self._key
+    # -- what a look has found
 
     def note_no_look(self) -> None:
-        """Note that a look has failed: it says nothing about the holder."""
+        """Record that a look has failed: it says nothing about the holder."""
         self._silence = self.free_since = None
 
-    def note_look(self, rest_ms: int, looked_at: float | None = None) -> bool:
-        """Note how long the lock lives; tell whether it hasn't been renewed for ``takeover_seconds``.
-
-        Arguments:
-            looked_at: when that was told, monotonic; None: just now.
-        """
-        now = self.looked_at = time.monotonic() if looked_at is None else looked_at
+    def note_look(self, rest_ms: int, looked_at: float) -> None:
+        """Record how long the lock lives, as Redis has replied at ``looked_at`` (monotonic)."""
+        self._looked_at = looked_at
+        silence, expires_at = self._silence, looked_at + rest_ms / 1000
         if rest_ms != NO_KEY:
-            self.seen_until = now + rest_ms / 1000 if rest_ms >= 0 else math.inf
+            self.seen_until = math.inf if rest_ms < 0 else expires_at
             self.free_since = None
         elif self.free_since is None:
-            self.free_since = now
-        return self._is_silent(rest_ms, now)
+            self.free_since = looked_at
+        if rest_ms < 0:  # it is free, or never ends, as somebody has set it by hand
+            self._silence = None
+        elif (
+            silence is None
+            or abs(silence.expires_at - expires_at) > self.timing.slack_seconds
+            or looked_at - silence.looked_at > self.timing.look_gap_seconds
+        ):
+            self._silence = _Silence(expires_at, looked_at, looked_at)
+        else:
+            silence.looked_at = looked_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its holder hasn't renewed it for ``takeover_seconds``, as of the last look."""
+        silence, takeover_seconds = self._silence, self._takeover_seconds
+        return (
+            silence is not None
+            and takeover_seconds is not None
+            and silence.looked_at - silence.since >= takeover_seconds
+        )
 
     @property
     def is_doubtful(self) -> bool:
@@ -212,8 +197,14 @@ class LeaderLock:
         seconds = 0.0 if silence is None else silence.looked_at - silence.since
         return self._frozen_at is not None or seconds >= self._grace_seconds
 
+    @property
+    def _grace_seconds(self) -> float:
+        """A holder that can renew the lock has done so in this time."""
+        return 2 * self.timing.renewal_seconds + self.timing.slack_seconds
+
     def note_trial(self, *, is_frozen: bool) -> bool:
-        """Note whether the server takes writes; return whether the holder has had time to renew the lock."""
+        """Record whether the server takes writes; return True if the holder has had time to renew the
+        lock."""
         now = time.monotonic()
         if is_frozen:
             self.forget()
@@ -222,13 +213,17 @@ class LeaderLock:
             self._frozen_at = None
         return self._frozen_at is None
 
-    @property
-    def _grace_seconds(self) -> float:
-        """A holder that can renew the lock has done so in this time."""
-        return 2 * self.timing.renewal_seconds + self.timing.slack_seconds
+    def seconds_to_takeover(self) -> float | None:
+        """Return the seconds until a holder that stays silent may be replaced, less than 0 after that; None:
+        it isn't silent."""
+        if self._silence is None or self._takeover_seconds is None:
+            return None
+        return self._silence.since + self._takeover_seconds - time.monotonic()
+
+    # -- taking it
 
     def begin_take(self, rest_ms: int, silent: str = "") -> Take:
-        """Return what takes the lock with a new token.
+        """Return the request that takes the lock with a new token.
 
         Arguments:
             rest_ms: how long the lock lives, as it was seen.
@@ -236,83 +231,64 @@ class LeaderLock:
         """
         # set before the answer, so that it is released if this beat ends now; and used again if none comes
         self.token = self.token or new_token(self._beat)
-        taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
-        mark = self._store.keys.released
-        if silent and self.looked_at is not None:  # with many locks, some time has passed since
-            rest_ms -= int((time.monotonic() - self.looked_at) * 1000)
-        return Take(self._key, self.token, taken_ms, mark, silent, rest_ms, slack_ms)
+        if silent:  # with many locks, some time has passed since the look
+            rest_ms -= int((time.monotonic() - self._looked_at) * 1000)
+        return Take(
+            self.lock_key,
+            self.token,
+            min(self.timeout_ms, TAKEN_MS),
+            self.store.keys.released,
+            silent,
+            rest_ms,
+            int(self.timing.slack_seconds * 1000),
+        )
 
-    def note_take(self, take: Take, *, is_ours: bool) -> None:
-        """Note the answer to it; if the lock is this beat's, it must be renewed at once."""
-        self.token = take.token if is_ours else ""
+    def note_take(self, take: Take, answer: bool | RedBeatError) -> bool | RedBeatError:
+        """Record the answer; return True if the lock is this object's, which must renew it at once."""
+        if isinstance(answer, RedBeatError):
+            if is_full(answer.__cause__):
+                if take.silent:
+                    return self.note_trial(is_frozen=True)
+            elif not isinstance(answer, StoreUnavailable):  # else it may be this beat's all the same
+                self.forget()
+            return answer
+        self.token = take.token if answer else ""
         self._silence = self.free_since = None
-        if is_ours:
+        if answer:
             self.replaced = take.silent
+        return answer
+
+    def forget(self) -> None:
+        """Record that this object doesn't hold the lock; a later ``acquire`` begins anew."""
+        self.token, self._silence, self.free_since = "", None, None
+
+    # -- for the singleton command
 
     def renew(self) -> bool:
-        """Let the lock live for its full time from now on; return whether it was gone, and was taken back.
+        """Let the lock live for its full time from now on; return True if it was gone, and was taken back.
 
         Raises:
             LockLost: another holds it.
         """
-        self._store.renew_lock(self.fence)
-        was_gone, self._store.has_retaken_lock = self._store.has_retaken_lock, False
+        self.store.renew_lock(self.fence)
+        was_gone, self.store.has_retaken_lock = self.store.has_retaken_lock, False
         return was_gone
 
-    def holder(self, mark: str = "") -> str:
+    def holder(self, mark: str) -> str:
         """Return the token in the lock, else the one in the key ``mark``; '': there is none."""
-        token = self._key.token()
-        if token is None and mark:
-            token = LockKey(self._store, mark).token()
-        return token or ""
+        return self.lock_key.token() or LockKey(self.store, mark).token() or ""
 
     def take_mark(self, mark: str) -> str:
-        """Return the token in the key ``mark``, that of whoever has released the lock; remove the key."""
-        key = LockKey(self._store, mark)
+        """Return the token in the key ``mark``, that of the last holder to release the lock; remove the
+        key."""
+        key = LockKey(self.store, mark)
         token = key.token() or ""
         key.remove()
         return token
 
-    def _is_silent(self, rest_ms: int, now: float) -> bool:
-        """Note a look at the lock; tell whether it hasn't been renewed for ``takeover_seconds``."""
-        silence = self._silence
-        expires_at = now + rest_ms / 1000
-        if rest_ms < 0:  # nobody holds it, or it never ends, as somebody has set it by hand
-            self._silence = None
-        elif (
-            silence is None
-            or abs(silence.expires_at - expires_at) > self.timing.slack_seconds
-            or now - silence.looked_at > self.timing.look_gap_seconds
-        ):
-            self._silence = _Silence(expires_at, now, now)
-        else:
-            silence.looked_at = now
-        silence, takeover_seconds = self._silence, self.timing.takeover_seconds
-        return (
-            silence is not None and takeover_seconds is not None and now - silence.since >= takeover_seconds
-        )
-
-    def seconds_to_takeover(self) -> float | None:
-        """Return the seconds until a holder that stays silent is replaced; None: it isn't silent."""
-        takeover_seconds = self.timing.takeover_seconds
-        if self._silence is None or takeover_seconds is None:
-            return None
-        return max(self._silence.since + takeover_seconds - time.monotonic(), 0)
-
-    def seconds_late(self) -> float:
-        """Return for how long a silent holder could have been replaced; 0: it can't be yet."""
-        takeover_seconds = self.timing.takeover_seconds
-        if self._silence is None or takeover_seconds is None:
-            return 0.0
-        return max(time.monotonic() - self._silence.since - takeover_seconds, 0.0)
-
-    def forget(self) -> None:
-        """Note that this object doesn't hold the lock; a later ``acquire`` begins anew."""
-        self.token, self._silence, self.free_since = "", None, None
-
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, as a phrase for the log."""
-        holder, rest_ms = holder_in_words(self._key.token()), self._key.rest_ms()
+        holder, rest_ms = holder_in_words(self.lock_key.token()), self.lock_key.rest_ms()
         if rest_ms == FOR_EVER:
             return f"{holder} holds the lock, which never expires, as it was set by hand"
         return f"{holder} holds the lock, which expires in {max(rest_ms, 0) / 1000:.0f} s unless renewed"
@@ -321,11 +297,11 @@ class LeaderLock:
 
     def owned(self) -> bool:
         """Ask Redis whether this object holds the lock."""
-        return bool(self.token) and self._key.token() == self.token
+        return bool(self.token) and self.lock_key.token() == self.token
 
     def locked(self) -> bool:
         """Ask Redis whether anybody holds the lock."""
-        return self._key.token() is not None
+        return self.lock_key.token() is not None
 
     def extend(self, additional_time: float, replace_ttl: bool = True) -> bool:
         """Let it live for ``additional_time`` seconds from now on, as with celery-redbeat 2.x, and return
@@ -341,8 +317,8 @@ class LeaderLock:
             raise self._not_owned("extended")
         lives_ms = additional_time * 1000
         if not replace_ttl:
-            lives_ms += max(self._key.rest_ms(), 0)
-        self._store.renew_lock(replace(self.fence, lock_ms=max(int(lives_ms), 1)))
+            lives_ms += max(self.lock_key.rest_ms(), 0)
+        self.store.renew_lock(replace(self.fence, lock_ms=max(int(lives_ms), 1)))
         return True
 
     def reacquire(self) -> bool:
@@ -370,18 +346,101 @@ class LeaderLock:
         )
 
     def give_up(self, mark: str = "") -> bool:
-        """Release it and wake the standbys; return whether it was held. Redis isn't waited for long.
+        """Release it and wake the standbys; return True if it was held. Redis isn't waited for long.
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
                 vanished, and no command of this object takes it back that arrives late; '': none.
         """
-        return self._key.release(self.token, mark)
+        return self.lock_key.release(self.token, mark)
+
+
+# -- the steps of an election, for several locks at once
+
+
+def look_at(
+    locks: Locks, wanted: Sequence[LeaderLock], besides: Sequence[Any] = ()
+) -> tuple[list[int | RedBeatError], list[Any]]:
+    """Return how long each lock lives, and the replies to the calls ``besides``.
+
+    Raises:
+        StoreUnavailable: no node can be reached.
+    """
+    try:
+        found, replies = locks.look([lock.lock_key for lock in wanted], *besides)
+    except BaseException:
+        for lock in wanted:
+            lock.note_no_look()
+        raise
+    now = time.monotonic()
+    for lock, rest_ms in zip(wanted, found, strict=True):
+        if isinstance(rest_ms, RedBeatError):
+            lock.note_no_look()
+        else:
+            lock.note_look(rest_ms, now)
+    return found, replies
+
+
+def find_takes(
+    locks: Locks,
+    wanted: Sequence[LeaderLock],
+    found: Sequence[int | RedBeatError],
+    may_take: Callable[[LeaderLock, frozenset[str]], bool],
+) -> list[tuple[LeaderLock, Take]]:
+    """Return the requests that take those locks which are free, or whose holders are silent.
+
+    Arguments:
+        found: how long each lives, as ``look_at`` has returned it.
+        may_take: returns True if this beat may take a lock, given the tokens of all silent holders; none, if
+            it is free.
+    """
+    seen = [
+        (lock, rest_ms)
+        for lock, rest_ms in zip(wanted, found, strict=True)
+        if not isinstance(rest_ms, RedBeatError)
+    ]
+    doubtful = [lock for lock, _ in seen if lock.is_doubtful]
+    trials = locks.are_frozen([lock.lock_key for lock in doubtful])
+    frozen = {
+        lock.key
+        for lock, is_frozen in zip(doubtful, trials, strict=True)
+        if not lock.note_trial(is_frozen=is_frozen)
+    }
+    seen = [(lock, rest_ms) for lock, rest_ms in seen if lock.key not in frozen]
+    silent = [(lock, rest_ms) for lock, rest_ms in seen if lock.is_silent]
+    tokens = locks.tokens([lock.lock_key for lock, _ in silent])
+    holders = [replaceable(token) if isinstance(token, str) else "" for token in tokens]
+    takes = [
+        (lock, lock.begin_take(rest_ms))
+        for lock, rest_ms in seen
+        # with a token it may have been taken by an earlier try, without an answer
+        if not lock.is_silent and (lock.token or (rest_ms == NO_KEY and may_take(lock, frozenset())))
+    ]
+    takes += [
+        (lock, lock.begin_take(rest_ms, holder))
+        for (lock, rest_ms), holder in zip(silent, holders, strict=True)
+        if holder and may_take(lock, frozenset(filter(None, holders)))
+    ]
+    return takes
+
+
+def take(locks: Locks, takes: Sequence[tuple[LeaderLock, Take]]) -> list[bool | RedBeatError]:
+    """Take these locks, and renew them to their full time; return True for each that is held now, or the
+    error. LockLost: it was held for a moment only."""
+    answers = locks.take([asked for _, asked in takes])
+    results = [lock.note_take(asked, answer) for (lock, asked), answer in zip(takes, answers, strict=True)]
+    held = [place for place, result in enumerate(results) if result is True]
+    renewed, _ = locks.renew([Held(takes[place][0].store, takes[place][0].fence) for place in held])
+    for place, error in zip(held, renewed, strict=True):
+        if error is not None:
+            results[place] = error
+            if isinstance(error, LockLost):
+                takes[place][0].forget()
+    return results
 
 
 def fence_of(lock: Any, timing: Timing) -> Fence:
-    """Return what writes are checked against: ``lock`` is a LeaderLock, or what a program has put in its
-    place.
+    """Return the fence of a lock: a LeaderLock, or what a program has put in its place.
 
     That may be a lock of redis-py, which has a token, or a test's own object, which has none: then nothing is
     checked.

@@ -186,22 +186,22 @@ class Status:
         return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
 
     @property
-    def obstacle(self) -> str:
-        """Why the leader, or that of a shard, cannot send; '': it can."""
-        leaders = [shard.leader for shard in self.shards] if self.shards else [self.leader]
-        return next((one.obstacle for one in leaders if one is not None and one.obstacle), "")
+    def leaders(self) -> list[Leader]:
+        """The leaders of all shards."""
+        found = [shard.leader for shard in self.shards] if self.shards else [self.leader]
+        return [leader for leader in found if leader is not None]
 
     @property
-    def is_silent(self) -> bool:
-        """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
-        return self.silent_leader is not None
+    def obstacle(self) -> str:
+        """Why the leader, or that of a shard, cannot send; '': it can."""
+        return next((leader.obstacle for leader in self.leaders if leader.obstacle), "")
 
     @property
     def silent_leader(self) -> Leader | None:
-        """The leader that is silent, or the first of a shard; None: none is."""
-        for one in [shard.leader for shard in self.shards] if self.shards else [self.leader]:
-            if one is not None and (self.seconds_since(one.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
-                return one
+        """The first leader without a sign of life for longer than a healthy one; None: there is none."""
+        for leader in self.leaders:
+            if (self.seconds_since(leader.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
+                return leader
         return None
 
     def in_shard(self, number: int | None) -> Status:
@@ -418,24 +418,17 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
         return State.NO_LEADER, f"No beat leads {named.replace('all ', 'any of the ', 1)}."
     if not status.shards and status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
-    if status.obstacle and not status.is_silent:
+    if status.obstacle and status.silent_leader is None:
         return State.BLOCKED, status.obstacle
-    oldest_seconds = status.seconds_since(status.oldest_due) or 0
-    if oldest_seconds > late_after_seconds:
-        return State.LATE, (
-            f"The oldest due entry has been waiting for {oldest_seconds:.0f} s, longer than "
-            f"{late_after_seconds:g} s."
-        )
-    message_seconds = status.seconds_since(status.oldest_message) or 0
-    if message_seconds > late_after_seconds:
-        return State.LATE, (
-            f"The oldest stored message has been waiting for {message_seconds:.0f} s, longer than "
-            f"{late_after_seconds:g} s."
-        )
-    tick_seconds = status.seconds_since(status.last_tick) or 0
-    if tick_seconds > late_after_seconds:
-        whose = "The last tick of a shard's leader" if status.shards else "The leader's last tick"
-        return State.LATE, (f"{whose} was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s.")
+    whose = "The last tick of a shard's leader" if status.shards else "The leader's last tick"
+    for since, what in (
+        (status.oldest_due, "The oldest due entry has been waiting for {:.0f} s"),
+        (status.oldest_message, "The oldest stored message has been waiting for {:.0f} s"),
+        (status.last_tick, whose + " was {:.0f} s ago"),
+    ):
+        seconds = status.seconds_since(since) or 0
+        if seconds > late_after_seconds:
+            return State.LATE, f"{what.format(seconds)}, longer than {late_after_seconds:g} s."
     return State.HEALTHY, ""
 
 
@@ -448,13 +441,10 @@ def hint_of(status: Status) -> str:
     mean = len(status.shards) / len(status.nodes)
     wanted = SHARDS_A_NODE * len(status.nodes)
     advice = f"Choose {SHARDS_A_NODE} shards a node or more: celery redbeat reshard --to {wanted}."
+    if len(empty) == 1:
+        return f"The node {empty[0]} has no shard. {advice}"
     if empty:
-        which = (
-            f"{len(empty)} of {len(status.nodes)} nodes have no shard"
-            if len(empty) > 1
-            else (f"The node {empty[0]} has no shard")
-        )
-        return f"{which}. {advice}"
+        return f"{len(empty)} of {len(status.nodes)} nodes have no shard. {advice}"
     node, most = counts.most_common(1)[0]
     if most > MAX_OF_MEAN * mean and len(status.shards) < wanted:
         return f"The node {node} has {most} of {len(status.shards)} shards. {advice}"
@@ -468,77 +458,66 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         found: None: it couldn't be read.
         state, problem: the verdict about it.
     """
-    leader = found and found.leader
+    one = found or Status(None, None, None, None, None, None, None, None, None)  # type: ignore[arg-type]
     document = {
         "state": state.name.lower(),
         "exit_code": int(state),
         "problem": problem or None,
         "server": sanitize_url(config.redis_url),
-        "now": found and _iso(found.now),
+        "now": _iso(one.now),
         "lock_key": config.lock_key,
-        "leader": leader and _told_of_leader(leader),
-        "obstacle": found and (found.obstacle or None),
-        "standbys": found and _told(found.standbys),
-        "last_tick": found and _iso(found.last_tick),
-        "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
-        "backlog": found and found.backlog,
-        "oldest_due": found and _iso(found.oldest_due),
-        "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
-        "stored_messages": found and found.stored_messages,
-        "overdue_messages": found and found.overdue_messages,
-        "oldest_message": found and _iso(found.oldest_message),
-        "oldest_message_age_seconds": found and found.seconds_since(found.oldest_message),
+        "leader": _leader_form(one.leader),
+        "obstacle": one.obstacle or None,
+        "standbys": None if one.standbys is None else [_form(standby) for standby in one.standbys],
+        **_times_form(one, one, "last_tick"),
+        "backlog": one.backlog,
+        **_times_form(one, one, "oldest_due"),
+        "stored_messages": one.stored_messages,
+        "overdue_messages": one.overdue_messages,
+        **_times_form(one, one, "oldest_message"),
     }
-    return document if found is None or not found.shards else {**document, **_told_of_shards(found)}
-
-
-def _told_of_shards(found: Status) -> dict[str, Any]:
+    if not one.shards:
+        return document
     return {
-        "shards": [
-            {
-                "shard": one.number,
-                "leader": one.leader and _told_of_leader(one.leader),
-                "obstacle": (one.leader and one.leader.obstacle) or None,
-                "lock_key": one.lock_key,
-                "last_tick": _iso(one.last_tick),
-                "last_tick_age_seconds": found.seconds_since(one.last_tick),
-                "entries": one.entries,
-                "backlog": one.backlog,
-                "oldest_due": _iso(one.oldest_due),
-                "oldest_due_age_seconds": found.seconds_since(one.oldest_due),
-                "node": one.node,
-                "problem": one.problem or None,
-            }
-            for one in found.shards
-        ],
-        "beats": found.beats
-        and [
-            {"host": one.host, "pid": one.pid, "last_look": _iso(one.last_look), "shards": [*one.shards]}
-            for one in found.beats
-        ],
-        "unread_shards": [one.number for one in found.unread],
-        "is_moving": found.is_moving,
-        "hint": hint_of(found) or None,
+        **document,
+        "shards": [_shard_form(one, shard) for shard in one.shards],
+        "beats": one.beats and [_form(beat) for beat in one.beats],
+        "unread_shards": [shard.number for shard in one.unread],
+        "is_moving": one.is_moving,
+        "hint": hint_of(one) or None,
     }
 
 
-def _told_of_leader(leader: Leader) -> dict[str, Any]:
+def _shard_form(status: Status, shard: ShardStatus) -> dict[str, Any]:
     return {
-        "host": leader.host,
-        "pid": leader.pid,
-        "since": _iso(leader.since),
-        "token": leader.token,
-        "ttl_seconds": leader.ttl_seconds,
+        "shard": shard.number,
+        "leader": _leader_form(shard.leader),
+        "obstacle": (shard.leader and shard.leader.obstacle) or None,
+        "lock_key": shard.lock_key,
+        **_times_form(status, shard, "last_tick"),
+        "entries": shard.entries,
+        "backlog": shard.backlog,
+        **_times_form(status, shard, "oldest_due"),
+        "node": shard.node,
+        "problem": shard.problem or None,
     }
 
 
-def _told(standbys: Sequence[Standby] | None) -> list[dict[str, Any]] | None:
-    if standbys is None:
+def _leader_form(leader: Leader | None) -> dict[str, Any] | None:
+    if leader is None:
         return None
-    return [
-        {"host": one.host, "pid": one.pid, "since": _iso(one.since), "last_look": _iso(one.last_look)}
-        for one in standbys
-    ]
+    return {name: value for name, value in _form(leader).items() if name not in ("last_tick", "obstacle")}
+
+
+def _form(one: Leader | Standby | Beat) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON has them."""
+    return {name: _iso(value) if isinstance(value, datetime) else value for name, value in vars(one).items()}
+
+
+def _times_form(status: Status, one: Status | ShardStatus, name: str) -> dict[str, Any]:
+    """Return a time, and its age."""
+    moment = getattr(one, name)
+    return {name: _iso(moment), f"{name}_age_seconds": status.seconds_since(moment)}
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redbeat.entries.dropped import Dropped
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.decisions import Decision, Reschedule, Send
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched, Held, Push, Result

@@ -16,7 +16,7 @@ from sys import getsizeof
 
 from redbeat.delivery.broker import Mode
 from redbeat.errors import RedBeatError
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.leadership import Leadership
 from redbeat.log.logger import logger
 from redbeat.process.containment import let_through
 from redbeat.scheduler.context import Context, ServerClock

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 
 from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
@@ -135,7 +135,7 @@ class Shard:
 
     def follow_node(self) -> None:
         """Update the state by what the heartbeat has found out about its node."""
-        silent, renewed_at = self.leadership.silent, self.leadership.renewed_at
+        silent, renewed_at = self.leadership.unreachable, self.leadership.renewed_at
         if silent is not None:
             if self.state is not State.AWAY:
                 self.leave_alone(silent)

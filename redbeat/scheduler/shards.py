@@ -21,8 +21,8 @@ from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
-from redbeat.leadership.elector import Leadership
-from redbeat.leadership.shares import Shares
+from redbeat.leadership.election import Election
+from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
@@ -62,7 +62,7 @@ class Shards:
         timing: how long each lock lives, and what follows from that.
 
     Attributes:
-        shares: what this beat leads.
+        election: which of them this beat leads.
         layout: where entries are, as the shards were formed by it; None: they were not yet.
         is_divided: there are several shards.
         led: the shards that this beat leads, as of the last check or error.
@@ -73,7 +73,7 @@ class Shards:
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         self._config: RedBeatConfig = store.config
-        self.shares = Shares(store, lock_key, timing)
+        self.election = Election(store, lock_key, timing)
         self._timing = timing
         self._locks = Locks(store)
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
@@ -118,16 +118,16 @@ class Shards:
         for prefix in gone:
             before[prefix].close()
         kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone}
-        self.shares.set_parts(
+        self.election.set_parts(
             kept[keys.prefix].store if keys.prefix in kept else _store_of(store, keys)
             for keys in layout.parts
         )
         self._shards = {
             one.keys.prefix: kept.get(one.keys.prefix)
             or Shard(one.store, one, context, deliver, self.fail, lease_ms)
-            for one in self.shares.leaderships
+            for one in self.election.leaderships
         }
-        self.is_divided = self.shares.is_divided
+        self.is_divided = self.election.is_divided
         self._update()
         self.layout = layout
         return True
@@ -200,10 +200,10 @@ class Shards:
         Raises:
             LockLost: another beat leads an unsharded schedule.
         """
-        for leadership in self.shares.check():
+        for leadership in self.election.check():
             self._of(leadership).note_retaken()
         for shard in self.led:
-            if shard.leadership.silent is not None or shard.state is State.AWAY:
+            if shard.leadership.unreachable is not None or shard.state is State.AWAY:
                 shard.follow_node()
         self._update()
         self.has_news = False
@@ -212,7 +212,7 @@ class Shards:
 
     def stand(self) -> list[Shard]:
         """Take the locks that this beat is to lead; return the shards that it leads from now on."""
-        taken = [self._of(leadership) for leadership in self.shares.look()]
+        taken = [self._of(leadership) for leadership in self.election.look()]
         self._update()
         return taken
 
@@ -231,12 +231,12 @@ class Shards:
         if not self.is_divided or not is_known:
             raise error
         if isinstance(error, LockLost):
-            self.shares.lose(error)
+            self.election.lose(error)
         elif isinstance(error, StoreUnavailable):
             self.troubles.append(error)
             node = shard.node_name
             if node is not None:
-                self.shares.note_silent(node)
+                self.election.note_away(node)
             for one in self.led:  # those on the same node aren't to wait for it one after the other
                 if one is shard or (node is not None and one.node_name == node):
                     one.leave_alone(error)
@@ -292,11 +292,11 @@ class Shards:
 
     def hand_over(self) -> None:
         """Release the shards that another beat is to lead; call it when no batch is on its way."""
-        leaving = self.shares.leaving
+        leaving = self.election.leaving
         if leaving:
             for leadership in leaving:
                 self._of(leadership).close()
-            self.shares.hand_over()
+            self.election.hand_over()
             self._update()
 
     # -- whose turn it is
@@ -374,7 +374,7 @@ class Shards:
         now = time.monotonic()
         next_at = math.inf if self.reached else now
         if len(self.reached) < len(self.led):
-            next_at = now + self.shares.timing.look_seconds
+            next_at = now + self.election.timing.look_seconds
         for shard in self.reached:
             next_at = min(next_at, shard.next_at, shard.messages.next_at)
         return max(next_at - now, 0.0)
@@ -383,7 +383,7 @@ class Shards:
         """Renew the locks."""
         led = self.reached
         locks = [Held(shard.store, shard.leadership.fence) for shard in led]
-        errors, _ = self._locks.renew(locks, obstacle=self.shares.find_obstacle())
+        errors, _ = self._locks.renew(locks, obstacle=self.election.heartbeat.find_obstacle())
         for shard, error in zip(led, errors, strict=True):
             if error is not None:
                 self.fail(shard, error)
@@ -409,7 +409,7 @@ class Shards:
 
     def note_woken(self, channels: Collection[str]) -> None:
         """Record that a change was announced on these channels: something may be due."""
-        self.shares.note_wake()
+        self.election.note_wake()
         for shard in self.led:
             if shard.store.keys.wake in channels:
                 shard.next_at = 0.0
@@ -443,7 +443,7 @@ class Shards:
         for shard in self:
             shard.has_statics = False
             shard.close()
-        self.shares.resign()
+        self.election.resign()
         self._update()
         if self._hasty is not None:
             self._hasty.close()

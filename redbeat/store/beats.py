@@ -1,7 +1,7 @@
-"""Which beats share the parts of a schedule: each writes that it is there, so that it is left its share.
+"""The lists of beats: those that share the shards of a schedule, and the standbys of an unsharded one.
 
-Owns ``redbeat::beats``. Invariant: nothing depends on it for safety; each part's lock says who leads it. Who
-ends without a word is forgotten as soon as its locks may be taken over, and the key with the last of them.
+Owns ``redbeat::beats`` and ``redbeat::standbys``. Invariant: nothing depends on them for safety; each shard's
+lock decides. A beat that crashes expires from its list, and the key with the last of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from redbeat.connection.retry import without_retry
 from redbeat.keys import NO_PART
 from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.records import text_of
-from redbeat.store.rights import BEATS
+from redbeat.store.rights import BEATS, STANDBYS
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
@@ -21,10 +21,10 @@ _NOTE_BEAT = Script("note_beat")
 
 
 class Company(NamedTuple):
-    """What a beat is told when it has said that it is there.
+    """The reply to a beat that has announced itself.
 
     Attributes:
-        ages: who is there, by their ids, and how many seconds ago each has said so.
+        ages: the listed beats' ids, and how many seconds ago each has announced itself.
         generation: how often the layout was changed, as Redis has it.
     """
 
@@ -33,46 +33,51 @@ class Company(NamedTuple):
 
 
 class Beats:
-    """The beats of the schedule of ``store``, whatever part that is about.
+    """One list of beats.
 
     Its methods raise StoreUnavailable, StoreRefused and StoreCorrupt.
+
+    Arguments:
+        are_standbys: the list of the standbys of an unsharded schedule; else that of all beats.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, are_standbys: bool = False) -> None:
+        self.store = store
+        self._are_standbys = are_standbys
+        self._feature = STANDBYS if are_standbys else BEATS
 
     @property
     def _key(self) -> str:
-        return self._store.config.keys.beats
+        return self.store.keys.standbys if self._are_standbys else self.store.config.keys.beats
 
     def note_call(self, beat: str, life_seconds: float) -> Call[Company]:
-        """Return the call that notes that ``beat`` is there, and forgets who wasn't for ``life_seconds``.
+        """Return the call that lists ``beat``, '' for none, and removes beats that are older.
 
-        With '' it notes nobody.
         It is for ``store.nodes``, and its reply for :meth:`noted`.
         """
-        layout, life_ms = self._store.config.keys.layout, int(life_seconds * 1000)
+        life_ms = int(life_seconds * 1000)
+        layout = None if self._are_standbys else self.store.config.keys.layout
         call = _NOTE_BEAT.call(NO_PART, beats=self._key, layout=layout, beat=beat, life_ms=life_ms)
         return call.reading(_company_of)
 
     def noted(self, reply: Any) -> Company | None:
-        """Return who is there; None: this user may not know.
+        """Return who is listed; None: this user has no right to the list.
 
         Arguments:
             reply: to :meth:`note_call`, or the error of the redis client.
         """
 
         def read() -> Company:
-            with self._store.translating(self._key):
+            with self.store.translating(self._key):
                 if isinstance(reply, Exception):
                     raise reply
                 return _company_of(reply)
 
-        return self._store.rights.ask(BEATS, read, lambda: None)
+        return self.store.rights.ask(self._feature, read, lambda: None)
 
     def read(self) -> dict[str, float]:
         """Return who was there lately, by their ids, and when each said so last, UNIX seconds."""
-        found = self._store.ask(lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key)
+        found = self.store.ask(lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key)
         return {text_of(beat): float(at) for beat, at in found}
 
     def remove_call(self, beat: str) -> Command:
@@ -82,7 +87,7 @@ class Beats:
     def read_allowed(self) -> dict[str, float] | None:
         """Return what ``read`` does; None where this user may not read it."""
 
-        return self._store.rights.ask(BEATS, self.read, lambda: None)
+        return self.store.rights.ask(self._feature, self.read, lambda: None)
 
     def remove(self, beat: str, wake: Iterable[str] = ()) -> None:
         """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away.
@@ -97,7 +102,7 @@ class Beats:
             call.send(client)
             call_on_nodes(client, tells)
 
-        self._store.ask(lambda client: remove(without_retry(client)), self._key)
+        self.store.ask(lambda client: remove(without_retry(client)), self._key)
 
 
 def _company_of(reply: Sequence[Any]) -> Company:

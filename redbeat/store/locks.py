@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, is_full, without_retry
-from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
@@ -57,15 +57,6 @@ class LockKey:
     def take(self, token: str, taken_ms: int) -> bool:
         """Take it for ``taken_ms`` if it is free, or ``token`` has it; True: it is the caller's."""
         return Take(self, token, taken_ms).run()
-
-    def is_frozen(self) -> bool:
-        """Return True if nobody can take or renew it now, as the server takes no writes."""
-        trial = _trial_of(self)
-        try:
-            self._ask(lambda client: trial.send(without_retry(client)))
-        except StoreRefused as exc:
-            return is_full(exc.__cause__)
-        return False
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
@@ -115,14 +106,9 @@ class Take(NamedTuple):
     rest_ms: int = 0
     slack_ms: int = 0
 
-    @property
-    def name(self) -> str:
-        """The lock's."""
-        return self.key.name
-
     def call(self) -> Call[bool]:
         """Return the call that asks for it; the reply is True if it is the caller's."""
-        return _TAKE_LOCK.call(self.key.part_of(), self, lock=self.name).reading(bool)
+        return _TAKE_LOCK.call(self.key.part_of(), self, lock=self.key.name).reading(bool)
 
     def run(self) -> bool:
         """Ask for it; return True if it is the caller's."""
@@ -234,7 +220,9 @@ class Locks:
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-        return self._ask([_Question(one.key.store, one.name, one.call(), bool, one.run) for one in takes])[0]
+        return self._ask(
+            [_Question(one.key.store, one.key.name, one.call(), bool, one.run) for one in takes]
+        )[0]
 
     def renew(
         self,

@@ -1,7 +1,6 @@
 """Who leads and stands by, and how much is due, as it is in Redis.
 
-Owns ``redbeat::standbys``. Invariant: nothing depends on it. A standby that ends without a word is forgotten
-after ``STANDBY_SECONDS``, and the key with the last of them.
+Invariant: it only reads.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.store.nodes import call_on_nodes
@@ -20,12 +18,10 @@ from redbeat.store.rights import STANDBYS, STORED, Feature
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
-_READ_STATUS, _NOTE_BEAT = Script("read_status"), Script("note_beat")
+_READ_STATUS = Script("read_status")
 
 #: for how long a standby is known after it has looked at the lock
 STANDBY_SECONDS = 15
-#: Redis is waited for no longer when a standby removes itself
-LEAVE_SECONDS = 1.0
 #: a stored message that should have been sent longer ago is overdue, milliseconds
 OVERDUE_MS = 60_000
 
@@ -162,22 +158,3 @@ def _vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
         stored=found.stored if found.stored is not None and found.stored >= 0 else None,
         first_message=float(found.first_message) if found.first_message else None,
     )
-
-
-def note_standby(store: Store, who: str) -> bool:
-    """Note that ``who`` stands by; False: this user may not. It isn't tried again if Redis is away."""
-
-    def note() -> bool:
-        call = _NOTE_BEAT.call(
-            store.keys, beats=store.keys.standbys, layout=None, beat=who, life_ms=STANDBY_SECONDS * 1000
-        )
-        store.ask(lambda client: call.run(without_retry(client)), store.keys.standbys)
-        return True
-
-    return store.rights.ask(STANDBYS, lambda: store.following(note), lambda: False)
-
-
-def remove_standby(store: Store, who: str) -> None:
-    """Note that ``who`` doesn't stand by any more; Redis isn't waited for long."""
-    key = store.keys.standbys
-    call_briefly(lambda: store.ask(lambda client: without_retry(client).zrem(key, who), key), LEAVE_SECONDS)

@@ -117,7 +117,7 @@ class News:
         return (
             found.leader and found.leader.token,
             [one.leader and one.leader.token for one in found.shards],
-            found.is_silent,
+            found.silent_leader is not None,
             [(one.host, one.pid) for one in found.standbys or ()],
             found.backlog > 0,
             Members(store).count(),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from redbeat.config.config import ensure_conf
+from redbeat.config.timing import Timing
 from redbeat.keys import Keys
+from redbeat.leadership.election import Election
 from redbeat.store.layouts import settle_layout
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
@@ -94,3 +97,15 @@ def at_most(round_trips: int, place: str, monkeypatch: pytest.MonkeyPatch) -> It
         made = count()
     nodes = 3 if place == "cluster" else 1
     assert made <= round_trips * nodes, f"{made} round trips, for {nodes} nodes"
+
+
+def election_in(app: Celery, timing: Timing, parts: Iterable[Keys] | None = None) -> Election:
+    """Return a beat's election.
+
+    Arguments:
+        parts: the shards that it is about; None: all.
+    """
+    store = Store(app)
+    election = Election(store, ensure_conf(app).lock_key, timing)
+    election.set_parts([store.of_part(part) for part in (store.parts if parts is None else parts)])
+    return election

@@ -40,7 +40,7 @@ def check_leader(context: Context) -> Iterator[Finding]:
                 f"No beat holds the lock, and {due}{since}.",
                 "Start a beat; where one runs, compare its settings with these: server, database, prefix.",
             )
-    elif status.obstacle and not status.is_silent:
+    elif status.obstacle and status.silent_leader is None:
         yield Finding(
             Severity.ERROR,
             "blocked",

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from redbeat.delivery.broker import Broker
+from redbeat.leadership.election import Election
 from redbeat.leadership.heartbeat import what_hangs
-from redbeat.leadership.shares import Shares
 from redbeat.telemetry.endpoint.health import Signs
 
 #: looks that are further apart show that the process was paused
@@ -33,7 +33,7 @@ class Condition:
 
     def __init__(
         self,
-        leadership: Shares,
+        leadership: Election,
         broker: Broker,
         find_stuck_seconds: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,

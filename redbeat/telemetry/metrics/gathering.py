@@ -20,7 +20,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.entries.query import STATES, states_of
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.leadership import Leadership
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread, surviving

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from redbeat.leadership.shares import Shares
+from redbeat.leadership.election import Election
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 
 
@@ -22,7 +22,7 @@ class OwnFigures:
         wasted: how many prepared runs weren't sent as they were prepared.
     """
 
-    def __init__(self, leadership: Shares, figures: BeatFigures, count_waiting: Callable[[], int]) -> None:
+    def __init__(self, leadership: Election, figures: BeatFigures, count_waiting: Callable[[], int]) -> None:
         self.figures = figures
         self.wasted = 0
         self.version = _find_version()
@@ -50,8 +50,8 @@ class OwnFigures:
     @property
     def shards(self) -> int:
         """Into how many shards the schedule is divided; 0: it isn't."""
-        shares = self._leadership
-        return len(shares.leaderships) if shares.is_divided else 0
+        election = self._leadership
+        return len(election.leaderships) if election.is_divided else 0
 
     @property
     def lock_age_seconds(self) -> float:

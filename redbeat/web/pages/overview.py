@@ -78,7 +78,7 @@ def show_overview(visit: Visit) -> Response:
     visit.__dict__["now"] = found.now
     state, problem = judge(found)
     verdict = _verdict(visit, state, problem)
-    if state is State.HEALTHY and found.is_silent:
+    if state is State.HEALTHY and found.silent_leader:
         verdict = _silence(visit, found)
     parts = _parts(visit, found)
     errors = parts["doctor_counts"].get("error", 0)

@@ -130,7 +130,7 @@ def run_round(is_counted: bool) -> dict[str, Any]:
 
 
 def gather() -> None:
-    leader._shards.first.leadership.keep_alive()  # noqa: SLF001
+    leader._election.keep_alive()  # noqa: SLF001
     gathering = leader._gathering  # noqa: SLF001
     gathering.gather()  # connections stand, and scripts are loaded
     gathering._parts = {}  # noqa: SLF001 - as if nothing had been gathered

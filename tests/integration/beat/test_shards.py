@@ -150,7 +150,7 @@ def test_shard_whose_lock_cannot_be_renewed_keeps_no_other_from_being_prepared(
     let_be_due(app, time.time() + patience(1))
     with leader(app) as scheduler:
         scheduler.tick()
-        shards_of(scheduler).shares.keep_alive()
+        shards_of(scheduler).election.keep_alive()
         first, second = shards_of(scheduler)
         lock_key = first.leadership.lock_key
         app.redbeat_redis.delete(lock_key)

@@ -1,15 +1,14 @@
-"""Beats that share a schedule, as far as that is about its locks: each is a Shares that a test steps."""
+"""Beats that share a schedule, as far as that is about its locks: each has an Election that a test steps."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from redbeat.config.config import ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
-from redbeat.leadership.shares import Shares
 from redbeat.store.store import Store
+from tests.support.shards import election_in
 
 __all__ = ["QUICK", "SharingBeat", "leaders", "step"]
 
@@ -28,18 +27,17 @@ class SharingBeat:
     def __init__(self, app: Any, timing: Timing = QUICK, parts: Iterable[Keys] | None = None) -> None:
         self.app = app
         self.store = Store(app)
-        self.shares = Shares(self.store, ensure_conf(app).lock_key, timing)
-        self.set_parts(self.store.parts if parts is None else parts)
+        self.election = election_in(app, timing, parts)
         self.looks = 0
 
     def set_parts(self, parts: Iterable[Keys]) -> None:
         """Let these be the parts."""
-        self.shares.set_parts([self.store.of_part(part) for part in parts])
+        self.election.set_parts([self.store.of_part(part) for part in parts])
 
     @property
     def led(self) -> set[str]:
         """The prefixes of the parts that it leads."""
-        return {leadership.keys.prefix for leadership in self.shares.leading}
+        return {leadership.keys.prefix for leadership in self.election.leading}
 
     def step(self, *, at_once: bool = True) -> None:
         """Take the steps of one tick that are about locks.
@@ -47,17 +45,17 @@ class SharingBeat:
         Arguments:
             at_once: look at the locks also if it isn't time to.
         """
-        self.shares.check()
+        self.election.check()
         if at_once:
-            self.shares._look_at = 0.0  # noqa: SLF001 - the test counts looks, not seconds
+            self.election._look_at = 0.0  # noqa: SLF001 - the test counts looks, not seconds
         self.looks += 1
-        self.shares.look()
-        self.shares.hand_over()
-        self.shares.note_progress()
+        self.election.look()
+        self.election.hand_over()
+        self.election.note_progress()
 
     def crash(self) -> None:
         """End without a word: nothing is renewed any more."""
-        self.shares._heartbeat.stop()  # noqa: SLF001 - a process that is killed has no other name for it
+        self.election.heartbeat.stop()
 
 
 def step(beats: Collection[SharingBeat], *, at_once: bool = True) -> None:
@@ -70,10 +68,10 @@ def leaders(beats: Collection[SharingBeat]) -> dict[str, SharingBeat]:
     """Return who leads each part, as Redis says, by its prefix; others are left out."""
     [one, *_] = beats
     found: dict[str, SharingBeat] = {}
-    for leadership in one.shares.leaderships:
+    for leadership in one.election.leaderships:
         token = one.store.client.get(leadership.lock_key)
         for beat in beats:
-            mine = beat.shares.of(leadership.keys.prefix)
+            mine = beat.election.of(leadership.keys.prefix)
             if token and mine.is_leader and mine.fence.token == token:
                 found[leadership.keys.prefix] = beat
     return found

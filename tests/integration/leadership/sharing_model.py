@@ -33,7 +33,7 @@ from celery import Celery
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership import heartbeat
-from redbeat.leadership.division import find_leaders, max_parts
+from redbeat.leadership.assignment import find_leaders, max_shards
 from redbeat.store.fetching import fetch_due
 from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
@@ -68,7 +68,7 @@ class ModelBeat(SharingBeat):
         self.name = name
         self.away_until = 0
         self._renew_at = 0
-        self.shares.keep_alive()
+        self.election.keep_alive()
 
     def _reach(self, pool: Any) -> None:
         get = pool.get_connection
@@ -82,7 +82,7 @@ class ModelBeat(SharingBeat):
 
     def live(self, second: int, chance: random.Random) -> None:
         """Do what a beat does within a second: its thread, its scheduler, and the scripts of that."""
-        beating = self.shares._heartbeat  # noqa: SLF001 - its thread's step is the model's
+        beating = self.election.heartbeat
         thread = beating._thread  # noqa: SLF001
         if thread is not None and second >= self._renew_at:
             self._renew_at = second + int(USUAL.renewal_seconds)
@@ -93,8 +93,8 @@ class ModelBeat(SharingBeat):
         try:
             self.step(at_once=False)
         except RedBeatError:
-            self.shares.note_progress()
-        for leadership in chance.sample(self.shares.leading, min(len(self.shares.leading), 2)):
+            self.election.note_progress()
+        for leadership in chance.sample(self.election.leading, min(len(self.election.leading), 2)):
             self.write(leadership)
 
     def write(self, leadership: Any) -> None:
@@ -102,7 +102,7 @@ class ModelBeat(SharingBeat):
         try:
             fetch_due(leadership.store, leadership.fence, limit=1).run()
         except LockLost as exc:
-            self.shares.lose(exc)
+            self.election.lose(exc)
         except RedBeatError:
             return
         else:
@@ -146,9 +146,9 @@ class Model:
         if what in ("leaves", "crashes"):
             self.beats.remove(beat)
             if what == "leaves":
-                beat.shares.resign()
+                beat.election.resign()
         elif what == "loses a lock":
-            for leadership in beat.shares.leading[:1]:
+            for leadership in beat.election.leading[:1]:
                 self._client.delete(str(leadership.lock_key))
         else:
             beat.is_paused, beat.is_cut = what == "is paused", what == "is cut off"
@@ -184,7 +184,7 @@ class Model:
         """Return the token in each lock that a beat holds which is well, by the part's prefix."""
         found = {}
         for beat in self.well:
-            for leadership in beat.shares.leading:
+            for leadership in beat.election.leading:
                 if self._client.get(str(leadership.lock_key)) == leadership.fence.token:
                     found[leadership.keys.prefix] = beat.name
         return found
@@ -194,7 +194,7 @@ class Model:
         holders = Counter(
             leadership.keys.prefix
             for beat in self.beats
-            for leadership in beat.shares.leading
+            for leadership in beat.election.leading
             if self._client.get(str(leadership.lock_key)) == leadership.fence.token
         )
         assert max(holders.values(), default=0) <= 1, self.trace
@@ -211,15 +211,15 @@ class Model:
     @property
     def is_settled(self) -> bool:
         """Whether each part is led by the beat that is to lead it."""
-        ids = {beat.name: beat.shares.peers.beat for beat in self.well}
-        parts = [leadership.keys.prefix for leadership in self.beats[0].shares.leaderships]
+        ids = {beat.name: beat.election.members.beat for beat in self.well}
+        parts = [leadership.keys.prefix for leadership in self.beats[0].election.leaderships]
         wanted = find_leaders(parts, ids.values())
         return {part: ids[name] for part, name in self.leaders().items()} == wanted
 
     def assert_shared(self) -> None:
         """Nobody leads more than the bound, and nobody is idle as long as there are enough parts."""
         loads = self.loads()
-        assert max(loads.values()) <= max_parts(self._shards, len(loads)), (loads, self.trace)
+        assert max(loads.values()) <= max_shards(self._shards, len(loads)), (loads, self.trace)
         assert min(loads.values()) > 0 or len(loads) > self._shards, (loads, self.trace)
 
 

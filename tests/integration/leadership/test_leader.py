@@ -20,16 +20,16 @@ from redbeat.config import timing
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.keys import Keys
-from redbeat.leadership import elector
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership import leadership
+from redbeat.leadership.election import Election
 from redbeat.leadership.status import read_status
-from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, messages, score_of, sent_names, write_burst, write_raw
 from tests.support.servers import Server
+from tests.support.shards import election_in
 from tests.support.ticks import memory_app, take_messages
 
 
@@ -199,22 +199,22 @@ STANDBYS = Keys().standbys
 
 
 @pytest.fixture
-def standby(app: Celery, client: redis.Redis) -> Iterator[Leadership]:
-    """One that has looked at the lock of somebody else."""
+def standby(app: Celery, client: redis.Redis) -> Iterator[Election]:
+    """One that has looked at the lock of another beat."""
     client.set(LOCK, "somebody", px=60_000)
-    leadership = Leadership(Store(app), LOCK, Timing(60))
-    assert not leadership.stand()
-    yield leadership
-    leadership.resign()
+    election = election_in(app, Timing(60))
+    assert not election.look()
+    yield election
+    election.resign()
 
 
-def test_standby_that_leads_or_ends_is_no_longer_listed(standby: Leadership, client: redis.Redis) -> None:
+def test_standby_that_leads_or_ends_is_no_longer_listed(standby: Election, client: redis.Redis) -> None:
     client.delete(LOCK)
-    assert standby.stand()
+    assert standby.look()
     assert not client.exists(STANDBYS)
-    standby.forget()  # it was lost
+    standby.leaderships[0].forget()  # it was lost
     client.set(LOCK, "somebody", px=60_000)
-    assert not standby.stand()
+    assert not standby.look()
     assert client.zcard(STANDBYS) == 1
     standby.resign()
     assert not client.exists(STANDBYS)
@@ -223,13 +223,13 @@ def test_standby_that_leads_or_ends_is_no_longer_listed(standby: Leadership, cli
 def test_standby_list_of_wrong_type_stops_nobody(app: Celery, client: redis.Redis) -> None:
     client.set(LOCK, "somebody", px=60_000)
     client.set(STANDBYS, "somebody's own")
-    leadership = Leadership(Store(app), LOCK, Timing(60))
-    assert not leadership.stand()
+    election = election_in(app, Timing(60))
+    assert not election.look()
     found = read_status(app)
     assert (found.leader is not None, found.standbys) == (True, [])
     client.delete(LOCK)
-    assert leadership.stand()
-    leadership.resign()
+    assert election.look()
+    election.resign()
     assert (client.get(STANDBYS), client.ttl(STANDBYS)) == ("somebody's own", -1)
 
 
@@ -240,7 +240,7 @@ def test_slow_answer_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler.tick()
-    monkeypatch.setattr(elector, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(leadership, "SLOW_SECONDS", 0.3)
     client.client_pause(400)
     for _ in range(3):
         scheduler.tick()
@@ -288,22 +288,22 @@ def test_standby_leaves_a_leader_whose_server_takes_no_writes(
     make_app: Callable[..., Celery], client: redis.Redis, setting: str
 ) -> None:
     timing = Timing(60.0, 0.5)
-    leading, waiting = (Leadership(Store(make_app()), LOCK, timing) for _ in range(2))
-    assert leading.stand()
+    leading, waiting = (election_in(make_app(), timing) for _ in range(2))
+    assert leading.look()
     leading.keep_alive()
-    assert not waiting.stand()
+    assert not waiting.look()
     client.config_set(setting, 1)
     try:
         until = time.monotonic() + 1.5  # longer than a takeover takes
 
         def is_over() -> bool:
-            assert not waiting.stand()
+            assert not waiting.look()
             return time.monotonic() > until
 
         eventually(is_over, retry_on=())
     finally:
         client.config_set(setting, 0)
-    assert not waiting.stand()
+    assert not waiting.look()
     leading.check()
     assert leading.is_leader
     for one in (waiting, leading):

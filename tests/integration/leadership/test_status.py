@@ -21,9 +21,7 @@ from redbeat import RedBeatScheduler
 from redbeat.cli import redbeat
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
-from redbeat.leadership.elector import Leadership
 from redbeat.leadership.status import read_status
-from redbeat.store.store import Store
 from redbeat.store.vitals import STANDBY_SECONDS
 from tests.conftest import MakeApp
 from tests.support.apps import run_beat
@@ -31,6 +29,7 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
 from tests.support.servers import Server
+from tests.support.shards import election_in
 from tests.support.stored import make_late, store
 from tests.support.ticks import memory_app
 
@@ -191,8 +190,8 @@ STANDBYS = Keys().standbys
 
 def test_status_lists_standbys_that_have_looked_lately(app: Celery, client: redis.Redis, ask: Ask) -> None:
     client.set(LOCK, "somebody", px=60_000)
-    standby = Leadership(Store(app), LOCK, Timing(60))
-    assert not standby.stand()
+    standby = election_in(app, Timing(60))
+    assert not standby.look()
     now, hostile = server_now(client), "redbeat:3:\x1b[31mhost:1:1700000000:ab"
     client.zadd(
         STANDBYS, {"garbage": now, hostile: now - 1, "redbeat:3:gone:1:1:ab": now - STANDBY_SECONDS - 1}

@@ -33,7 +33,8 @@ from redbeat.entries.audit import audited, find_records
 from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
@@ -55,7 +56,7 @@ from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
 from redbeat.store.unrun import Unrun
-from redbeat.store.vitals import note_standby, read_vitals, remove_standby
+from redbeat.store.vitals import STANDBY_SECONDS, read_vitals
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
@@ -458,9 +459,11 @@ def it_stands_by(ground: Ground) -> None:
         assert not standby.acquire()
         assert "holds" in standby.describe_holder()
         store, who = Store(ground.app()), new_token()
-        note_standby(store, who)  # False: this user may not
+        standbys = Beats(store, are_standbys=True)
+        [reply] = call_on_nodes(store.client, [standbys.note_call(who, STANDBY_SECONDS)])
+        standbys.noted(reply)  # None: this user may not
         assert read_status(ground.app()).leader is not None
-        remove_standby(store, who)
+        standbys.remove(who)
 
 
 def it_says_that_it_shares_the_shards(ground: Ground) -> None:
@@ -511,7 +514,8 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 
 def gathering_of(app: Celery) -> Gathering:
     """Return the part of a beat without a lock that gathers metrics."""
-    leadership = Leadership(Store(app), None, Timing(30))
+    timing = Timing(30)
+    leadership = Leadership(Store(app), None, timing, Heartbeat(app, timing), "")
     return Gathering(app, lambda: (leadership,), LabelBook(queue_finder(app), 1), is_shown=True)
 
 

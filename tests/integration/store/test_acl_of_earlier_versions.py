@@ -16,7 +16,6 @@ from redbeat.config.timing import Timing
 from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.leadership.elector import Leadership
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import rights
 from redbeat.store.rights import Feature
@@ -38,6 +37,7 @@ from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, sent_names
+from tests.support.shards import election_in
 from tests.support.ticks import take_messages
 
 _BEAT = (
@@ -147,11 +147,11 @@ def lose_twice(ground: Ground) -> None:
 
 def stand_by_twice(ground: Ground) -> None:
     ground.admin.set(LOCK, "another", px=60_000)
-    leadership = Leadership(Store(ground.app("beat")), LOCK, Timing(60))
-    assert [leadership.stand() for _ in range(2)] == [False, False]
+    election = election_in(ground.app("beat"), Timing(60))
+    assert [election.look() for _ in range(2)] == [[], []]
     ground.admin.delete(LOCK)
-    assert leadership.stand()
-    leadership.resign()
+    assert election.look()
+    election.resign()
 
 
 def gather_twice(ground: Ground) -> None:

@@ -22,7 +22,7 @@ from redbeat.config.timing import Timing
 from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutState, shard_of
-from redbeat.leadership.shares import Shares
+from redbeat.leadership.election import Election
 from redbeat.reshard.resharding import Resharding
 from redbeat.store.layouts import look_up_layout, raise_generations
 from redbeat.store.members import Members
@@ -278,18 +278,18 @@ def test_standby_reads_the_layout_again_after_a_while(make_app: MakeApp, client:
     store, config = Store(app), ensure_conf(app)
     for part in store.parts:
         client.set(part.lock, "another beat's", px=60_000)
-    shares = Shares(store, config.lock_key, Timing(10.0))
-    shares.set_parts([store.of_part(part) for part in store.parts])
-    assert shares.look() == []
+    election = Election(store, config.lock_key, Timing(10.0))
+    election.set_parts([store.of_part(part) for part in store.parts])
+    assert election.look() == []
     write_whole_layout(client, 16, 2)
     config.look_seconds = 0.0
 
     def has_followed() -> bool:
-        assert shares.look() == []
+        assert election.look() == []
         return config.layout.shards == 16
 
     eventually(has_followed)
-    shares.resign()
+    election.resign()
 
 
 FOLLOWS = "This process uses what is in Redis"

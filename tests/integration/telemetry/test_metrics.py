@@ -162,14 +162,14 @@ def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
 ) -> None:
     scheduler = make_scheduler(make_app(redbeat_takeover_after=5))
     leadership = scheduler._shards.first.leadership  # noqa: SLF001 - it has no name outside
-    leadership.keep_alive()
+    scheduler._election.keep_alive()  # noqa: SLF001
     gathering = Gathering(
         scheduler.app, lambda: (leadership,), LabelBook(queue_finder(scheduler.app), 1), is_shown=True
     )
     gathering.gather()
     assert shown_by(gathering).totals[":led"] == 1
     heartbeat: Any = leadership._heartbeat  # noqa: SLF001
-    renewal: Any = leadership._renewal  # noqa: SLF001
+    renewal: Any = leadership.renewal
     heartbeat.stop()
     renewal.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
     assert view_of(gathering) is None

@@ -14,7 +14,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.leadership import Leadership
 from redbeat.store.figures import Figures
 from redbeat.store.store import Store
 from redbeat.store.vitals import read_vitals
@@ -24,7 +24,7 @@ from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.last_hour import read_last_hour
 from redbeat.telemetry.metrics.table import SHARD_LABEL
 from tests.support.fidelity import counting_round_trips
-from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of
+from tests.support.shards import EVERY_PLACE, app_in, election_in, names_in_every_shard, parts_of
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
 
 
 def lead_shard(app: Celery, part: Keys) -> Leadership:
-    leadership = Leadership(Store(app, part=part), part.lock, Timing(30))
-    assert leadership.stand()
-    leadership.keep_alive()
+    election = election_in(app, Timing(30), [part])
+    [leadership] = election.look()
+    election.keep_alive()
     return leadership
 
 
@@ -60,7 +60,7 @@ class Beat:
 
     def end(self) -> None:
         for leadership in self.leaderships:
-            leadership.resign()
+            leadership.lock.release()
         self.gathering.stop()
 
 
@@ -121,7 +121,7 @@ def test_shard_that_is_handed_over_keeps_its_totals(sharded: Celery, place: str,
     one.gathering.gather()
     one.gathering.gather()
     assert one.by_shard("redbeat_runs_total", outcome="sent") == {"2": 3}
-    one.leaderships.pop(0).resign()
+    one.leaderships.pop(0).lock.release()
     assert {*one.by_shard("redbeat_due_entries")} == {"3"}
     other.leaderships.append(lead_shard(sharded, part))
     client.hset(part.figures, ":sent", 4)

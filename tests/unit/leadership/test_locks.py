@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +20,8 @@ from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock
 from redbeat.store.lock_tokens import beat_of, new_beat, new_token
-from redbeat.store.locks import FOR_EVER, NO_KEY
+from redbeat.store.locks import FOR_EVER, NO_KEY, Locks
 from redbeat.store.records import Fence
-from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 
@@ -53,33 +52,33 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         holder: str = HOLDER,
         frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
-        class Key:
-            name = "redbeat::lock"
-
+        class OneLock:
             def __init__(self, *_: object) -> None:
                 pass
 
-            def rest_ms(self) -> int:
+            def look(self, _locks: object) -> tuple[list[int], list[object]]:
                 if rest is None:
                     raise StoreUnavailable("away")
-                return FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY
+                return [FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY], []
 
-            def token(self) -> str:
-                return holder
+            def tokens(self, locks: Sized) -> list[str]:
+                return [holder] * len(locks)
 
-            def is_frozen(self) -> bool:
-                return frozen[0] <= now < frozen[1]
+            def are_frozen(self, locks: Sized) -> list[bool]:
+                return [frozen[0] <= now < frozen[1]] * len(locks)
 
-            @property
-            def store(self) -> Any:
-                return SimpleNamespace(run=lambda call, *_: call.__self__.silent == (holder if rest else ""))
+            def take(self, takes: Iterable[Any]) -> list[bool]:
+                return [take.silent == (holder if rest else "") for take in takes]
+
+            def renew(self, locks: Sized) -> tuple[list[None], list[object]]:
+                return [None] * len(locks), []
 
         now, rest = 0.0, None
-        monkeypatch.setattr("redbeat.leadership.lock.LockKey", Key)
+        monkeypatch.setattr("redbeat.leadership.lock.Locks", OneLock)
         monkeypatch.setattr(
             "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
         )
-        store = SimpleNamespace(renew_lock=lambda _fence: None, keys=Keys())
+        store = SimpleNamespace(keys=Keys())
         lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, TAKEOVER_SECONDS)  # type: ignore[arg-type]
         for look in looks:
             now, rest = look
@@ -159,7 +158,7 @@ def beating(fake_app: Celery) -> Iterator[Start]:
     started: list[Heartbeat] = []
 
     def start(app: Celery = fake_app) -> tuple[Heartbeat, Renewal]:
-        made, renewal = Heartbeat(app, FAST), Renewal(FENCE)
+        made, renewal = Heartbeat(app, FAST), renewal_of(FENCE)
         made.add(renewal)
         started.append(made)
         return made, renewal
@@ -169,16 +168,20 @@ def beating(fake_app: Celery) -> Iterator[Start]:
         made.stop()
 
 
-def raising(*errors: Exception) -> Callable[..., Any]:
-    """A renewal that fails so at first, and then is the store's own."""
-    left, renew = list(errors), Store.renew_lock
+def renewal_of(fence: Fence) -> Renewal:
+    return Renewal(fence, Keys())
 
-    def renew_lock(store: Store, *args: Any) -> None:
+
+def raising(*errors: Exception) -> Callable[..., Any]:
+    """A renewal that fails so at first, and then is that of Locks."""
+    left, renew = list(errors), Locks.renew
+
+    def failing(locks: Locks, *args: Any) -> Any:
         if left:
             raise left.pop(0)
-        renew(store, *args)
+        return renew(locks, *args)
 
-    return renew_lock
+    return failing
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_heartbeat_goes_on_after_an_error_and_does_not_count_as_stuck(
     errors: list[Exception],
     logged: list[str],
 ) -> None:
-    monkeypatch.setattr(Store, "renew_lock", raising(*errors))
+    monkeypatch.setattr(Locks, "renew", raising(*errors))
     heartbeat, renewal = beating()
     eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
     assert renewal.lost is None
@@ -229,7 +232,7 @@ def test_heartbeat_stopped_while_it_connects_takes_no_lock(
     monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
     monkeypatch.setattr("redbeat.leadership.heartbeat.STOP_SECONDS", 0.1)
     made = Heartbeat(fake_app, FAST)
-    made.add(Renewal(FENCE))
+    made.add(renewal_of(FENCE))
     begun.wait()
     made.stop()
     [thread] = [one for one in threading.enumerate() if one.name == "redbeat-heartbeat"]
@@ -250,7 +253,7 @@ def test_shortest_lock_is_kept_on_a_busy_machine(
     monkeypatch.setattr("redbeat.leadership.heartbeat.time", clock)
     fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
     made = Heartbeat(fake_app, Timing(MIN_LOCK_SECONDS))
-    made.add(Renewal(fence))
+    made.add(renewal_of(fence))
     made.progressed_at = made.excused_at = 0.0  # before it beats for the first time
     eventually(lambda: fake_app.redbeat_redis.exists(FENCE.lock_key) or errors_in(caplog))
     made.stop()

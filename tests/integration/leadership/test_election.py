@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat.config.timing import Timing
 from redbeat.errors import StoreCorrupt
-from redbeat.leadership.division import find_leaders, max_parts
+from redbeat.leadership.assignment import find_leaders, max_shards
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import new_beat, new_token
 from tests.conftest import MakeApp
@@ -44,7 +44,7 @@ class Company:
     def join(self, **settings: Any) -> SharingBeat:
         """Start one more."""
         beat = SharingBeat(self._make_app(**{"redbeat_shards": SHARDS, **settings}))
-        beat.shares.keep_alive()
+        beat.election.keep_alive()
         self.all.append(beat)
         return beat
 
@@ -55,10 +55,10 @@ class Company:
             step(self.all)
             found = leaders(self.all)
             wanted = find_leaders(
-                [one.keys.prefix for one in self.all[0].shares.leaderships],
-                [beat.shares.peers.beat for beat in self.all],
+                [one.keys.prefix for one in self.all[0].election.leaderships],
+                [beat.election.members.beat for beat in self.all],
             )
-            return {prefix: beat.shares.peers.beat for prefix, beat in found.items()} == wanted
+            return {prefix: beat.election.members.beat for prefix, beat in found.items()} == wanted
 
         eventually(is_settled)
         return leaders(self.all)
@@ -69,7 +69,7 @@ def company(make_app: MakeApp) -> Iterator[Company]:
     made = Company(make_app)
     yield made
     for beat in made.all:
-        beat.shares.resign()
+        beat.election.resign()
 
 
 def test_new_beat_leads_its_share_after_two_looks(company: Company) -> None:
@@ -81,15 +81,15 @@ def test_new_beat_leads_its_share_after_two_looks(company: Company) -> None:
         new.step()  # it says that it is there
         if count == 2:  # who leads all parts looks at no locks: its heartbeat is told
             # and goes on being told as long as that beat isn't stuck
-            peers, beat_id = first.shares.peers, new.shares.peers.beat
-            eventually(lambda: first.shares.note_progress() or beat_id in peers.live)  # noqa: B023
+            peers, beat_id = first.election.members, new.election.members.beat
+            eventually(lambda: first.election.note_progress() or beat_id in peers.live)  # noqa: B023
         step(others)  # they hand over its share
         step([new])  # it takes that
         step(others)  # what they have handed over to each other
         assert len(leaders(company.all)) == SHARDS
         loads = [len(beat.led) for beat in company.all]
         assert sum(loads) == SHARDS
-        assert max(loads) <= max_parts(SHARDS, count)
+        assert max(loads) <= max_shards(SHARDS, count)
         assert min(loads) > 0
 
 
@@ -109,13 +109,13 @@ def test_beat_that_ends_wakes_the_others(company: Company) -> None:
         company.join()
     company.settle()
     ended = company.all.pop()
-    channels = [beat.store.wake_channel(beat.shares.wake_channels) for beat in company.all]
+    channels = [beat.store.wake_channel(beat.election.wake_channels) for beat in company.all]
     for channel in channels:
         channel.wait(0.05)  # it subscribes
-    ended.shares.resign()
+    ended.election.resign()
     assert [channel.wait(5) for channel in channels] == [True, True]
     for beat in company.all:
-        beat.shares.note_wake()
+        beat.election.note_wake()
     eventually(lambda: step(company.all, at_once=False) or len(leaders(company.all)) == SHARDS)
     for channel in channels:
         channel.close()
@@ -128,7 +128,7 @@ def test_shard_of_an_idle_beat_is_taken_by_another(company: Company) -> None:
     idle.crash()
 
     def are_all_led() -> bool:
-        idle.store.client.zadd("redbeat::beats", {idle.shares.peers.beat: time.time()})
+        idle.store.client.zadd("redbeat::beats", {idle.election.members.beat: time.time()})
         living.step(at_once=False)
         return len(living.led) == SHARDS
 
@@ -143,15 +143,15 @@ def test_hanging_scheduler_loses_its_shards(company: Company) -> None:
     company.settle()
     assert stuck.led
     eventually(lambda: living.step(at_once=False) or len(leaders([living])) == SHARDS)
-    assert stuck.shares.peers.beat not in Beats(living.store).read()
+    assert stuck.election.members.beat not in Beats(living.store).read()
 
 
 def test_shard_whose_lock_another_beat_has_is_not_led_any_more(company: Company) -> None:
     beat = company.join()
     beat.step()
-    lost, *_ = beat.shares.leaderships
+    lost, *_ = beat.election.leaderships
     beat.store.client.set(lost.lock_key, new_token(new_beat()))
-    eventually(lambda: beat.shares.check() or not lost.is_leader)
+    eventually(lambda: beat.election.check() or not lost.is_leader)
     assert len(beat.led) == SHARDS - 1
 
 
@@ -165,7 +165,7 @@ PassSeconds = Callable[[SharingBeat, int], int]
 def pass_seconds(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> PassSeconds:
     """Let the locks of others age, while a beat looks at them each second; return how many it leads then."""
     now = 0.0
-    for module in ("lock", "shares"):
+    for module in ("lock", "election"):
         clock = SimpleNamespace(monotonic=lambda: now)
         monkeypatch.setattr(f"redbeat.leadership.{module}.time", clock)
 
@@ -173,7 +173,7 @@ def pass_seconds(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> PassSe
         nonlocal now
         for _ in range(count):
             now += 1
-            for one in beat.shares.leaderships:
+            for one in beat.election.leaderships:
                 if not one.is_leader:
                     client.pexpire(one.lock_key, int((LONG.lock_seconds - now) * 1000))
             beat.step()
@@ -190,7 +190,7 @@ def test_silent_shards_are_taken_over_long_before_their_locks_expire(
     client.set(f"{gone.store.parts[0].prefix}:lock", TOKEN_OF_2X)
     assert pass_seconds(living, int(LONG.takeover_seconds or 0)) == 0
     assert pass_seconds(living, 6) == SHARDS - 1, "the lock of 2.x is left to expire"
-    living.shares.resign()
+    living.election.resign()
 
 
 def test_shards_whose_locks_expired_while_nobody_could_renew_are_left_for_two_renewals(
@@ -201,26 +201,26 @@ def test_shards_whose_locks_expired_while_nobody_could_renew_are_left_for_two_re
     client.config_set("maxmemory", 1)
     try:
         assert pass_seconds(waiting, 20) == 0
-        client.delete(*[one.lock_key for one in holding.shares.leaderships])
+        client.delete(*[one.lock_key for one in holding.election.leaderships])
     finally:
         client.config_set("maxmemory", 0)
     assert pass_seconds(waiting, 2 * int(LONG.renewal_seconds)) == 0
     assert pass_seconds(waiting, 8) == SHARDS
-    waiting.shares.resign()
+    waiting.election.resign()
 
 
 def test_shards_that_stay_keep_their_locks_in_a_new_layout(company: Company) -> None:
     beat = company.join()
     beat.step()
     parts = beat.store.parts
-    tokens = {one.keys.prefix: one.fence.token for one in beat.shares.leading}
+    tokens = {one.keys.prefix: one.fence.token for one in beat.election.leading}
     beat.set_parts(parts[:5])
     assert len(leaders([beat])) == 5
     assert not beat.store.client.exists(f"{parts[7].prefix}:lock")
     beat.set_parts(parts)
     beat.step()
     assert len(beat.led) == SHARDS
-    kept = [one.fence.token == tokens[one.keys.prefix] for one in beat.shares.leading]
+    kept = [one.fence.token == tokens[one.keys.prefix] for one in beat.election.leading]
     assert kept == [True] * 5 + [False] * 11
 
 
@@ -230,7 +230,7 @@ def test_beat_without_shards_notices_a_new_layout(company: Company) -> None:
     idle = company.join()
     idle.step()
     assert not idle.led
-    assert not idle.shares.has_new_layout
+    assert not idle.election.has_new_layout
     generation = idle.store.config.layout.generation
     first.store.client.hset("redbeat::layout", mapping={"shards": 2 * SHARDS, "generation": generation + 1})
     idle.step()
@@ -250,18 +250,18 @@ def test_user_without_the_right_to_list_beats_leads_and_stands_by(
     second.step()
     assert (len(first.led), len(second.led)) == (SHARDS, 0)
     assert len(warnings_in(caplog)) == 2, "once by each"
-    first.shares.resign()
+    first.election.resign()
     second.step()
     assert len(second.led) == SHARDS
 
 
 def test_lock_of_wrong_type_costs_its_own_shard(company: Company) -> None:
     beat = company.join()
-    first, *others = [leadership.keys.prefix for leadership in beat.shares.leaderships]
+    first, *others = [leadership.keys.prefix for leadership in beat.election.leaderships]
     beat.store.client.sadd(f"{first}:lock", "spoilt")
     beat.step()
     assert beat.led == set(others)
-    beat.shares.resign()
+    beat.election.resign()
     beat.store.client.sadd(f"{others[0]}:lock", "spoilt")
     only_spoilt = company.join()
     only_spoilt.set_parts(only_spoilt.store.parts[:2])
@@ -281,7 +281,7 @@ def beats(cluster: ClusterTopology) -> Iterator[list[SharingBeat]]:
     made = [SharingBeat(app_of(cluster)) for _ in range(2)]
     yield made
     for beat in made:
-        beat.shares.resign()
+        beat.election.resign()
 
 
 def app_of(cluster: ClusterTopology) -> Celery:

@@ -11,13 +11,13 @@ import pytest
 
 from redbeat.config.timing import Timing
 from redbeat.keys import shard_prefix
-from redbeat.leadership.division import (
+from redbeat.leadership.assignment import (
     LEFT_LOOKS,
     LEFT_SECONDS,
     REFUSED_SECONDS,
-    Division,
+    ShardAssignment,
     find_leaders,
-    max_parts,
+    max_shards,
 )
 from tests.conftest import SEED
 
@@ -44,7 +44,7 @@ def test_no_beat_leads_more_than_the_bound_and_none_is_idle() -> None:
     for shards, there, _ in companies(60):
         loads = Counter(find_leaders(shards, there).values())
         assert sum(loads.values()) == len(shards)
-        assert max(loads.values()) <= max_parts(len(shards), len(there))
+        assert max(loads.values()) <= max_shards(len(shards), len(there))
         assert len(loads) == min(len(shards), len(there))
 
 
@@ -92,9 +92,9 @@ USUAL = Timing(60.0, 8.0)
 
 
 @pytest.fixture
-def division() -> Division:
-    made = Division(ME, USUAL)
-    made.set_parts(PARTS)
+def division() -> ShardAssignment:
+    made = ShardAssignment(ME, USUAL)
+    made.set_shards(PARTS)
     return made
 
 
@@ -103,7 +103,7 @@ def part_of(beat: str, live: frozenset[str] = TWO) -> str:
     return next(part for part, leader in find_leaders(PARTS, live).items() if leader == beat)
 
 
-def test_free_shard_is_taken_at_once_by_its_leader(division: Division) -> None:
+def test_free_shard_is_taken_at_once_by_its_leader(division: ShardAssignment) -> None:
     assert division.may_take_free(part_of(ME), TWO, 0)
     assert not division.may_take_free(part_of(OTHER), TWO, 0)
 
@@ -114,13 +114,13 @@ def test_free_shard_is_taken_at_once_by_its_leader(division: Division) -> None:
     ids=["takeover", "short lock", "no takeover"],
 )
 def test_shard_left_alone_is_taken_by_any_beat_later(timing: Timing, seconds: float) -> None:
-    division = Division(ME, timing)
-    division.set_parts(PARTS)
+    division = ShardAssignment(ME, timing)
+    division.set_shards(PARTS)
     assert not division.may_take_free(part_of(OTHER), TWO, seconds - 0.1)
     assert division.may_take_free(part_of(OTHER), TWO, seconds)
 
 
-def test_silent_holder_does_not_count_as_present(division: Division) -> None:
+def test_silent_holder_does_not_count_as_present(division: ShardAssignment) -> None:
     silent = frozenset((OTHER,))
     assert division.may_take_silent(part_of(OTHER), TWO, silent, 0), "it is all that is left"
     mine = [part for part in PARTS if find_leaders(PARTS, {ME, THIRD})[part] == ME]
@@ -129,13 +129,13 @@ def test_silent_holder_does_not_count_as_present(division: Division) -> None:
         assert division.may_take_silent(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
 
 
-def test_shard_is_handed_over_to_its_leader(division: Division) -> None:
+def test_shard_is_handed_over_to_its_leader(division: ShardAssignment) -> None:
     assert division.heir_of(part_of(OTHER), TWO, 0.0) == OTHER
     assert division.heir_of(part_of(ME), TWO, 0.0) is None
     assert division.heir_of(part_of(OTHER), frozenset((ME,)), 0.0) is None
 
 
-def test_beat_that_refused_a_shard_is_not_offered_it_for_a_while(division: Division) -> None:
+def test_beat_that_refused_a_shard_is_not_offered_it_for_a_while(division: ShardAssignment) -> None:
     part, *others = (part for part in PARTS if find_leaders(PARTS, TWO)[part] == OTHER)
     division.refuse(part, OTHER, 100.0)
     assert division.heir_of(part, TWO, 101.0) is None

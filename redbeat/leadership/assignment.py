@@ -1,0 +1,170 @@
+"""The assignment of shards to beats, as one beat computes it from what it knows of the others. Pure.
+
+Invariant: each shard that no beat leads is taken by one, whatever the beats know: at once by the beat that it
+is assigned to, or else, after a while, by any. No shard goes to and fro between a beat that leads it and one
+that announces itself, and can't.
+
+The assignment is rendezvous hashing with bounded load: all beats that know of the same others compute the
+same. Each pair of a shard and a beat has a score, a hash of both, and the pairs are gone through from the
+highest score on: at first each beat takes one shard, so that none is idle as long as there are enough; then
+they take more, up to the bound. In this order, and with no tighter bound, fewer shards change their leaders
+when a beat comes or goes than by others that were tried (tests/unit/leadership/test_assignment.py measures
+it). No beat has more than ``max_shards``; the order in which shards and beats are given doesn't matter.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+from redbeat.config.timing import Timing
+from redbeat.process.memory import Memory
+
+#: a shard that its beat leaves alone is taken by any after so long, or the takeover time
+LEFT_SECONDS = 8.0
+#: a silent lock that its shard's beat leaves alone is taken by any after so many more looks
+LEFT_LOOKS = 3
+#: for how long a shard isn't handed over to a beat that left it alone
+REFUSED_SECONDS = 300.0
+
+
+class ShardAssignment:
+    """The assignment as one beat sees it. Shards are known by their prefixes; times are monotonic.
+
+    Arguments:
+        beat: its id.
+        timing: of the shards' locks.
+    """
+
+    def __init__(self, beat: str, timing: Timing) -> None:
+        self._beat = beat
+        self.timing = timing
+        self._shards: tuple[str, ...] = ()
+        self._leaders = Memory[frozenset[str], dict[str, str]](16)
+        self._refused: dict[tuple[str, str], float] = {}  # until when
+
+    def set_shards(self, shards: Collection[str]) -> None:
+        """Set which shards there are."""
+        self._shards = tuple(shards)
+        self._leaders.clear()
+        self._refused = {pair: until for pair, until in self._refused.items() if pair[0] in shards}
+
+    def leader_of(self, shard: str, live: frozenset[str]) -> str:
+        """Return which of the live beats is to lead the shard."""
+        leaders = self._leaders.get(live)
+        if leaders is None:
+            leaders = self._leaders[live] = find_leaders(self._shards, live)
+        return leaders[shard]
+
+    def own(self, live: frozenset[str]) -> set[str]:
+        """Return the shards that this beat is to lead."""
+        return {shard for shard in self._shards if self.leader_of(shard, live) == self._beat}
+
+    def may_take_free(self, shard: str, live: frozenset[str], free_seconds: float) -> bool:
+        """Return True if this beat is to take a shard that no beat has led for so long."""
+        left_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
+        return self.leader_of(shard, live) == self._beat or free_seconds >= left_seconds
+
+    def may_take_silent(
+        self, shard: str, live: frozenset[str], silent: frozenset[str], late_seconds: float
+    ) -> bool:
+        """Return True if this beat is to take over a shard whose holder is silent.
+
+        Arguments:
+            silent: the beats whose locks are; they don't count as live, also if they announce themselves.
+            late_seconds: since when it could have been taken over.
+        """
+        there = (live - silent) | {self._beat}
+        left_seconds = LEFT_LOOKS * self.timing.look_seconds
+        return self.leader_of(shard, there) == self._beat or late_seconds >= left_seconds
+
+    def heir_of(self, shard: str, live: frozenset[str], now: float) -> str | None:
+        """Return the beat that this one, which leads the shard, is to hand it over to; None: no beat."""
+        leader = self.leader_of(shard, live)
+        if leader == self._beat or self._refused.get((shard, leader), now) > now:
+            return None
+        return leader
+
+    def refuse(self, shard: str, beat: str, now: float) -> None:
+        """Record that this beat has taken the shard from ``beat``, or in its place, which announces
+        itself."""
+        if beat != self._beat:
+            self._refused[shard, beat] = now + REFUSED_SECONDS
+
+    def forget_refusals(self, live: frozenset[str], now: float) -> None:
+        """Drop refusals of beats that have left: a beat that comes back has recovered."""
+        if self._refused:
+            left = {pair: until for pair, until in self._refused.items() if until > now and pair[1] in live}
+            self._refused = left
+
+
+def max_shards(shards: int, beats: int) -> int:
+    """Return how many of so many shards one of so many beats leads at most."""
+    return -(-shards // beats) + 1
+
+
+def find_leaders(shards: Collection[str], beats: Collection[str]) -> dict[str, str]:
+    """Return which beat is to lead each shard; {} if there are no beats.
+
+    Arguments:
+        shards: their prefixes.
+        beats: their ids.
+    """
+    ordered, there = tuple(sorted(set(shards))), sorted(set(beats))
+    rows = [_row(ordered, beat) for beat in there]
+    leaders: dict[int, int] = {}
+    if there:
+        _fill(leaders, rows, 1)
+        _fill(leaders, rows, max_shards(len(ordered), len(there)))
+    return {ordered[shard]: there[beat] for shard, beat in leaders.items()}
+
+
+def _fill(leaders: dict[int, int], rows: Sequence[_Row], most: int) -> None:
+    """Let each beat lead up to ``most`` shards, of those that no beat leads yet.
+
+    Each goes through these shards, its best one first, and gets what no beat has, or another one with a lower
+    score. That ends as going through all pairs by their scores would, and looks at few of them.
+    """
+    led = set(leaders)
+    free = [most - count for count in map([*leaders.values()].count, range(len(rows)))]
+    lefts = [(shard for shard in row.ranked if shard not in led) for row in rows]
+    asking = [*range(len(rows))]
+    while asking:
+        beat = asking.pop()
+        while free[beat] and (shard := next(lefts[beat], None)) is not None:
+            other = leaders.get(shard)
+            if other is not None:
+                if (rows[other].scores[shard], other) > (rows[beat].scores[shard], beat):
+                    continue
+                free[other] += 1
+                asking.append(other)
+            leaders[shard] = beat
+            free[beat] -= 1
+
+
+class _Row(NamedTuple):
+    """One beat's scores.
+
+    Attributes:
+        scores: that of each shard, by its number.
+        ranked: the shards' numbers, that of the highest score first.
+    """
+
+    scores: array[int]
+    ranked: array[int]
+
+
+@lru_cache(maxsize=256)  # when a beat comes or goes, those of the others stay
+def _row(shards: tuple[str, ...], beat: str) -> _Row:
+    scores = array("Q", (score(shard, beat) for shard in shards))
+    ranked = sorted(range(len(shards)), key=lambda shard: (scores[shard], shard), reverse=True)
+    return _Row(scores, array("L", ranked))
+
+
+def score(shard: str, beat: str) -> int:
+    """Return how much a beat prefers a shard: a hash of both."""
+    text = f"{shard}\0{beat}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -1,0 +1,595 @@
+"""The election: which shards this beat leads, and how beats share the shards of a schedule.
+
+Owns a :class:`~redbeat.leadership.leadership.Leadership` for each shard; an unsharded schedule is one shard.
+Invariant: the assignment of shards to beats is advice only; each shard's lock decides, and the fence of its
+lock is checked by each of its scripts. So beats that disagree about who is there, or that are cut off, lead
+too little for a while, and never anything twice.
+
+==========================  ============================================================================
+a lock that a look finds    is taken by
+==========================  ============================================================================
+free                        the beat that the shard is assigned to, at once
+free for takeover_seconds   any: the beat that it is assigned to leaves it alone
+silent for that long        the beat that it is assigned to, if its holder isn't there; a little later any
+==========================  ============================================================================
+
+A lock that this beat holds is handed over where a batch ends, if its shard is assigned to another beat by
+now, and that one has announced itself lately. A shard that was taken from a beat, or in its place, isn't
+handed over to that one for a while: it may announce itself, and yet reach nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from redbeat.config.timing import Timing
+from redbeat.connection.retry import ClientError
+from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
+from redbeat.leadership.assignment import ShardAssignment
+from redbeat.leadership.heartbeat import Heartbeat, Pulse, Renewal, Role
+from redbeat.leadership.leadership import Leadership
+from redbeat.leadership.lock import LeaderLock, find_takes, look_at, take
+from redbeat.leadership.membership import Membership
+from redbeat.log.events import (
+    LEADER_ACQUIRED,
+    LEADER_HANDED_OVER,
+    LEADER_LOST,
+    LEADER_NOT_RELEASED,
+    LEADER_RELEASED,
+    LEADER_RETAKEN,
+    LEADER_STANDS,
+    LEADER_TAKEN_OVER,
+)
+from redbeat.log.logger import logger
+from redbeat.log.text import counted
+from redbeat.process.memory import Memory
+from redbeat.store.lock_tokens import beat_of, holder_in_words
+from redbeat.store.locks import Held, LockKey, Locks
+from redbeat.store.nodes import Sendable
+from redbeat.store.store import Store
+
+#: the shortest time between two looks of a standby that is about to take over; seconds
+MIN_LOOK_SECONDS = 0.1
+
+#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
+AWAY_SECONDS = 5.0
+
+#: the shortest time between two looks of a beat that is woken, mostly by writers, and leads all shards that
+#: are assigned to it
+WOKEN_LOOK_SECONDS = 0.25
+
+#: what stands for the node of the key that all shards share, beside the shards' prefixes
+_BEATS = ""
+
+
+class Election:
+    """One beat in the election of the leaders. All methods but ``pulse`` are the scheduler's thread's.
+
+    A tick calls, in this order::
+
+        election.check()                     # is any lock lost, or taken back?
+        for leadership in election.look():   # led from now on: store beat_schedule there, fetch at once
+        ...                                  # work on election.leading; LockLost of one: election.lose(exc)
+        for leadership in election.leaving:  # end what is on its way there (fetches asked for ahead)
+        election.hand_over()                 # releases the locks of these
+        ...                                  # wait; when the channel has woken it: election.note_wake()
+
+    Arguments:
+        store: the whole schedule.
+        lock_key: the lock's key, as the settings have it for an unsharded schedule; None: no lock is
+            configured, and every beat leads every shard.
+        timing: how long each lock lives, and what follows from that.
+
+    Attributes:
+        heartbeat: renews the locks.
+        members: the beats that share the shards, this one included.
+        timing: the same, as it was set last.
+        leaderships: those of all shards, in their order. Each has ``keys``, the names in its shard.
+        lock_key: that of an unsharded schedule; None: there is no lock, and every beat leads.
+        is_divided: there are several shards.
+        is_look_due: ``look`` has something to do, as the last ``check`` found.
+    """
+
+    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
+        self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a shard
+        self._store.on_progress = self.note_progress
+        self.lock_key = lock_key
+        self.timing = timing
+        self._leaderships: dict[str, Leadership] = {}
+        self.leaderships: tuple[Leadership, ...] = ()
+        self.is_divided = False
+        self.is_look_due = True
+        self._is_kept_alive = False
+        self._unreported: set[str] = set()  # shards that are led from the beginning, as there is no lock
+        self.heartbeat = Heartbeat(store.config.app, timing)
+        self.members = Membership(store.config.app, timing)
+        self._assignment = ShardAssignment(self.members.beat, timing)
+        self._locks = Locks(self._store)
+        self._looked_at = self._look_at = -math.inf
+        self._answered_at: float | None = None
+        self._away_until: dict[str | None, float] = {}  # by the shards' prefixes, and the nodes' names
+        self._said = Memory[str, str]()
+
+    # -- the shards
+
+    def set_parts(self, stores: Iterable[Store]) -> None:
+        """Lead these shards, or stand by for them. A shard that was there before, by its prefix, keeps its
+        leadership and its lock.
+
+        The locks of shards that aren't there any more are released. Called before anything else, and between
+        two batches whenever the layout has changed. It asks Redis only to release locks.
+
+        Arguments:
+            stores: one for each shard, which the scheduler works with; its ``keys`` say which shard it is. Of
+                an unsharded schedule that may be the store of the whole schedule; once it is divided, that
+                shard needs one of its own.
+        """
+        wanted = {store.keys.prefix: store for store in stores}
+        self._release([one for prefix, one in self._leaderships.items() if prefix not in wanted])
+        self._unreported |= wanted.keys() - self._leaderships.keys()
+        self._leaderships = {
+            prefix: self._leaderships.get(prefix) or self._new_leadership(store)
+            for prefix, store in wanted.items()
+        }
+        self.leaderships = tuple(self._leaderships.values())
+        for one in self.leaderships:
+            one.move_to(wanted[one.keys.prefix])
+        self._assignment.set_shards(wanted)
+        self._look_at = -math.inf
+        self.is_divided = len(self.leaderships) > 1
+        self.members.follow(None if self.is_divided else self._store.of_part(self.leaderships[0].keys))
+        self.heartbeat.membership = self.members if self.is_divided else None
+        self._locks.close()
+        self._locks = Locks(self._store, self.timing.renewal_seconds / 2 if self.is_divided else None)
+
+    def _new_leadership(self, store: Store) -> Leadership:
+        return Leadership(store, self._lock_key_of(store), self.timing, self.heartbeat, self.members.beat)
+
+    def _lock_key_of(self, store: Store) -> str | None:
+        base = self._store.config.base_keys
+        if self.lock_key is None or store.keys.prefix == base.prefix:
+            return self.lock_key
+        return store.keys.prefixed(base.name(self.lock_key))
+
+    def of(self, prefix: str) -> Leadership:
+        """Return that of the shard with this prefix."""
+        return self._leaderships[prefix]
+
+    @property
+    def has_new_layout(self) -> bool:
+        """Whether Redis has had another layout, at the last look, than is worked with."""
+        return self.is_divided and self.members.generation > self._store.config.layout.generation
+
+    def set_lock_key(self, lock_key: str | None) -> None:
+        """Use other locks from now on, as the constructor takes their key."""
+        self.lock_key = lock_key
+        for leadership in self.leaderships:
+            leadership.set_lock_key(self._lock_key_of(leadership.store))
+
+    def set_lock_seconds(self, seconds: float) -> None:
+        """Set how long each lock lives, from its next renewal on."""
+        self.timing = replace(self.timing, lock_seconds=seconds)
+        self.members.timing = self._assignment.timing = self.timing
+        for leadership in self.leaderships:
+            leadership.set_lock_seconds(seconds)
+
+    @property
+    def leading(self) -> tuple[Leadership, ...]:
+        """The shards that this beat leads, in their order."""
+        return tuple(leadership for leadership in self.leaderships if leadership.is_leader)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this beat leads any shard."""
+        return any(leadership.is_leader for leadership in self.leaderships)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether this beat leads, and no other one can lead any of the same shards by now, as far as the
+        locks' times say."""
+        leading = self.leading
+        return bool(leading) and all(leadership.is_certain for leadership in leading)
+
+    # -- one tick
+
+    def check(self) -> list[Leadership]:
+        """Return the shards whose lock was gone, perhaps with all data, and was taken back since the last
+        call.
+
+        A shard whose lock is lost isn't led any more after that; this beat stands by for it.
+
+        Raises:
+            LockLost: another beat leads an unsharded schedule.
+        """
+        now = self.heartbeat.progressed_at = time.monotonic()
+        lost, retaken, is_standby = list[LockLost](), list[Leadership](), False
+        for one in self.leaderships:
+            renewal = one.renewal
+            if one.store.has_retaken_lock or one.is_foreign or (renewal is not None and renewal.has_news):
+                if (error := one.check()) is not None:
+                    lost.append(error)
+                elif one.is_retaken:
+                    one.is_retaken = False
+                    retaken.append(one)
+            is_standby = is_standby or not one.is_leader
+        if lost:
+            self.lose(*lost)
+        if self.lock_key is None:
+            self.is_look_due = bool(self._unreported)
+        elif self.is_divided:
+            is_wanted = is_standby or bool(lost) or not self.heartbeat.is_running
+            self.is_look_due = is_wanted and now >= self._look_at
+        else:
+            self.is_look_due = is_standby
+        if retaken:
+            self._report_retaken(retaken)
+        return retaken
+
+    def _report_retaken(self, retaken: Sequence[Leadership]) -> None:
+        """Log which locks were gone."""
+        which = f"of {self._named(retaken)}" if self.is_divided else str(retaken[0].lock_key)
+        logger.warning(
+            "beat: The lock %s was gone and is taken back.",
+            which,
+            extra=LEADER_RETAKEN.of(lock=_keys_of(retaken)),
+        )
+
+    def _named(self, leaderships: Iterable[Leadership]) -> str:
+        """Return a phrase for the log: these shards."""
+        return self._store.config.layout.named([leadership.keys for leadership in leaderships])
+
+    def _locks_named(self, leaderships: Sequence[Leadership]) -> str:
+        """Return a phrase for the log: the locks of these shards."""
+        if not self.is_divided:
+            return "lock"
+        return f"{counted(len(leaderships), 'lock', 'locks')}: {self._named(leaderships)}"
+
+    def look(self) -> list[Leadership]:
+        """Look at the locks that this beat doesn't hold, if it is time to; return the shards that it leads
+        from now on.
+
+        That costs one round trip a node, and some more when locks are taken: all free ones together, and all
+        silent ones.
+
+        Raises:
+            StoreUnavailable, StoreRefused, StoreCorrupt: no lock could be asked for. What this beat leads it
+                still leads.
+        """
+        if self.lock_key is None:
+            fresh, self._unreported = self._unreported, set()
+            return [one for prefix, one in self._leaderships.items() if prefix in fresh]
+        now = time.monotonic()
+        others = [leadership for leadership in self.leaderships if not leadership.is_leader]
+        if self.is_divided and now < self._look_at:
+            return []
+        self._looked_at, self._look_at = now, now + self.timing.look_seconds
+        self._assignment.forget_refusals(self.members.live, now)
+        if not others and (self.heartbeat.is_running or not self.is_divided):
+            return []  # the heartbeat announces this beat, and finds out who else is there
+        away = self._find_away(others)
+        waiting = {self._stand_by(one).key: one for one in others if one.keys.prefix not in away}
+        locks = [leadership.stand_by() for leadership in waiting.values()]
+        found, replies = look_at(self._locks, locks, self._announcing(away))
+        self._answered_at, took_seconds = now, time.monotonic() - now
+        for reply in replies:
+            if not self.members.note(reply):
+                self.note_away(_BEATS, 2 * took_seconds)
+        self._follow_layout()
+        self._look_for_data([*waiting.values()], found)
+        for lock, rest_ms in zip(locks, found, strict=True):
+            if isinstance(rest_ms, RedBeatError):
+                self._report(lock.key, rest_ms)
+                if isinstance(rest_ms, StoreUnavailable):
+                    self.note_away(waiting[lock.key].keys.prefix, 2 * took_seconds)
+        takes = find_takes(
+            self._locks, locks, found, lambda lock, silent: self._may_take(waiting[lock.key], silent)
+        )
+        results = take(self._locks, takes)
+        taken = list[Leadership]()
+        for (lock, _), result in zip(takes, results, strict=True):
+            if result is True:
+                taken.append(waiting[lock.key])
+            elif isinstance(result, RedBeatError) and not isinstance(result, LockLost):
+                self._report(lock.key, result)
+        self._lead(taken)
+        if not self.is_leader:
+            _raise_common([result for result in results if not isinstance(result, LockLost)], len(results))
+            _raise_common(found, len(others))
+            if not self.is_divided:
+                self.members.stand_by()
+        lefts = [left for lock in locks if (left := lock.seconds_to_takeover()) is not None and left > 0]
+        soonest = min(lefts, default=self.timing.look_seconds)
+        self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
+        return taken
+
+    def _stand_by(self, leadership: Leadership) -> LeaderLock:
+        if leadership.candidacy is None and not self.is_divided:
+            logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
+        return leadership.stand_by()
+
+    def _announcing(self, away: set[str]) -> list[Sendable]:
+        """Return the calls that announce this beat among those that share the shards."""
+        # a beat that renews locks announces itself along with that: else it could seem well when they end
+        is_silent = self.heartbeat.is_running
+        return [] if not self.is_divided or _BEATS in away else [self.members.call(is_silent=is_silent)]
+
+    def _look_for_data(self, waiting: Sequence[Leadership], found: Sequence[int | RedBeatError]) -> None:
+        """Find out where Redis has lost its data together with the lock."""
+        asked = [
+            (leadership, rest_ms)
+            for leadership, rest_ms in zip(waiting, found, strict=True)
+            if not isinstance(rest_ms, RedBeatError) and leadership.wants_tick(rest_ms)
+        ]
+        ticks = self._locks.tokens([LockKey(one.store, one.keys.tick) for one, _ in asked])
+        for (leadership, rest_ms), tick in zip(asked, ticks, strict=True):
+            leadership.note_tick(rest_ms, tick)
+
+    def _find_away(self, others: Iterable[Leadership]) -> set[str]:
+        """Return the shards that aren't asked, and the list of beats: their nodes don't answer the heartbeat
+        either, or have just kept all others waiting."""
+        now, node_of = time.monotonic(), self._store.node_of
+        away = {name for name, until in self._away_until.items() if until > now}
+        away.update(node_of(one.keys) for one in self.leaderships if one.unreachable is not None)
+        if not away:
+            return set()
+        keys = {_BEATS: self._store.config.base_keys, **{one.keys.prefix: one.keys for one in others}}
+        return {prefix for prefix, names in keys.items() if prefix in away or node_of(names) in away}
+
+    def note_away(self, name: str, seconds: float = AWAY_SECONDS) -> None:
+        """Record that a node with this name, or that of the shard with this prefix, hasn't answered: it isn't
+        asked for a while."""
+        self._away_until[name] = time.monotonic() + min(seconds, AWAY_SECONDS)
+
+    def _follow_layout(self) -> None:
+        """Find out where entries are, if that has changed: no script refuses a beat that leads nothing."""
+        if self.has_new_layout:
+            self._store.config.looked_at = -math.inf
+        self._store.parts  # noqa: B018 - it looks if it is time to
+
+    def _may_take(self, leadership: Leadership, silent: frozenset[str]) -> bool:
+        """Return True if this beat may take a lock.
+
+        Arguments:
+            silent: the tokens of all silent holders; none, if this lock is free.
+        """
+        lock, now = leadership.stand_by(), time.monotonic()
+        live, beats = self.members.live, frozenset(filter(None, map(beat_of, silent)))
+        if silent:
+            late_seconds = -(lock.seconds_to_takeover() or 0.0)
+            return self._assignment.may_take_silent(leadership.keys.prefix, live, beats, late_seconds)
+        free_seconds = now - (lock.free_since or now)
+        return self._assignment.may_take_free(leadership.keys.prefix, live, free_seconds)
+
+    def _lead(self, taken: Sequence[Leadership]) -> None:
+        """Lead these shards, whose locks are held now."""
+        if not taken:
+            return
+        now, live, replaced = time.monotonic(), self.members.live, dict[str, list[Leadership]]()
+        for leadership in taken:
+            prefix, token = leadership.keys.prefix, leadership.stand_by().replaced
+            before = beat_of(token) if token else self._assignment.leader_of(prefix, live)
+            if before is not None and self.members.is_fresh(before):  # it announces itself, and can't lead
+                self._assignment.refuse(prefix, before, now)
+            if token:  # each is another one, whichever beat has made it
+                replaced.setdefault(beat_of(token) or token, []).append(leadership)
+            leadership.lead()
+            self._said.pop(str(leadership.lock_key), None)
+        if not self.is_divided:
+            self.members.leave()
+        if self._is_kept_alive:
+            self._begin_renewal(taken)
+        for gone in replaced.values():
+            token = gone[0].lock.replaced
+            logger.warning(
+                "beat: Took %s over from %s, which has not renewed for %s s.",
+                self._named(gone) if self.is_divided else "the lock",
+                holder_in_words(token),
+                self._store.config.takeover_after,
+                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=token),
+            )
+        words = self._locks_named(taken)
+        if self.is_divided:
+            words += f"; this beat leads {len(self.leading)} now."
+        logger.info("beat: Acquired %s", words, extra=LEADER_ACQUIRED.of(lock=_keys_of(taken)))
+
+    def _report(self, lock_key: str, error: RedBeatError) -> None:
+        """Log that a lock can't be asked for, once until that changes; the others go on."""
+        is_expected = not self.is_divided or isinstance(error, (StoreUnavailable, LayoutChanged))
+        log = logger.debug if is_expected else logger.error
+        if self._said.is_news(lock_key, str(error)):
+            log("beat: The lock %s can't be asked for, the rest goes on: %s", lock_key, error)
+
+    @property
+    def leaving(self) -> tuple[Leadership, ...]:
+        """The shards that ``hand_over`` would release now; costs nothing."""
+        live, now = self.members.live, time.monotonic()
+        if len(live) < 2 or self.lock_key is None:
+            return ()
+        return tuple(one for one in self.leading if self._is_leaving(one, live, now))
+
+    def _is_leaving(self, leadership: Leadership, live: frozenset[str], now: float) -> bool:
+        heir = self._assignment.heir_of(leadership.keys.prefix, live, now)
+        return heir is not None and self.members.is_fresh(heir) and isinstance(leadership.lock, LeaderLock)
+
+    def hand_over(self) -> None:
+        """Release the locks of the shards that another beat is to lead, and wake that one.
+
+        It costs nothing if there are none. Called where a batch has ended: nothing is on its way there.
+        """
+        leaving = self.leaving
+        if not leaving:
+            return
+        self._release(leaving, is_ending=False)
+        logger.info(
+            "beat: Hands %s over to other beats; this beat leads %d now.",
+            self._named(leaving),
+            len(self.leading),
+            extra=LEADER_HANDED_OVER.of(lock=_keys_of(leaving)),
+        )
+
+    def lose(self, *lost: LockLost) -> None:
+        """Record that other beats lead shards, by what scripts have raised there; this one stands by for
+        them.
+
+        Raises:
+            LockLost: the schedule is unsharded; ``redbeat_lock_lost`` decides.
+        """
+        first, *_ = lost
+        if not self.is_divided:
+            raise first
+        keys = {one.lock_key for one in lost}
+        those = [leadership for leadership in self.leaderships if leadership.lock_key in keys]
+        logger.error(
+            "beat: %s It stands by for %s.",
+            first,
+            self._named(those),
+            extra=LEADER_LOST.of(lock=_keys_of(those), holder=first.holder),
+        )
+        self._end_renewal(those)
+        for leadership in those:
+            leadership.forget()
+
+    # -- waiting
+
+    @property
+    def _awaited(self) -> set[str]:
+        """The shards that this beat is to lead, and doesn't."""
+        own = self._assignment.own(self.members.live)
+        return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
+
+    def note_wake(self) -> None:
+        """Record that a wake-up channel has ended the wait: a lock may be free, or a beat may have left."""
+        pause_seconds = MIN_LOOK_SECONDS if self._awaited else WOKEN_LOOK_SECONDS
+        self._look_at = min(self._look_at, self._looked_at + pause_seconds)
+
+    @property
+    def wake_channels(self) -> tuple[str, ...]:
+        """The channels to listen on while waiting: of the shards that this beat leads, or is to lead.
+
+        They change with each look.
+        """
+        awaited = self._awaited
+        return tuple(
+            one.keys.wake for prefix, one in self._leaderships.items() if one.is_leader or prefix in awaited
+        )
+
+    def seconds_to_look(self) -> float:
+        """Return the seconds until the next look at the locks that this beat doesn't hold.
+
+        It is fewer when one is about to be taken over. Also a beat that leads some shards waits no longer
+        than that.
+        """
+        return max(self._look_at - time.monotonic(), 0.0)
+
+    def note_progress(self) -> None:
+        """Record that the scheduler has done something, so that it doesn't count as stuck."""
+        self.heartbeat.progressed_at = time.monotonic()
+
+    def pulse(self) -> Pulse:
+        """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any shard."""
+        now, heartbeat, leaderships = time.monotonic(), self.heartbeat, self.leaderships
+        stores = (self._store, *(leadership.store for leadership in leaderships))
+        asks_since = min((since for store in stores if (since := store.asks_since) is not None), default=None)
+        asked_at = now if asks_since is None else asks_since
+        progressed_at = heartbeat.progressed_at if asks_since is None else now
+        if heartbeat.is_running:  # Redis is an excuse only where the heartbeat waits for it, too
+            progressed_at = max(heartbeat.progressed_at, heartbeat.excused_at)
+        if self.lock_key is None:
+            return Pulse(Role.SHARING, progressed_at, asked_at)
+        renewals = [one.renewal for one in leaderships if one.is_leader]
+        answered = [
+            asked_at if renewal is None else renewal.confirmed_at
+            for renewal in renewals
+            if renewal is None or not (renewal.has_given_up or renewal.lost is not None)
+        ]
+        if not answered:
+            return Pulse(Role.STANDBY, progressed_at, self._answered_at)
+        return Pulse(Role.LEADER, progressed_at, min(answered))
+
+    # -- beginning and end
+
+    def keep_alive(self) -> None:
+        """Let the heartbeat renew all locks, also those that are taken later: for a scheduler that is ticked
+        by a running beat."""
+        self._is_kept_alive = True
+        self._begin_renewal(self.leading)
+
+    def _begin_renewal(self, leaderships: Iterable[Leadership]) -> None:
+        begun: list[Renewal] = []
+        for one in leaderships:
+            if isinstance(one.lock, LeaderLock) and one.renewal is None:
+                one.renewal = Renewal(one.lock.fence, one.keys)
+                begun.append(one.renewal)
+        self.heartbeat.timing = self.timing
+        self.heartbeat.add(*begun)
+
+    def _end_renewal(self, leaderships: Iterable[Leadership]) -> None:
+        ended = [one.renewal for one in leaderships if one.renewal is not None]
+        for one in leaderships:
+            one.renewal = None
+        if ended:
+            self.heartbeat.remove(*ended)
+
+    def resign(self) -> None:
+        """Release all locks, and leave the list of beats; Redis isn't waited for long."""
+        self._release(self.leaderships)
+        self.members.leave(self._channels_of_others())
+        self._locks.close()
+
+    def _channels_of_others(self) -> set[str]:
+        """Return a channel of each other beat: that of a shard that it leads."""
+        live, channels = self.members.live, dict[str, str]()
+        for prefix, leadership in self._leaderships.items():
+            channels.setdefault(self._assignment.leader_of(prefix, live), leadership.keys.wake)
+        channels.pop(self.members.beat, None)
+        return set(channels.values())
+
+    def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
+        """Release these locks, or those that were asked for without an answer."""
+        self._end_renewal(leaderships)
+        held, foreign, those = list[Held](), list[Any](), list[Leadership]()
+        for leadership in leaderships:
+            lock = leadership.lock or leadership.candidacy
+            leadership.lock = leadership.candidacy = None
+            if isinstance(lock, LeaderLock) and lock.token:
+                held.append(Held(leadership.store, lock.fence))
+            elif lock is not None and not isinstance(lock, LeaderLock):
+                foreign.append(lock)
+            else:
+                continue
+            those.append(leadership)
+        if not those:
+            return
+        words, keys = self._locks_named(those), _keys_of(those)
+        if is_ending:
+            logger.info("beat: Releasing %s", words, extra=LEADER_RELEASED.of(lock=keys))
+        try:
+            answers = self._locks.release(held, is_marked=True) if held else []
+            for lock in foreign:
+                lock.release()
+            errors: list[Exception] = [answer for answer in answers if isinstance(answer, Exception)]
+        except (RedBeatError, ClientError) as exc:
+            errors = [exc]
+        if errors:
+            logger.warning(
+                "beat: The %s couldn't be released, and will expire: %s",
+                words,
+                errors[0],
+                extra=LEADER_NOT_RELEASED.of(lock=keys, reason=str(errors[0])),
+            )
+
+
+def _raise_common(results: Sequence[object], count: int) -> None:
+    """Raise the first error if each of so many results is one."""
+    errors = [result for result in results if isinstance(result, RedBeatError)]
+    if errors and len(errors) == count:
+        raise errors[0]
+
+
+def _keys_of(leaderships: Iterable[Leadership]) -> str:
+    """Return the keys of these locks, with spaces between."""
+    return " ".join(str(leadership.lock_key) for leadership in leaderships)
