@@ -66,6 +66,17 @@ class MisfireRules(NamedTuple):
     why_late: str
     counts_from_last_run: bool
 
+    @property
+    def records_due(self) -> bool:
+        """Whether last_run_at becomes the due time of a run; else it is the time at which it is sent."""
+        return self.way == "all" or self.counts_from_last_run
+
+    def stands_alone(self, nominal: datetime, following: datetime | None, now: datetime) -> bool:
+        """Return True if the run due at ``nominal`` is not too late, and no later one is due, as usual."""
+        patience = self.patience_seconds
+        is_late = patience is not None and nominal < now - timedelta(seconds=patience)
+        return not is_late and (following is None or following > now)
+
 
 def rules_of(schedule_: Any, policy: Policy, defaults: Policy) -> MisfireRules:
     """Return how missed runs are handled.
@@ -84,12 +95,11 @@ def choose_run(
     """Return which run to send: of the one that was due at ``nominal``, and those after it until ``now``."""
     way, limit, patience, why_late, _ = rules
     following = next_run(schedule_, policy, nominal, nominal)
-    is_late = patience is not None and nominal < now - timedelta(seconds=patience)
-    if not is_late and (following is None or following > now):  # as usual: it stands for no other run
-        ran_at = nominal if way == "all" or rules.counts_from_last_run else now
+    if rules.stands_alone(nominal, following, now):
+        ran_at = nominal if rules.records_due else now
         return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
     first = nominal
-    if patience is not None and is_late:
+    if patience is not None and nominal < now - timedelta(seconds=patience):
         kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
         if kept is None or kept > now:
             return Choice(None, now, kept, is_skipped=True, why_late=why_late)

@@ -3,8 +3,8 @@
 Four steps, each with a memo where due entries share work:
 
 1. decode    the texts of definition and policy, to ``Known``
-2. settle    the due time that the score stands for
-3. turn      what follows from that due time (``timetable``)
+2. settle    the due time that the score stands for (``bounds.py`` where a policy may exclude it)
+3. turn      what follows from that due time
 4. finish    what belongs to the entry alone: counts, ``after_finish``, its own task id, the end of a pause
 
 Invariant: a memo never changes a decision.
@@ -12,65 +12,45 @@ Invariant: a memo never changes a decision.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from sys import getsizeof
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import encode_meta
+from redbeat.decoder import encode_meta, moment_json
 from redbeat.entries.calendar_loading import give_calendars
-from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
-from redbeat.entries.due import (
-    defaults_for,
-    first_after_pause,
-    is_in_pause,
-    is_moved,
-    paused_until,
-    score_after_pause,
-)
+from redbeat.entries.dropped import Dropped, dropped_by, dropped_until
+from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of
-from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
 from redbeat.policy.jitter import delayed, due_time_of
-from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
-from redbeat.policy.window import Exclusion, exclusion_of
+from redbeat.policy.misfires import choose_run, rules_of
+from redbeat.policy.policy import Policy
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.limits import Tracking, dropped_run, read_tracks
 from redbeat.runs.tracking import MARK as TRACKED
-from redbeat.scheduler.decisions import (
-    Decision,
-    Remove,
-    Reschedule,
-    Send,
-    commit_of,
-    counted,
-    is_asked,
-    records_of,
-)
-from redbeat.scheduler.timetable import Timetable
+from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, why_over
+from redbeat.scheduler.decisions import Decision, Reschedule, Send, counted, records_of
 from redbeat.schedules.codec import encode_schedule
-from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule
-from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
+from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
+from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, TrackedRun, score_text
 from redbeat.store.store import read_due_entry
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import MARK as MONITORED
 from redbeat.telemetry.sentry.monitors import headers_of_check_in
-
-#: seconds until a disabled entry is looked at again, at its first due time after them: it may be
-#: enabled by hand, without a new score
-DISABLED_SECONDS = 60.0
 
 #: entries with longer definitions are not kept, characters
 MAX_DEFINITION = 65_536
@@ -84,10 +64,14 @@ ENTRY_BYTES, BYTES_PER_BYTE = 2_500, 2
 #: timetables that are shared at a time
 MAX_TIMETABLES = 1_024
 
+#: own times after a last run that are remembered; when there are more, all are forgotten
+MAX_OWN_TIMES = 10_000
+
 #: a plan that takes longer is reported, seconds of processor time
 SLOW_SECONDS = 0.1
 
-_INSTANT = timedelta(microseconds=1)
+#: the score of an entry that never runs again
+NEVER = score_text(-1.0)
 
 #: schedules without state of their own, so that entries with them may be kept
 _KEPT_KINDS = (schedule, crontab, cron, rrule, clocked, solar)
@@ -111,15 +95,17 @@ class Known:
     Attributes:
         entry: not for the application's code, which may change it.
         bounds: its policy with its calendar.
-        is_bounded: its policy may exclude a due time.
+        is_bounded: a due time may stand for no run: it is disabled, or its policy excludes some.
         is_limited: it ends after a number of runs.
+        is_special: its runs differ from those that follow from schedule and due time alone.
+        is_slow: planning may take long, as its schedule is neither Celery's nor RedBeat's.
         own_task_id: from its options.
         computes_due_at: a subclass overrides ``due_at``.
         limit_seconds: after how long its messages expire on their queue; None: they do not.
         is_timed: that depends on when a message is sent, because its options have times.
         headers: of its messages, for workers.
-        meta, last_run, count: the meta that was read or planned last, and what it says.
-        is_meta_usual: that meta is written as RedBeat writes it, without keys of others.
+        meta: the one that was read or planned last, and that the entry has.
+        is_meta_usual: it is written as RedBeat writes it, without keys of others.
         labels, labels_version: the id of the labels under which its runs are counted, by that version.
         template, template_retry_at: of the encoder.
     """
@@ -131,6 +117,8 @@ class Known:
     timetable: Timetable
     is_bounded: bool
     is_limited: bool
+    is_special: bool
+    is_slow: bool
     own_task_id: str | None
     computes_due_at: bool
     limit_seconds: float | None
@@ -138,8 +126,6 @@ class Known:
     headers: Mapping[str, Any]
     size_bytes: int
     meta: str | None = None
-    last_run: datetime | None = None
-    count: int = 0
     is_meta_usual: bool = True
     labels: str = ""
     labels_version: int = -1
@@ -147,20 +133,128 @@ class Known:
     template_retry_at: float = 0.0
 
 
-class _Settled(NamedTuple):
-    """Which due time a score stands for.
+@dataclass(slots=True)
+class Turn:
+    """What follows from one due time.
 
     Attributes:
-        nominal: UNIX seconds as the server writes them.
-        is_retried: the run could not be sent before.
-        dropped: runs that the policy excludes before it.
-        told: the ones of them to be logged.
+        at: due time of the run that is sent, UTC; None: none is.
+        nominal: the same in UNIX seconds, as the server writes them.
+        due: the same in ISO 8601, as in the header ``redbeat_due``.
+        ran_at: what becomes last_run_at; ``ran_at_json`` is its JSON.
+        following: the next due time after it; None: never.
+        new_score: its score, without jitter.
+        dropped: missed runs that are not sent.
+        records: history records of these runs and of the run that is sent; () if there are none.
+        counted: what is counted of them.
+        run: what is noted of the run while it is in progress; None: it is not tracked.
+        valid_until: until when all of this holds, UNIX seconds.
     """
 
+    at: datetime | None
     nominal: str
-    is_retried: bool = False
-    dropped: Sequence[Dropped] = ()
-    told: Sequence[Dropped] = ()
+    due: str
+    ran_at: datetime
+    ran_at_json: str
+    following: datetime | None
+    new_score: str
+    dropped: tuple[Dropped, ...]
+    records: tuple[str, ...]
+    counted: str
+    run: TrackedRun | None
+    valid_until: float
+
+
+class Timetable:
+    """One schedule with one policy.
+
+    Arguments:
+        bounds: the policy with its calendar.
+        defaults: the app's settings for those fields that the policy leaves open.
+        is_tracked: its runs are tracked.
+    """
+
+    def __init__(self, schedule: Any, bounds: Policy, defaults: Policy, *, is_tracked: bool) -> None:
+        self.schedule = schedule
+        self.bounds = bounds
+        self.tracking = Tracking(bounds) if is_tracked else None
+        self._rules = rules_of(schedule, bounds, defaults)
+        patience = self._rules.patience_seconds
+        self._patience_seconds = math.inf if patience is None else patience
+        self._step = step_of(schedule, bounds)
+        self._asked: tuple[str, datetime, bool] | None = None
+        self._turn: Turn
+        self._own_times: dict[tuple[datetime, bool], datetime | None] = {}
+
+    def turn(self, nominal: str, moment: datetime, *, is_retried: bool = False) -> Turn:
+        """Return what follows from the due time ``nominal``, UNIX seconds as the server writes them.
+
+        Arguments:
+            moment: the time of planning, by the server's clock.
+            is_retried: the run could not be sent before; it keeps its due time unless it is too late for it.
+        """
+        asked = nominal, moment, is_retried
+        if asked != self._asked:  # many entries are due together
+            self._turn = self._compute(nominal, moment, is_retried)
+            self._asked = asked
+        return self._turn
+
+    def _compute(self, nominal: str, moment: datetime, is_retried: bool) -> Turn:
+        at, due, at_json = _texts_of(float(nominal))
+        rules, dropped = self._rules, tuple[Dropped, ...]()
+        sent_at: datetime | None = at
+        following = next_run(self.schedule, self.bounds, at, at) if self._step is None else at + self._step
+        if rules.stands_alone(at, following, moment):
+            ran_at = at if rules.records_due else moment
+        else:
+            choice = choose_run(self.schedule, self.bounds, at, moment, rules)
+            sent_at, ran_at, following = choice.due, choice.ran_at, choice.following
+            if sent_at is not None and is_retried and choice.first == at:
+                sent_at = at
+            if not (at == choice.due == choice.in_time and choice.stands_until is None):
+                dropped = tuple(dropped_by(self.schedule, self.bounds, choice, at, sent_at, moment))
+            if sent_at is not None and sent_at != at:
+                nominal = score_text(sent_at.timestamp())
+                sent_at, due, at_json = _texts_of(float(nominal))
+        following_at = math.inf if following is None else following.timestamp()
+        new_score = NEVER if following is None else score_text(following_at)
+        records = records_of(dropped)
+        if sent_at is None:
+            texts = "", "", ran_at, ""
+            return Turn(None, *texts, following, new_score, dropped, records, counted(dropped), None, 0.0)
+        latest = float(nominal) + self._patience_seconds
+        return Turn(
+            sent_at,
+            nominal,
+            due,
+            ran_at,
+            at_json if ran_at == sent_at else moment_json(ran_at),
+            following,
+            new_score,
+            dropped,
+            (*records, sent_record(nominal)) if records else (),
+            counted(dropped),
+            None if self.tracking is None else self.tracking.run(nominal, new_score, records),
+            min(following_at, latest),  # another is due, or it is too late
+        )
+
+    def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
+        """Return the first due time after ``last_run``; None: there is none.
+
+        Arguments:
+            has_run: False: the entry has never run, and was saved then.
+        """
+        key = last_run, has_run
+        if key not in self._own_times:
+            if len(self._own_times) >= MAX_OWN_TIMES:
+                self._own_times.clear()
+            since = max(last_run, FIRST_DAY)
+            if has_run:
+                found = next_run(self.schedule, self.bounds, since, since)
+            else:
+                found = first_run(self.schedule, self.bounds, since)
+            self._own_times[key] = found and max(found, EPOCH)  # a negative score would mean never
+        return self._own_times[key]
 
 
 class Planner:
@@ -227,18 +321,12 @@ class Planner:
         if now != self._now:
             self._now, self._moment = now, moment_of(now)
         known = self._known(row, calendars)
-        # schedules of RedBeat and Celery are computed in bounded time
-        began = None if type(known.entry.schedule) in _KEPT_KINDS else time.thread_time()
-        self._read_meta(known, row)
+        began = time.thread_time() if known.is_slow else 0.0
+        if row.meta is None or row.meta != known.meta:
+            self._read_meta(known, row)
         failure = failure_of(row) if row.error else None
-        if row.next_score:
-            decision = self._plan_released(known, row, failure)
-        else:
-            settled = self._settle(known, row, failure)
-            decision = (
-                settled if isinstance(settled, Decision) else self._finish(known, row, failure, settled)
-            )
-        if began is not None and time.thread_time() - began > SLOW_SECONDS:
+        decision = (self._plan_released if row.next_score else self._plan_due)(known, row, failure)
+        if known.is_slow and time.thread_time() - began > SLOW_SECONDS:
             self._report_slow(row, time.thread_time() - began)
         if decision.commit.sent or decision.commit.counted:
             decision.commit.labels = self._labels_of(known)
@@ -255,11 +343,7 @@ class Planner:
                 return known
         known = self._decode(row, calendars)
         is_short = len(row.definition or "") <= MAX_DEFINITION
-        if (
-            is_short
-            and type(known.entry) is RedBeatSchedulerEntry
-            and type(known.entry.schedule) in _KEPT_KINDS
-        ):
+        if is_short and type(known.entry) is RedBeatSchedulerEntry and not known.is_slow:
             self._keep(row.key, known)
         return known
 
@@ -282,8 +366,14 @@ class Planner:
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
         if typos:
             self._report_typos(row, typos)
-        is_timed = any(options.get(name) for name in ("countdown", "eta"))
         limit = None if policy.message_queue_seconds is None else self._queue_limit(entry)
+        has_times = any(options.get(name) for name in ("countdown", "eta"))
+        is_timed = has_times or (limit is not None and not _is_usual_expiry(options.get("expires")))
+        is_limited = policy.one_off or policy.max_runs is not None
+        own_task_id = options.get("task_id")
+        is_special = (
+            is_limited or is_timed or entry.computes_due_at or not entry.enabled or own_task_id is not None
+        )
         texts = (row.definition, row.policy, row.key)
         return Known(
             row.definition,
@@ -291,12 +381,14 @@ class Planner:
             entry,
             bounds,
             self._timetable_of(entry, bounds, row.policy),
-            any(getattr(policy, name) for name in _BOUNDS),
-            policy.one_off or policy.max_runs is not None,
-            options.get("task_id"),
+            not entry.enabled or any(getattr(policy, name) for name in _BOUNDS),
+            is_limited,
+            is_special or bool(policy.jitter) or policy.exclude is not None,
+            type(entry.schedule) not in _KEPT_KINDS,
+            own_task_id,
             entry.computes_due_at,
             limit,
-            is_timed or (limit is not None and not _is_usual_expiry(options.get("expires"))),
+            is_timed,
             headers_of(policy, limit) | headers_of_check_in(app, entry.name, entry.schedule, policy),
             ENTRY_BYTES + BYTES_PER_BYTE * sum(map(getsizeof, texts)),
         )
@@ -328,15 +420,12 @@ class Planner:
 
     def _read_meta(self, known: Known, row: DueEntry) -> None:
         """Let the kept entry have the last run and the count that its meta says."""
-        meta, entry = row.meta, known.entry
-        if meta is None or meta != known.meta:
-            state = _state_of(meta) if len(meta or "") <= MAX_META else None
-            known.is_meta_usual = state is not None
-            if state is None:
-                fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
-                state = fresh.last_run_at, fresh.total_run_count
-            known.meta, known.last_run, known.count = meta, *state
-        entry.last_run_at, entry.total_run_count = known.last_run, known.count
+        state = _state_of(row.meta) if len(row.meta or "") <= MAX_META else None
+        known.meta, known.is_meta_usual = row.meta, state is not None
+        if state is None:
+            fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
+            state = fresh.last_run_at, fresh.total_run_count
+        known.entry.last_run_at, known.entry.total_run_count = state
 
     def _labels_of(self, known: Known) -> str:
         book, entry = self._book, known.entry
@@ -346,126 +435,80 @@ class Planner:
             known.labels_version = book.version
         return known.labels
 
-    # -- 2. settle
+    # -- 2. to 4.: settle, turn, finish
 
-    def _settle(self, known: Known, row: DueEntry, failure: Failure | None) -> _Settled | Decision:
-        """Return which due time the score stands for; a decision if it stands for no run."""
-        entry, nominal, is_retried = known.entry, row.nominal, False
+    def _plan_due(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
+        entry, policy, nominal, is_retried = known.entry, known.bounds, row.nominal, False
         if failure is not None and failure.due and failure.is_waiting_for(row):
             nominal, is_retried = failure.due, failure.attempts > 0
-        is_usual = entry.enabled and not (known.is_bounded or row.is_asked or failure)
-        # RedBeat has written this score for this due time; others cut it to whole seconds
-        is_usual = is_usual and not (row.is_meta_foreign or float(nominal).is_integer())
-        if known.bounds.jitter and not is_retried:
+        if policy.jitter and not is_retried:
             at, last_run = moment_of(float(nominal)), entry.last_run_at
-            undelayed = due_time_of(row.key, entry.schedule, known.bounds, at, last_run and in_utc(last_run))
+            undelayed = due_time_of(row.key, entry.schedule, policy, at, last_run and in_utc(last_run))
             nominal = nominal if undelayed == at else score_text(undelayed.timestamp())
-        if is_usual:
-            return _Settled(nominal)
-        return self._settle_bounded(known, row, failure, nominal, is_retried=is_retried)
-
-    def _settle_bounded(
-        self, known: Known, row: DueEntry, failure: Failure | None, nominal: str, *, is_retried: bool
-    ) -> _Settled | Decision:
-        """Return the due time after moves, pauses and exclusions."""
-        entry, bounds, moment = known.entry, known.bounds, self._moment
-        at = moment_of(float(nominal))
-        asked = is_asked(row, failure)
-        dropped: list[Dropped] = []
-        told: list[Dropped] = []
-        own_time_of = self._own_time(known)
-        score = float(row.nominal)
-        if not (is_retried or asked) and is_moved(entry, score, row.is_meta_foreign, at, moment, own_time_of):
-            own_time = own_time_of()
-            excluded = exclusion_of(entry.schedule, bounds, at)
-            if excluded is not None and excluded.field == "exclude":  # since its score was written
-                dropped.append(_excluded(known, at, own_time, moment, excluded))
-            if own_time is None or own_time > moment:
-                return self._put_off(known, row, own_time, dropped)
-            nominal, at = _at_instant(own_time)
-        if not entry.is_enabled_at(moment):
-            return Reschedule(row, commit_of(row, score_text(_score_at_rest(known, at, moment))))
-        if not asked and is_in_pause(entry, at):
-            is_retried, first = False, first_after_pause(entry, bounds, at)
-            if first is None or first > moment:
-                return self._put_off(known, row, first)
-            is_made_up_for = (
-                bounds.run_missed and first == paused_until(entry) and entry.last_run_at is not None
-            )
-            nominal, at = _at_instant((entry.due_by_schedule() if is_made_up_for else None) or first)
-        dropped += _dropped_in_pause(known, at)
-        excluded = exclusion_of(entry.schedule, bounds, at)
-        if excluded is not None:
-            allowed_at = None
-            if excluded.field != "end_time":
-                allowed_at = next_run(entry.schedule, bounds, at, at)
-            dropped.append(_excluded(known, at, allowed_at, moment, excluded))
-            if excluded.field == "exclude":
-                told.append(dropped[-1])
-            if allowed_at is None or allowed_at > moment:
-                return self._put_off(known, row, allowed_at, dropped, told)
-            is_retried, (nominal, at) = False, _at_instant(allowed_at)
-        return _Settled(nominal, is_retried, dropped, told)
-
-    def _own_time(self, known: Known) -> Callable[[], datetime | None]:
-        """Return what finds the first due time after its last run."""
-        entry = known.entry
-        if known.computes_due_at or entry.last_run_at is None or known.is_limited:
-            return entry.due_by_schedule
-        last_run, has_run = in_utc(entry.last_run_at), entry.total_run_count > 0
-        return lambda: known.timetable.own_time(last_run, has_run=has_run)
-
-    # -- 3. and 4.: turn, finish
-
-    def _finish(self, known: Known, row: DueEntry, failure: Failure | None, settled: _Settled) -> Decision:
-        entry, policy = known.entry, known.bounds
+        excluded: Sequence[Dropped] = ()
+        told: Sequence[Dropped] = ()
+        is_usual = not (known.is_bounded or row.is_asked or failure or row.is_meta_foreign)
+        # RedBeat has written this score for this due time; others cut it to whole seconds
+        if not is_usual or float(row.nominal).is_integer():
+            settled = settle(known, row, failure, nominal, self._moment, is_retried=is_retried)
+            if isinstance(settled, Decision):
+                return settled
+            nominal, is_retried, excluded, told = settled
         if known.is_limited and policy.is_finished(entry.total_run_count):
-            return self._put_off(known, row, None)
-        turn = known.timetable.turn(settled.nominal, self._moment, is_retried=settled.is_retried)
-        dropped = (*settled.dropped, *turn.dropped) if settled.dropped else turn.dropped
-        told = (*settled.told, *turn.dropped) if settled.told else turn.dropped
+            return put_off(known, row, None)
+        turn = known.timetable.turn(nominal, self._moment, is_retried=is_retried)
+        dropped = (*excluded, *turn.dropped) if excluded else turn.dropped
+        told = (*told, *turn.dropped) if told else turn.dropped
         if turn.at is None:
-            return self._put_off(known, row, turn.following, dropped, told)
+            return put_off(known, row, turn.following, dropped, told)
+        count = entry.total_run_count + 1
+        if known.is_meta_usual:
+            meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count}}}'
+        else:  # it has keys that are kept
+            meta = encode_meta(turn.ran_at, count, row.meta)
+        commit = Commit(row, turn.new_score, meta, Clear.FIELD if row.error else None)
+        commit.sent, commit.records, commit.counted = turn.nominal, turn.records, turn.counted
+        commit.run = turn.run
+        send = self._send(known, row, failure, commit, turn.nominal, turn.due, turn.at)
+        send.valid_until, send.left_out, send.dropped = turn.valid_until, dropped, told
+        send.skip_score = turn.new_score
+        if known.is_special or excluded or turn.following is None:
+            self._amend(known, turn, excluded, send)
+        known.meta, entry.last_run_at, entry.total_run_count = meta, turn.ran_at, count
+        return send
+
+    def _amend(self, known: Known, turn: Turn, excluded: Sequence[Dropped], send: Send) -> None:
+        """Let the rest of its policy change a run: limits, jitter, the end of a pause, its own task id."""
+        entry, policy, row, commit = known.entry, known.bounds, send.due_entry, send.commit
         is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
         following = None if is_over else turn.following
         if known.computes_due_at and not is_over:
             following = entry.following_run(turn.ran_at, turn.following)
-        new_score = turn.new_score
         if policy.jitter and turn.following is not None:
-            new_score = score_text(delayed(row.key, entry.schedule, policy, turn.following).timestamp())
-        if following is turn.following and following is not None:
-            commit = commit_of(row, new_score)
-            commit.is_for_this_definition = policy.exclude is not None
-        else:
-            commit = self._put_off(known, row, following).commit
+            commit.new_score = send.skip_score = score_text(
+                delayed(row.key, entry.schedule, policy, turn.following).timestamp()
+            )
+        if turn.run is not None and (known.is_timed or policy.jitter or excluded):
+            waits = wait_seconds(entry.options, self._moment, self._app.timezone)
+            commit.run = Tracking(policy).run(turn.nominal, send.skip_score, records_of(send.left_out), waits)
+        if turn.following is None or policy.one_off:
+            send.skip_score = ""
+        commit.is_for_this_definition = policy.exclude is not None
+        if following is None or following is not turn.following:
+            end = put_off(known, row, following).commit
+            commit.new_score, commit.new_definition = end.new_score, end.new_definition
+            commit.is_for_this_definition = end.is_for_this_definition
         if not entry.enabled and commit.new_score is not Ending.DELETE:
-            _end_pause(known, row, commit, is_over=is_over)
-        count = entry.total_run_count + 1
-        if known.is_meta_usual:
-            commit.new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count}}}'
-        else:  # it has keys that are kept
-            commit.new_meta = encode_meta(turn.ran_at, count, row.meta)
-        commit.sent, commit.records, commit.counted = turn.nominal, turn.records, turn.counted
-        if known.own_task_id is not None or settled.dropped:
-            commit.records = (*records_of(dropped), sent_record(turn.nominal, known.own_task_id))
-            commit.counted = counted(dropped)
+            end_pause(known, row, commit, is_over=is_over)
+        if known.own_task_id is not None or excluded:
+            commit.records = (*records_of(send.left_out), sent_record(turn.nominal, known.own_task_id))
+            commit.counted = counted(send.left_out)
         if is_over and turn.following is not None and turn.following <= self._moment:
             rest = dropped_until(
                 entry.schedule, policy, turn.following, self._moment, why_over(policy), reason="over"
             )
             commit.records = (*(commit.records or (sent_record(turn.nominal),)), rest.record)
             commit.counted += rest.counted
-        send = self._send(known, row, failure, commit, turn.nominal, turn.due, turn.at)
-        send.skip_score = "" if turn.following is None or policy.one_off else new_score
-        send.left_out, send.dropped = dropped, told
-        send.valid_until = turn.valid_until
-        if turn.run is not None:
-            commit.run = turn.run
-            if known.is_timed or policy.jitter or settled.dropped:
-                waits = wait_seconds(entry.options, self._moment, self._app.timezone)
-                commit.run = Tracking(policy).run(turn.nominal, new_score, records_of(dropped), waits)
-        known.meta, known.last_run, known.count = commit.new_meta, turn.ran_at, count
-        return send
 
     def _plan_released(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
         """Plan the run that has waited for another one to end: exactly that one, however late it is.
@@ -483,7 +526,7 @@ class Planner:
             commit.counted = " skipped/overlap"
             return Reschedule(row, commit)
         if policy.is_finished(count + 1) or float(row.next_score) < 0:
-            over = self._put_off(known, row, None).commit
+            over = put_off(known, row, None).commit
             over.task_id, over.new_error, commit = commit.task_id, None, over
         commit.new_meta = encode_meta(at, count + 1, row.meta)
         commit.sent = row.nominal
@@ -533,33 +576,6 @@ class Planner:
             known=known,
         )
 
-    def _put_off(
-        self,
-        known: Known,
-        row: DueEntry,
-        to: datetime | None,
-        dropped: Sequence[Dropped] = (),
-        told: Sequence[Dropped] = (),
-    ) -> Reschedule | Remove:
-        """Return the decision that makes an entry due at ``to``; None: never, so ``after_finish`` applies."""
-        entry, policy = known.entry, known.bounds
-        commit = commit_of(row, score_text(entry.score_of(to)))
-        commit.records = records_of(dropped)
-        commit.counted = counted(dropped)
-        # saving a calendar gives its entries another revision, and this row is then refused
-        commit.is_for_this_definition = policy.exclude is not None
-        if to is None and policy.after_finish == "delete":
-            commit.new_score = Ending.DELETE
-            return Remove(row, commit, dropped=told)
-        if to is None and policy.after_finish == "disable" and entry.enabled:
-            entry.enabled = False
-            try:
-                commit.new_definition = entry.encode(read_due_entry(row))
-            finally:
-                entry.enabled = True
-            commit.is_for_this_definition = True
-        return Reschedule(row, commit, dropped=told)
-
 
 def options_of_run(send: Send, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a run is sent with.
@@ -584,28 +600,28 @@ def entry_to_send(send: Send, entry_class: type[RedBeatSchedulerEntry], app: Any
     return send.entry
 
 
-def why_over(policy: Policy) -> str:
-    """Return why an entry that has reached its number of runs has no more, as a phrase."""
-    return "it runs once (one_off)" if policy.one_off else f"it has run {policy.max_runs} times (max_runs)"
+def _texts_of(score: float) -> tuple[datetime, str, str]:
+    """Return the instant of a score, the same in ISO 8601 and in JSON. Many differ in microseconds only."""
+    second = int(score)
+    micros = round((score - second) * 1_000_000)
+    if micros == 1_000_000:
+        second, micros = second + 1, 0
+    start, iso, json_ = _texts_of_second(second)
+    return (
+        start + timedelta(0, 0, micros),
+        f"{iso}.{micros:06d}+00:00",
+        f'{json_}{micros}, "timezone": "UTC"}}',
+    )
 
 
-def why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -> str:
-    """Return why a run that has waited is not sent any more; '': it is."""
-    policy = entry.policy
-    waited = "it waited for the run before it"
-    if not entry.is_enabled_at(now):
-        state = "paused" if policy.paused else "disabled"
-        note = f": {policy.pause_note}" if policy.paused and policy.pause_note else ""
-        return f"{waited}, and the entry is {state}{note}"
-    if policy.is_finished(entry.total_run_count):
-        return f"{waited}, and then {why_over(policy)}"
-    if policy.expires_after is not None and due_at + timedelta(seconds=policy.expires_after) <= now:
-        return f"{waited} for longer than expires_after ({policy.expires_after:g} s)"
-    return ""
-
-
-def _at_instant(instant: datetime) -> tuple[str, datetime]:
-    return score_text(instant.timestamp()), instant
+@lru_cache(maxsize=4096)
+def _texts_of_second(second: int) -> tuple[datetime, str, str]:
+    start = moment_of(second)
+    return (
+        start,
+        start.isoformat().removesuffix("+00:00"),
+        moment_json(start).removesuffix('0, "timezone": "UTC"}'),
+    )
 
 
 def _is_usual_expiry(value: Any) -> bool:
@@ -631,51 +647,3 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
 def _text_of(schedule_: Any) -> str:
     """Return what tells a schedule from others with the same class."""
     return f"{type(schedule_).__name__} {encode_schedule(schedule_)!r}"
-
-
-def _end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) -> None:
-    """Let the row of the first run after a pause record that the pause is over.
-
-    If somebody changes the entry meanwhile, their definition and policy stay, and the run is recorded all the
-    same.
-    """
-    entry, policy = known.entry, known.entry.policy
-    entry.enabled = not (is_over and policy.after_finish == "disable")
-    entry.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
-    try:
-        commit.new_definition = entry.encode(read_due_entry(row))
-        commit.new_policy = encode_policy(entry.policy, row.policy) or Clear.FIELD
-    except EntryError:  # written by hand as RedBeat would not write it: it runs, and its text stays
-        pass
-    finally:
-        entry.enabled, entry.policy = False, policy
-
-
-def _dropped_in_pause(known: Known, due_at: datetime) -> list[Dropped]:
-    """Return the runs that a pause has prevented, if ``due_at`` is the first run after it."""
-    entry, bounds = known.entry, known.bounds
-    until = paused_until(entry)
-    if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
-        return []
-    if in_utc(entry.last_run_at) >= until or first_after_pause(entry, bounds) != due_at:
-        return []
-    dropped = dropped_at_rest(entry, bounds, until, is_paused=True)
-    return [] if dropped is None else [dropped]
-
-
-def _excluded(
-    known: Known, due_at: datetime, allowed_at: datetime | None, now: datetime, excluded: Exclusion
-) -> Dropped:
-    """Return the runs that the policy excludes, from ``due_at`` to ``allowed_at`` or now."""
-    end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
-    schedule_, bounds = known.entry.schedule, known.bounds.unbounded()
-    return dropped_until(schedule_, bounds, due_at, end, excluded.why, reason=excluded.field)
-
-
-def _score_at_rest(known: Known, due_at: datetime, now: datetime) -> float:
-    """Return the score of a disabled entry: when its pause is over, or when to look at it again."""
-    entry, bounds = known.entry, known.bounds
-    if paused_until(entry) is not None:
-        return score_after_pause(entry, bounds, due_at)
-    look_at = now + timedelta(seconds=DISABLED_SECONDS)
-    return entry.score_of(next_run(entry.schedule, bounds, look_at, due_at))

@@ -253,6 +253,15 @@ def next_run(
     raise ValueError(f"the calendar excludes its next {_MAX_EXCLUSIONS} times.")
 
 
+def step_of(schedule_: Any, policy: Bounds) -> timedelta | None:
+    """Return the time from each run to the next one, if it is always the same; else None."""
+    is_bounded = (policy.start_time, policy.end_time, policy.calendar) != (None, None, None)
+    if is_bounded or type(schedule_) is not schedule or schedule_.relative or schedule_.run_every <= _NO_TIME:
+        return None
+    step: timedelta = schedule_.run_every
+    return step
+
+
 def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
     is_interval = type(schedule_) is schedule  # as most
     if is_interval or (isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)):

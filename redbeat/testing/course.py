@@ -27,8 +27,9 @@ from redbeat.history import PastRun, decode_history
 from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.misfires import recorded
 from redbeat.policy.policy import encode_policy
+from redbeat.scheduler.bounds import why_over
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.planner import Planner, why_over
+from redbeat.scheduler.planner import Planner
 from redbeat.schedules.occurrences import (
     Excluded,
     next_run,

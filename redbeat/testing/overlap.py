@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from redbeat.policy.policy import Policy
-from redbeat.scheduler.planner import why_dropped
+from redbeat.scheduler.bounds import why_dropped
 from redbeat.schedules.timezones import shown
 from redbeat.testing.outages import Outages
 from redbeat.testing.trace import SimulatedRun, left_out

@@ -17,8 +17,9 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
 from redbeat.policy.headers import NAMES
 from redbeat.process.memory import Allowance
+from redbeat.scheduler.bounds import DISABLED_SECONDS
 from redbeat.scheduler.decisions import Decision, Send, quarantine
-from redbeat.scheduler.planner import DISABLED_SECONDS, Planner, entry_to_send
+from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.store.records import Clear, Commit, DueEntry, Ending
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
