@@ -273,7 +273,10 @@ class Entries:
                 found = [*map(Stored, located)]
             else:
                 now, found = self.read_at(located)
-                times = self._times_of(located) or [now] * len(located)
+                # nodes of a cluster have clocks of their own
+                times = (self._times_of(located) if self._store.config.is_cluster else None) or [now] * len(
+                    found
+                )
             if layout.is_moving and self._have_moved(those, found):
                 continue
             self.refuse_messages(one.key for one in found if one.exists)

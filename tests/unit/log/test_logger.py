@@ -262,16 +262,16 @@ def test_events_are_logged_with_their_documented_level_and_fields() -> None:
     used = set()
     for source in Path(redbeat.__file__).parent.rglob("*.py"):
         text = source.read_text("utf-8")
-        for node in ast.walk(ast.parse(text)) if "redbeat.log.events import" in text else ():
-            if isinstance(node, ast.Name):
-                used.add(node.id)
+        for node in ast.walk(ast.parse(text)) if "redbeat.log" in text else ():
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                used.add(node.id if isinstance(node, ast.Name) else node.attr)
             if not isinstance(node, ast.Call):
                 continue
-            name, _, method = ast.unparse(node.func).partition(".")
+            name, _, method = ast.unparse(node.func).removeprefix("events.").partition(".")
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             if name in known and method == "of":
                 said[name] |= given.keys()
-            event = known.get(given.get("extra", "").partition(".of(")[0])
+            event = known.get(given.get("extra", "").removeprefix("events.").partition(".of(")[0])
             assert not event or method in ("log", "") or method.upper() in event.levels, (source.name, event)
     assert known.keys() <= used, "each event is logged somewhere"
     for name, fields in said.items():
