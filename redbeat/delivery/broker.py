@@ -262,19 +262,21 @@ class Broker:
         """
         if self._connection is None or self._connection.transport.driver_name != "py-amqp":
             return
+        was_blocked = self._is_blocked
         try:
-            if self._connection.connected:  # else kombu would make a new connection, and not the producer's
+            while (
+                self._connection.connected
+            ):  # else kombu would make a new connection
                 self._connection.drain_events(timeout=0)
-                return
         except TimeoutError:
             return
         except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: An idle connection has ended: %r", exc)
-        if not self._is_blocked:
+        if was_blocked or not self._is_blocked:
             self._drop()
 
     def note_away(self, exc: BaseException) -> None:
-        """Note that nothing can be sent because of ``exc``; logged once until runs are sent again."""
+        """Record that nothing can be sent because of ``exc``; logged once until runs are sent again."""
         self.is_away = True
         if not self.is_reported_away:
             self.is_reported_away = True
@@ -290,14 +292,16 @@ class Broker:
             self._drop()
 
     def note_well(self) -> None:
-        """Note that runs have been sent again."""
+        """Record that runs have been sent again."""
         if self.is_reported_away:
             self.is_reported_away = False
             logger.error("beat: The broker is back.", extra=BROKER_BACK.of())
 
     def is_back(self) -> bool:
         """Try to connect; return whether the broker can be reached."""
-        self.is_away = self._is_still_blocked() or not self._answers()
+        if self._is_blocked:
+            self.drop_stale()
+        self.is_away = self._is_blocked or not self._answers()
         return not self.is_away
 
     def close(self) -> None:
@@ -305,9 +309,8 @@ class Broker:
         connection = self._forget()
         if connection is None:
             return
-        if connection.connected and hasattr(
-            connection.connection, "sock"
-        ):  # RabbitMQ answers when it is closed
+        # RabbitMQ answers when it is closed
+        if connection.connected and hasattr(connection.connection, "sock"):
             _quietly(lambda: connection.connection.sock.settimeout(CLOSE_SECONDS))
         _quietly(connection.release)
 
@@ -399,17 +402,6 @@ class Broker:
     def _note_unblocked(self) -> None:
         self._is_blocked = False
 
-    def _is_still_blocked(self) -> bool:
-        try:
-            while self._is_blocked:
-                self._connection.drain_events(timeout=0)
-        except TimeoutError:
-            return True
-        except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
-            logger.debug("beat: A blocked connection has ended: %r", exc)
-            self._drop()
-        return False
-
     def _renew_channel(self) -> None:
         """Let the next producer have a new channel: the broker or py-amqp has closed the old one."""
         if self._producer is not None and self.outbox is None:
@@ -425,12 +417,7 @@ class Broker:
 
 def _peer_of(connection: Any) -> Peer:
     system = str(connection.get_transport_cls().driver_type)
-    address, port = connection.hostname, connection.port
-    return Peer(
-        _SYSTEMS.get(system, system),
-        address if isinstance(address, str) else "",
-        port if isinstance(port, int) else None,
-    )
+    return Peer(_SYSTEMS.get(system, system), connection.hostname or "", connection.port)
 
 
 def _quietly(close: Callable[[], Any]) -> None:
