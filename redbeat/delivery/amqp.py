@@ -50,9 +50,6 @@ FIRST_ALONE = 8
 #: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes
 LARGE_BYTES = 256 * 1024
 
-#: how many exchanges are remembered as present
-MAX_EXCHANGES = 1_000
-
 
 @dataclass(slots=True)
 class Publication:
@@ -206,8 +203,7 @@ class Confirms:
             if publication.failure is not None:
                 raise publication.failure
             self._alone = max(self._alone - 1, 0)
-            if len(self._present) < MAX_EXCHANGES:
-                self._present.add(exchange)
+            self._present.add(exchange)
         elif len(self._unwritten) >= MAX_WRITTEN:
             self._write(timeout)
             self._hear()

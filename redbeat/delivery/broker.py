@@ -264,9 +264,7 @@ class Broker:
             return
         was_blocked = self._is_blocked
         try:
-            while (
-                self._connection.connected
-            ):  # else kombu would make a new connection
+            while self._connection.connected:  # else kombu would make a new connection
                 self._connection.drain_events(timeout=0)
         except TimeoutError:
             return

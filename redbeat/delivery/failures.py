@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from enum import Enum
-from types import FrameType
+from traceback import walk_tb
 
 from celery.app import routes
 from celery.app.routes import MapRoute
@@ -48,14 +48,16 @@ _SENDING = frozenset(
 )
 #: Celery's functions that call a router or a receiver
 _CALLING_HOOKS = frozenset({("celery.app.routes", "query_router"), ("celery.utils.dispatch.signal", "send")})
+#: kombu's function that hands a message to the transport
+_PUBLISHING = ("kombu.messaging", "_publish")
 #: Celery's function that executes a task
 _EXECUTING = ("celery.app.task", "apply")
 
 #: modules below which all is the transport's, or what encodes a message
 _OF_TRANSPORT = (
-    *("kombu.connection", "kombu.transport", "kombu.pools", "kombu.resource", "kombu.entity", "kombu.common"),
-    *("kombu.serialization", "kombu.compression", "amqp", "celery.backends"),
-    *("redbeat.delivery.amqp", "redbeat.delivery.outbox"),
+    *("kombu.connection.", "kombu.transport.", "kombu.pools.", "kombu.resource.", "kombu.entity."),
+    *("kombu.common.", "kombu.serialization.", "kombu.compression.", "amqp.", "celery.backends."),
+    *("redbeat.delivery.amqp.", "redbeat.delivery.outbox."),
 )
 #: packages of which no function is the application's
 _LIBRARIES = frozenset(
@@ -87,36 +89,23 @@ def _causes_of(exc: BaseException) -> Iterator[BaseException]:
 def _origin_of_one(exc: BaseException) -> tuple[Origin, bool]:
     """Return what has raised ``exc``, without its causes, and whether these can't say otherwise."""
     is_applications = is_hook = False
-    for frame in _frames_left_by(exc):
+    for frame, _ in walk_tb(exc.__traceback__):
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         if (module, function) == _EXECUTING:
             return Origin.TASK, True
+        is_transports = f"{module}.".startswith(_OF_TRANSPORT) or (module, function) == _PUBLISHING
         if (module, function) in _CALLING_HOOKS:
             is_hook = True
-        elif _is_of_transport(module, function) and not (is_applications and is_hook):
+        elif is_transports and not (is_applications and is_hook):
             return Origin.BROKER, True
-        elif (module, function) in _SENDING or _is_by_beats_producer(module, frame):
+        elif (module, function) in _SENDING or (
+            # kombu publishes by the producer that beat has given to ``apply_async``
+            module == "kombu.messaging" and isinstance(frame.f_locals.get("self"), BoundedProducer)
+        ):
             is_applications = is_hook = False
         elif module.partition(".")[0] not in _LIBRARIES:
             is_applications = True
     return (Origin.APPLICATION, is_hook) if is_applications else (Origin.BROKER, False)
-
-
-def _frames_left_by(exc: BaseException) -> Iterator[FrameType]:
-    traceback = exc.__traceback__
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next
-
-
-def _is_of_transport(module: str, function: str) -> bool:
-    is_publishing = (module, function) == ("kombu.messaging", "_publish")
-    return is_publishing or any(module == one or module.startswith(f"{one}.") for one in _OF_TRANSPORT)
-
-
-def _is_by_beats_producer(module: str, frame: FrameType) -> bool:
-    """Return True if kombu publishes by the producer that beat has given to ``apply_async``."""
-    return module == "kombu.messaging" and isinstance(frame.f_locals.get("self"), BoundedProducer)
 
 
 def reason_of(exc: BaseException) -> str:
@@ -134,10 +123,8 @@ def reason_of(exc: BaseException) -> str:
 def kind_of(exc: BaseException) -> str:
     """Return what errors of one kind have in common: their class, and where they were raised."""
     cause = cause_of(exc)
-    place, traceback = "", cause.__traceback__
-    while traceback is not None:
-        place, traceback = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}", traceback.tb_next
-    return f"{type(cause).__name__} {place}"
+    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(cause.__traceback__)]
+    return f"{type(cause).__name__} {''.join(places[-1:])}"
 
 
 def cause_of(exc: BaseException) -> BaseException:
@@ -154,9 +141,8 @@ def _find_failed_router(exc: BaseException) -> str:
 
     Celery asks routers while it makes a message, so only the error's traceback knows.
     """
-    found, traceback = "", exc.__traceback__
-    while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
+    found = ""
+    for frame, _ in walk_tb(exc.__traceback__):
         name = frame.f_code.co_name
         is_routing = name in ("prepare", "expand_route", "lookup_route", "query_router")
         if frame.f_globals.get("__name__") != routes.__name__ or not is_routing:

@@ -70,6 +70,7 @@ class BoundedProducer:
         expiration_seconds: after how long the next message expires; None: its own expiration counts.
         is_redis: the broker is Redis, where a declaration is kept for good.
         destination: the name of the queue of the last run, else its routing key; '': there was none.
+        declared: queues and exchanges that were declared on this connection, by id.
         fleeting: queues that may delete themselves, as declared in this batch.
     """
 
@@ -77,7 +78,7 @@ class BoundedProducer:
     expiration_seconds: float | None = None
     is_redis: bool
     destination = ""
-    _declared: dict[int, Any]
+    declared: dict[int, Any]
     fleeting: dict[int, Any]
     _is_retry_asked = False
     _sample: SampleRequests | None = None
@@ -90,7 +91,7 @@ class BoundedProducer:
         """Read the exchanges of ``app``, and listen for confirms; return them, None where there are none."""
         self._app = app
         self.is_redis = is_redis
-        self._declared, self.fleeting = {}, {}
+        self.declared, self.fleeting = {}, {}
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         channel = self.channel  # type: ignore[attr-defined]
         self._confirms = Confirms.of(channel, self._forget_declared)
@@ -150,7 +151,7 @@ class BoundedProducer:
         """Let ``entities`` be declared again, as somebody may have deleted them."""
         client = getattr(self.channel.connection, "client", None)  # type: ignore[attr-defined]
         for entity in entities:
-            self._declared.pop(id(entity), None)
+            self.declared.pop(id(entity), None)
             if client is not None and getattr(entity, "can_cache_declaration", False):
                 client.declared_entities.discard(hash(entity))
 
@@ -166,7 +167,7 @@ class BoundedProducer:
             self._sample.declarations.append(declaration)
             return False
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
-        declared = self._declared
+        declared = self.declared
         # a queue that may have deleted itself is declared for each message; on Redis once a batch, as a
         # declaration leaves nothing there but bindings, which kombu itself writes only once
         fleeting = self.fleeting

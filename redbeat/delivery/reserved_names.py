@@ -44,8 +44,7 @@ def find_reserved_way(app: Any, options: Mapping[str, Any]) -> str | None:
     """Return which name a message published with ``options`` must not go by, a sentence; None: none."""
     given = [options.get(field) for field in _NAMES]
     for queue in options.get("declare") or ():
-        for bound in (queue, *(getattr(queue, "bindings", None) or ())):
-            given += [bound, getattr(bound, "exchange", None), getattr(bound, "routing_key", None)]
+        given += [queue, getattr(queue, "exchange", None), getattr(queue, "routing_key", None)]
     return next(filter(None, (_find_problem(app, name) for name in map(_text, given))), None)
 
 

@@ -280,7 +280,8 @@ class Templates:
         is_same = False
         try:
             for declaration in kind.declarations:
-                self._producer.repeat(declaration)
+                if self._producer.declared.get(id(declaration.entity)) is not declaration.entity:
+                    self._producer.repeat(declaration)
             is_same = self._fingerprint_of(kind) == kind.fingerprint
             if is_same and time.monotonic() >= kind.checked_at + CHECK_SECONDS:
                 self._compare(*kind.example)
