@@ -55,7 +55,7 @@ class Calendars:
         """
         # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
         base = self._store.config.base_keys
-        call = apply_call(base, (), [CalendarChange(name, "", read, fields)], base.beside, is_checked=False)
+        call = apply_call(base, (), [CalendarChange(name, "", read, fields)], is_checked=False)
         with self._store.translating():
             return not call.run(self._store.client)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
-from typing import Any
+from typing import Any, NoReturn
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
@@ -77,6 +77,11 @@ class CalendarChange:
     read: Mapping[str, str] | str | None = None
     fields: Mapping[str, str] | None = None
     is_owned: bool | None = None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the calendar, or its owner, is removed."""
+        return self.fields == {} or self.is_owned is False
 
 
 @dataclass
@@ -271,31 +276,27 @@ class Owners:
     def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         """Make all changes or none of them, in one step.
 
-        Where the schedule is divided, each shard's entries are changed in a step of their own, and calendars,
-        which are in one place, in two: they are stored before any entry is changed, and removed after all
-        are. What comes after a step that has found a change isn't done; the steps of the shards go together.
+        In shards each one's entries are changed in a step of their own, and calendars, which are in one
+        place, in two: they are stored before any entry is changed, and removed after all are. Nothing comes
+        after a step that has found a change; the steps of the shards go together.
 
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
         """
-        return self._store.following(lambda: self._apply(changes, calendars))
-
-    def _apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
-        store, parts = self._store, self._store.parts
-        if not parts.is_divided:
-            return Applied(self._elsewhere(changes) or self._apply_at_once(changes, calendars))
-        base, applied = store.config.base_keys, Applied()
-        gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
-        stored = [one for one in calendars if one not in gone]
-        entries = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
-        for step in ([(base, (), stored)] if stored else [], entries, [(base, (), gone)] if gone else []):
-            left: Sequence[_Step] = step
+        parts, applied = self._store.parts, Applied()
+        base, gone = self._store.config.base_keys, [one for one in calendars if one.is_removed]
+        steps: list[list[_Step]] = [[(parts[0], changes, calendars)]]
+        if parts.is_divided:
+            stored = [one for one in calendars if not one.is_removed]
+            entries: list[_Step] = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
+            steps = [[(base, (), stored)], entries, [(base, (), gone)]]
+        for step in steps:
+            left = [one for one in step if one[1] or one[2]]
             for _ in range(MAX_FOLLOWED):
-                some = [one for _, those, _ in left for one in those]
-                elsewhere = self._elsewhere(some)
+                elsewhere = self._elsewhere([one for _, those, _ in left for one in those])
                 applied.changed = applied.changed or elsewhere
                 # also those of other shards than where one has changed
-                left = self._make(left, applied) if left and elsewhere is None else ()
+                left = self._make(left, applied) if left and elsewhere is None else []
             if left:
                 applied.changed = applied.changed or _key_of(left[0][1][0])
             if applied.changed is not None:
@@ -313,12 +314,13 @@ class Owners:
     def _make(self, step: Sequence[_Step], applied: Applied) -> list[_Step]:
         """Make the changes of each part; return those that were refused, as the layout has changed."""
         store, left = self._store, list[_Step]()
-        calls = [
-            apply_call(keys, some, calendars, keys.beside, is_checked=bool(some))
-            for keys, some, calendars in step
-        ]
         failed: RedisError | None = None
-        answers = store.try_all(calls)
+        # what the rules of 3.0 allow is done in any case
+        answers = store.rights.ask(
+            REMAINS,
+            lambda: self._answers_to(step, is_whole=True),
+            lambda: self._answers_to(step, is_whole=False),
+        )
         for (keys, some, calendars), answer in zip(step, answers, strict=True):
             if isinstance(answer, RedisError):
                 failed = failed or answer
@@ -330,31 +332,31 @@ class Owners:
                 applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
                 applied.written.update(map(_key_of, some))
         if failed is not None:
-            self._tell(failed, applied, [one for keys, some, _ in step for one in sets_of(keys, some)])
+            try:
+                self._raise(failed, step)
+            except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+                if applied.done:
+                    exc.add(applied.told)
+                raise
         return left
 
-    def _tell(self, failed: RedisError, applied: Applied, sets: Sequence[str]) -> None:
-        """Raise what an error of the client means, and what was done all the same."""
-        try:
-            with self._store.translating(*sets):
-                raise failed
-        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-            if applied.done:
-                exc.add(applied.told)
-            raise
+    def _answers_to(self, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedisError | None]:
+        """Return what becomes of the changes of each part, as ``Store.try_all`` does.
 
-    def _apply_at_once(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
-        keys = self._store.parts[0]
-        sets = [*sets_of(keys, changes), *([keys.calendar_owners] if calendars else [])]
+        Raises:
+            StoreRefused: there is one part, and this user lacks a right.
+        """
+        calls = [apply_call(*one, is_whole=is_whole, is_checked=bool(one[1])) for one in step]
+        answers = self._store.try_all(calls)
+        if len(answers) == 1 and isinstance(answers[0], NoPermissionError):
+            self._raise(answers[0], step)
+        return answers
 
-        def make(beside: Callable[[str], Sequence[str]]) -> str | None:
-            with self._store.translating(*sets):
-                return apply_call(keys, changes, calendars, beside).run(self._store.client) or None
-
-        # what the rules of 3.0 allow is done in any case
-        return self._store.rights.ask(
-            REMAINS, lambda: make(keys.beside), lambda: make(lambda key: keys.beside(key)[:-1])
-        )
+    def _raise(self, error: RedisError, step: Sequence[_Step]) -> NoReturn:
+        """Raise what an error of the client means."""
+        sets = [key for keys, some, _ in step for key in (*sets_of(keys, some), keys.calendar_owners)]
+        with self._store.translating(*sets):
+            raise error
 
     def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
         sets = [key_in(part) for part in self._store.parts]
@@ -396,8 +398,8 @@ def apply_call(
     part: Keys,
     changes: Sequence[Change],
     calendars: Sequence[CalendarChange],
-    beside: Callable[[str], Sequence[str]],
     *,
+    is_whole: bool = True,
     is_checked: bool = True,
 ) -> Call[str]:
     """Return the call that makes all ``changes`` and those of ``calendars``, or none of them.
@@ -405,8 +407,7 @@ def apply_call(
     The reply is '', or the key of an entry or a calendar that has changed since it was read.
 
     Arguments:
-        beside: returns the keys beside an entry that are replaced where a change has a past; those of
-            ``PAST`` come first.
+        is_whole: all that is beside an entry is replaced where its change has a past, and not ``PAST`` alone.
         is_checked: False: these are calendars alone, which are in one place where the schedule is divided.
     """
     gone, rows = list[str](), list[dict[str, Any]]()
@@ -418,7 +419,7 @@ def apply_call(
         if change.past is not None:
             for place, (kind, texts) in enumerate(zip(PAST, change.past, strict=True), len(gone) + 1):
                 add(kind, place, texts)
-            gone += beside(change.stored.key)
+            gone += part.beside(change.stored.key)[: None if is_whole else len(PAST)]
     for calendar in calendars:
         if calendar.fields is not None:
             gone.append(part.calendar(calendar.name))

@@ -439,7 +439,7 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
     [read] = Entries(Store(app)).read([key])[1]
     client.hset(key, "meta", recorded)
     change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
-    assert apply_call(KEYS, [change], [], KEYS.beside).run(client) == key
+    assert apply_call(KEYS, [change], []).run(client) == key
     assert client.hget(key, "meta") == recorded
 
 
