@@ -48,8 +48,7 @@ from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
-from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.process.signals import has_greenlets, hold_interrupts, let_through
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.context import make_context
 from redbeat.scheduler.deliver import Deliverer

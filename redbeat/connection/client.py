@@ -45,7 +45,7 @@ from redbeat.connection.retry import (
 from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 
 #: arguments of the redis client that every connection gets unless the user sets others
 CLIENT_DEFAULTS: dict[str, Any] = {
@@ -71,13 +71,6 @@ _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 
 #: what a server says of a missing right to a key or a channel: it doesn't name it
 _UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
-
-
-_CERTIFICATES: dict[int, str] = {
-    ssl.CERT_NONE: "none",
-    ssl.CERT_OPTIONAL: "optional",
-    ssl.CERT_REQUIRED: "required",
-}
 
 
 #: clients that the parent process has made: not used here, and kept for ever. The beat inside a worker closes
@@ -358,12 +351,11 @@ def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
 
 def _cert_reqs(value: Any) -> str:
     """Return the redis client's word for ssl.CERT_NONE, 'CERT_NONE' or 'none', which Celery's users write."""
-    word = (
-        _CERTIFICATES.get(value, "") if isinstance(value, int) else str(value).lower().removeprefix("cert_")
-    )
-    if word not in _CERTIFICATES.values():
+    name = str(ssl.VerifyMode(value).name if value in ssl.VerifyMode.__members__.values() else value)
+    word = name.lower().removeprefix("cert_")
+    if word not in ("none", "optional", "required"):
         raise ConfigurationError(
-            f"ssl_cert_reqs: must be none, optional or required, not {value!r}.", "ssl_cert_reqs"
+            f"ssl_cert_reqs: must be none, optional or required, got {value!r}.", "ssl_cert_reqs"
         )
     return word
 

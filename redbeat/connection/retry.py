@@ -237,23 +237,37 @@ def _log_retry(retry_state: RetryCallState) -> None:
 
 
 class RetryingConnection:
-    """A proxy of a client that goes on trying when Redis can't be reached.
+    """A proxy of a client that retries while Redis is unreachable.
 
     It does so with every command, script and pipeline: a pipeline records its commands, and sends all of them
     again at each try.
 
+    With a ``probe`` it recognises requests that end their connection. One that is larger than the server's
+    ``proto-max-bulk-len``, or than a proxy lets through, isn't refused: its connection ends, as if the server
+    were away. If that happens ``max_breaks`` times, and the probe is answered after each, RequestBroken is
+    raised.
+
     Arguments:
-        retry_period: seconds to go on trying; -1: for ever.
+        retry_period: seconds to go on trying; -1: for ever; None: nothing is retried.
         wrapped_connection: a redis client.
+        probe: sends a small command by the client that it is given.
+        max_breaks: how often a request may end its connection.
     """
 
     #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
-    _log_retry_attempt = staticmethod(_log_retry)  # its name in 2.x
 
-    def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
+    def __init__(
+        self,
+        retry_period: float | None,
+        wrapped_connection: Any,
+        probe: Callable[[Any], Any] | None = None,
+        max_breaks: int = BREAKS_OF_THE_REQUEST,
+    ) -> None:
         self.retry_period = retry_period
         self.wrapped_connection = wrapped_connection
+        self._probe = probe
+        self._max_breaks = max_breaks
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.wrapped_connection, name)
@@ -278,6 +292,11 @@ class RetryingConnection:
         return type(self.wrapped_connection).lock(self, *args, **kwargs)
 
     def _retry(self, call: Callable[[], Any]) -> Any:
+        if self._probe is not None:
+            is_answered = partial(_is_answered, partial(self._probe, self.wrapped_connection))
+            call = partial(call_watched, call, is_answered, self._max_breaks, is_timeout_broken=True)
+        if self.retry_period is None:
+            return call()
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
 
 
@@ -317,38 +336,12 @@ def call_watched(
                 pause(HICCUP_SECONDS)
 
 
-class WatchedConnection(RetryingConnection):
-    """A proxy of a client that recognises requests which end their connection.
-
-    A request that is larger than the server's ``proto-max-bulk-len``, or than a proxy lets through, isn't
-    refused: its connection ends, as if the server were away. If that happens ``max_breaks`` times, and a
-    small command is answered after each, this raises RequestBroken. Everything else is as with ``client``.
-
-    Arguments:
-        client: a redis client, or a RetryingConnection of one.
-        probe: sends the small command by the client that it is given.
-        max_breaks: how often a request may end its connection; 3 by default.
-    """
-
-    def __init__(
-        self, client: Any, probe: Callable[[Any], Any], max_breaks: int = BREAKS_OF_THE_REQUEST
-    ) -> None:
-        period = client.retry_period if isinstance(client, RetryingConnection) else None
-        super().__init__(0 if period is None else period, without_retry(client))
-        self._is_waiting = period is not None
-        self._probe = probe
-        self._max_breaks = max_breaks
-
-    def _retry(self, call: Callable[[], Any]) -> Any:
-        watched = partial(call_watched, call, self._answers, self._max_breaks, is_timeout_broken=True)
-        return super()._retry(watched) if self._is_waiting else watched()
-
-    def _answers(self) -> bool:
-        try:
-            self._probe(self.wrapped_connection)
-        except (redis.exceptions.RedisError, OSError) as exc:
-            return not is_transient(exc)
-        return True
+def _is_answered(probe: Callable[[], Any]) -> bool:
+    try:
+        probe()
+    except (redis.exceptions.RedisError, OSError) as exc:
+        return not is_transient(exc)
+    return True
 
 
 def without_retry(client: Any) -> Any:

@@ -33,7 +33,7 @@ from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer, declare_exchanges
 from redbeat.log.events import BROKER_AWAY, BROKER_BACK, DELIVERY
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.store.records import Push, Target
 from redbeat.store.rights import PUSHES
 from redbeat.store.server import Server

@@ -22,7 +22,7 @@ from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import RunValues, UnfitError
 from redbeat.delivery.reserved_names import find_reserved_way
 from redbeat.delivery.tracers import bypassing_sentry
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.store.records import Push
 
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for

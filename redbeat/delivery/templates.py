@@ -51,8 +51,8 @@ from redbeat.delivery.tracers import find_monitoring
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import joined, printable, shorten
-from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance, Memory
+from redbeat.process.signals import let_through
 from redbeat.store.records import Push
 
 #: a template that was not compared with a sample for so long is compared again, and a kind of messages that

@@ -14,11 +14,11 @@ it). No beat has more than ``max_shards``; the order in which shards and beats a
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
-from typing import NamedTuple
+from itertools import chain
 
 from redbeat.config.timing import Timing
 from redbeat.process.memory import Memory
@@ -113,55 +113,21 @@ def find_leaders(shards: Collection[str], beats: Collection[str]) -> dict[str, s
         shards: their prefixes.
         beats: their ids.
     """
-    ordered, there = tuple(sorted(set(shards))), sorted(set(beats))
-    rows = [_row(ordered, beat) for beat in there]
-    leaders: dict[int, int] = {}
-    if there:
-        _fill(leaders, rows, 1)
-        _fill(leaders, rows, max_shards(len(ordered), len(there)))
-    return {ordered[shard]: there[beat] for shard, beat in leaders.items()}
+    ordered = tuple(sorted(shards))
+    pairs = sorted(chain.from_iterable(_ranked(ordered, beat) for beat in beats), reverse=True)
+    leaders, loads = dict[str, str](), Counter[str]()
+    for most in (1, max_shards(len(shards), max(len(beats), 1))):
+        for _, shard, beat in pairs:
+            if shard not in leaders and loads[beat] < most:
+                leaders[shard] = beat
+                loads[beat] += 1
+    return leaders
 
 
-def _fill(leaders: dict[int, int], rows: Sequence[_Row], most: int) -> None:
-    """Let each beat lead up to ``most`` shards, of those that no beat leads yet.
-
-    Each goes through these shards, its best one first, and gets what no beat has, or another one with a lower
-    score. That ends as going through all pairs by their scores would, and looks at few of them.
-    """
-    led = set(leaders)
-    free = [most - count for count in map([*leaders.values()].count, range(len(rows)))]
-    lefts = [(shard for shard in row.ranked if shard not in led) for row in rows]
-    asking = [*range(len(rows))]
-    while asking:
-        beat = asking.pop()
-        while free[beat] and (shard := next(lefts[beat], None)) is not None:
-            other = leaders.get(shard)
-            if other is not None:
-                if (rows[other].scores[shard], other) > (rows[beat].scores[shard], beat):
-                    continue
-                free[other] += 1
-                asking.append(other)
-            leaders[shard] = beat
-            free[beat] -= 1
-
-
-class _Row(NamedTuple):
-    """One beat's scores.
-
-    Attributes:
-        scores: that of each shard, by its number.
-        ranked: the shards' numbers, that of the highest score first.
-    """
-
-    scores: array[int]
-    ranked: array[int]
-
-
-@lru_cache(maxsize=256)  # when a beat comes or goes, those of the others stay
-def _row(shards: tuple[str, ...], beat: str) -> _Row:
-    scores = array("Q", (score(shard, beat) for shard in shards))
-    ranked = sorted(range(len(shards)), key=lambda shard: (scores[shard], shard), reverse=True)
-    return _Row(scores, array("L", ranked))
+@lru_cache(maxsize=64)  # when a beat comes or goes, those of the others stay
+def _ranked(shards: tuple[str, ...], beat: str) -> list[tuple[int, str, str]]:
+    """Return the pairs of one beat, that with the highest score first."""
+    return sorted(((score(shard, beat), shard, beat) for shard in shards), reverse=True)
 
 
 def score(shard: str, beat: str) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,8 +74,7 @@ class Election:
         election.check()                     # is any lock lost, or taken back?
         for leadership in election.look():   # led from now on: store beat_schedule there, fetch at once
         ...                                  # work on election.leading; LockLost of one: election.lose(exc)
-        for leadership in election.leaving:  # end what is on its way there (fetches asked for ahead)
-        election.hand_over()                 # releases the locks of these
+        election.hand_over(...)              # a batch has ended: release shards of other beats
         ...                                  # wait; when the channel has woken it: election.note_wake()
 
     Arguments:
@@ -403,26 +402,24 @@ class Election:
         if self._said.is_news(lock_key, str(error)):
             log("beat: The lock %s can't be asked for, the rest goes on: %s", lock_key, error)
 
-    @property
-    def leaving(self) -> tuple[Leadership, ...]:
-        """The shards that ``hand_over`` would release now; costs nothing."""
+    def hand_over(self, end: Callable[[Leadership], None]) -> bool:
+        """Release the locks of the shards that another beat is to lead, and wake that one; return True if
+        there were any.
+
+        Arguments:
+            end: ends what is on its way in a shard, such as a fetch that was sent ahead.
+        """
         live, now = self.members.live, time.monotonic()
         if len(live) < 2 or self.lock_key is None:
-            return ()
-        return tuple(one for one in self.leading if self._is_leaving(one, live, now))
-
-    def _is_leaving(self, leadership: Leadership, live: frozenset[str], now: float) -> bool:
-        heir = self._assignment.heir_of(leadership.keys.prefix, live, now)
-        return heir is not None and self.members.is_fresh(heir) and isinstance(leadership.lock, LeaderLock)
-
-    def hand_over(self) -> None:
-        """Release the locks of the shards that another beat is to lead, and wake that one.
-
-        It costs nothing if there are none. Called where a batch has ended: nothing is on its way there.
-        """
-        leaving = self.leaving
+            return False
+        leaving = list[Leadership]()
+        for leadership in self.leading:
+            heir = self._assignment.heir_of(leadership.keys.prefix, live, now)
+            if heir is not None and self.members.is_fresh(heir) and isinstance(leadership.lock, LeaderLock):
+                leaving.append(leadership)
+                end(leadership)
         if not leaving:
-            return
+            return False
         self._release(leaving, is_ending=False)
         logger.info(
             "beat: Hands %s over to other beats; this beat leads %d now.",
@@ -430,6 +427,7 @@ class Election:
             len(self.leading),
             extra=LEADER_HANDED_OVER.of(lock=_keys_of(leaving)),
         )
+        return True
 
     def lose(self, *lost: LockLost) -> None:
         """Record that other beats lead shards, by what scripts have raised there; this one stands by for
@@ -537,16 +535,9 @@ class Election:
     def resign(self) -> None:
         """Release all locks, and leave the list of beats; Redis isn't waited for long."""
         self._release(self.leaderships)
-        self.members.leave(self._channels_of_others())
+        # any other beat listens on one of these
+        self.members.leave([one.keys.wake for one in self.leaderships] if self.is_divided else [])
         self._locks.close()
-
-    def _channels_of_others(self) -> set[str]:
-        """Return a channel of each other beat: that of a shard that it leads."""
-        live, channels = self.members.live, dict[str, str]()
-        for prefix, leadership in self._leaderships.items():
-            channels.setdefault(self._assignment.leader_of(prefix, live), leadership.keys.wake)
-        channels.pop(self.members.beat, None)
-        return set(channels.values())
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""

@@ -14,8 +14,8 @@ from typing import Any
 from redbeat.errors import RedBeatError
 from redbeat.log.events import TELEMETRY_FAILED, LogEvent
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
+from redbeat.process.signals import let_through
 
 _SAID = Memory[str, str]()
 

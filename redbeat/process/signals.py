@@ -1,15 +1,23 @@
-"""Holding back signals, for steps that mustn't be interrupted."""
+"""Signals: holding them back for steps that mustn't be interrupted, and telling their exceptions from errors.
+
+``SystemExit``, ``asyncio.CancelledError``, gevent's ``Timeout`` and others aren't derived from ``Exception``.
+If the application's code raises one of them for an entry, it is that entry's error. What a signal's handler
+raises ends beat, wherever it arrives, and so does Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import _thread
 import signal
 import time
+import traceback
 from functools import partial
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
+
+import billiard.common
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -126,3 +134,26 @@ def _send_to(thread_id: int, number: int) -> None:
         signal.pthread_kill(thread_id, number)
     else:
         signal.raise_signal(number)
+
+
+#: billiard's: whether this process has handled a SIGTERM, which it does by a SystemExit, and only once
+HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
+
+
+def let_through(exc: BaseException) -> None:
+    """Raise ``exc`` again if it ends beat. Called first where anything may be caught."""
+    if not isinstance(exc, Exception) and _is_interrupt(exc):
+        raise exc
+
+
+def _is_interrupt(exc: BaseException) -> bool:
+    if isinstance(exc, KeyboardInterrupt) or type(exc).__name__ == "GreenletExit":
+        return True
+    return isinstance(exc, SystemExit) and (HAS_BEEN_TERMINATED[0] or _is_raised_by_handler(exc))
+
+
+def _is_raised_by_handler(exc: BaseException) -> bool:
+    """Return True if a signal's handler is among the functions that ``exc`` has left."""
+    handlers: set[CodeType | None] = {HELD_HANDLER}
+    handlers.update(code_of(signal.getsignal(number)) for number in signal.valid_signals())
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(exc.__traceback__))

@@ -29,8 +29,7 @@ from redbeat.delivery.broker import Mode
 from redbeat.delivery.failures import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.heartbeat import PLANNING
-from redbeat.process.containment import let_through
-from redbeat.process.signals import hold_interrupts
+from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing

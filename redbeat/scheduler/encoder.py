@@ -22,8 +22,8 @@ from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance
+from redbeat.process.signals import let_through
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.scheduler.planner import entry_to_send, options_of_run

@@ -18,7 +18,7 @@ from redbeat.delivery.broker import Mode
 from redbeat.errors import RedBeatError
 from redbeat.leadership.leadership import Leadership
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.misplaced import find_misplaced

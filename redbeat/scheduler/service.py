@@ -31,8 +31,8 @@ from redbeat.errors import ConfigurationError, LockLost, RedBeatError
 from redbeat.log.events import ATTRIBUTE, BEAT_MISCONFIGURED, LEADER_LOST
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
-from redbeat.process.containment import HAS_BEEN_TERMINATED
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
+from redbeat.process.signals import HAS_BEEN_TERMINATED
 
 Error = TypeVar("Error", bound=RedBeatError)
 

@@ -292,11 +292,7 @@ class Shards:
 
     def hand_over(self) -> None:
         """Release the shards that another beat is to lead; call it when no batch is on its way."""
-        leaving = self.election.leaving
-        if leaving:
-            for leadership in leaving:
-                self._of(leadership).close()
-            self.election.hand_over()
+        if self.election.hand_over(lambda leadership: self._of(leadership).close()):
             self._update()
 
     # -- whose turn it is

@@ -30,8 +30,7 @@ from redbeat.delivery.failures import Origin, origin_of
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.log.events import RUN_SENT_BEFORE
 from redbeat.log.logger import logger
-from redbeat.process.containment import let_through
-from redbeat.process.signals import hold_interrupts
+from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Send

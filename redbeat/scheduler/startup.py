@@ -44,7 +44,7 @@ from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.background import surviving
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.shard import Shard
 from redbeat.scheduler.supervision import is_about_all

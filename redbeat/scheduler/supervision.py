@@ -22,8 +22,8 @@ from redbeat.history import decode_history
 from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
-from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
+from redbeat.process.signals import let_through
 from redbeat.runs.deadlines import Action, Decision, judge
 from redbeat.scheduler.reports import Reports
 from redbeat.store.entries import Entries

@@ -26,7 +26,12 @@ from redbeat.connection.client import (
     naming_the_server,
     using_client,
 )
-from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, WatchedConnection, is_no_permission, without_retry
+from redbeat.connection.retry import (
+    BREAKS_OF_THE_REQUEST,
+    RetryingConnection,
+    is_no_permission,
+    without_retry,
+)
 from redbeat.errors import (
     EntryError,
     LayoutChanged,
@@ -356,9 +361,8 @@ class Store:
 
     def watched(self, max_breaks: int = BREAKS_OF_THE_REQUEST) -> Any:
         """Return a client for large requests: one that ends its connection each time raises StoreRefused."""
-        return WatchedConnection(
-            self.client, lambda client: client.exists(self.parts[0].schedule), max_breaks
-        )
+        period, client = getattr(self.client, "retry_period", None), without_retry(self.client)
+        return RetryingConnection(period, client, lambda one: one.exists(self.parts[0].schedule), max_breaks)
 
     def ask_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
         """Return what each call returns; one round trip for each node.

@@ -13,7 +13,7 @@ from typing import Any
 
 from redbeat.log.logger import logger
 from redbeat.log.text import is_utf8, printable
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.store.figures import ALL_OTHERS as ALL_OTHERS
 from redbeat.store.figures import OTHER as OTHER
 from redbeat.store.figures import Labels

@@ -21,7 +21,7 @@ from redbeat.log.text import printable
 from redbeat.policy.headers import CHECK_IN
 from redbeat.policy.misfires import patience_of
 from redbeat.policy.policy import Policy
-from redbeat.process.containment import let_through
+from redbeat.process.signals import let_through
 from redbeat.schedules.crontab import NO_DAYS, cron
 from redbeat.schedules.occurrences import is_own_kind, zone_of
 from redbeat.schedules.timezones import zone_name

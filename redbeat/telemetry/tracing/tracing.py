@@ -33,9 +33,8 @@ from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.background import BackgroundThread
-from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
-from redbeat.process.signals import hold_interrupts
+from redbeat.process.signals import hold_interrupts, let_through
 
 if TYPE_CHECKING:  # where OpenTelemetry isn't installed, it can't be imported
     from redbeat.telemetry.tracing.spans import RunSpan, Spans

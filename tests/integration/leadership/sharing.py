@@ -50,7 +50,7 @@ class SharingBeat:
             self.election._look_at = 0.0  # noqa: SLF001 - the test counts looks, not seconds
         self.looks += 1
         self.election.look()
-        self.election.hand_over()
+        self.election.hand_over(lambda _leadership: None)
         self.election.note_progress()
 
     def crash(self) -> None:

@@ -16,7 +16,6 @@ from redbeat.connection.retry import (
     HICCUP_SECONDS,
     RequestBroken,
     RetryingConnection,
-    WatchedConnection,
     is_reset,
     is_transient,
 )
@@ -157,9 +156,8 @@ class Breaking:
         return "here"
 
 
-def watched(client: Breaking, retry_period: float | None) -> WatchedConnection:
-    inner = client if retry_period is None else RetryingConnection(retry_period, client)
-    return WatchedConnection(inner, lambda one: one.small())
+def watched(client: Breaking, retry_period: float | None) -> RetryingConnection:
+    return RetryingConnection(retry_period, client, lambda one: one.small())
 
 
 @pytest.mark.parametrize("retry_period", [None, 60, -1])
