@@ -19,7 +19,7 @@ from redbeat.entries.query import STATES, entries_at, entries_called
 from redbeat.entries.runs import read_last_outcomes
 from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
-from redbeat.store.downgrades import count_downgraded, read_downgraded
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.store import Store
@@ -85,7 +85,7 @@ class ByNextRun:
 
     def count(self) -> int:
         """Return how many there are."""
-        return self._members.count() + count_downgraded(self._store)
+        return self._members.count() + len(read_downgraded(self._store))
 
     def offset_of(self, place: Place) -> int:
         """Return how many rows are before ``place``."""
@@ -99,9 +99,9 @@ class ByNextRun:
         found = [
             Row(keys.name(member), member, score) for member, score in self._members.slice(offset, count)
         ]
-        if len(found) < count and count_downgraded(self._store):
+        if len(found) < count and (downgraded := read_downgraded(self._store)):
             first = max(offset - self._members.count(), 0)
-            away = sorted(read_downgraded(self._store))[first : first + count - len(found)]
+            away = sorted(downgraded)[first : first + count - len(found)]
             found += [Row(keys.name(key)) for key in away]
         return found
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redbeat.connection.retry import is_no_permission
-from redbeat.errors import StoreCorrupt, StoreRefused
+from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, LockStatus, Stored, read_of, text_of
@@ -70,16 +69,6 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
         return found
 
     return store.rights.ask(DOWNGRADED, read, dict)
-
-
-def count_downgraded(store: Store) -> int:
-    """Return how many keys ``read_downgraded`` would return."""
-    try:
-        return sum(_count(store, keys) for keys in _parts_of_2x(store))
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):
-            raise
-        return len(read_downgraded(store))
 
 
 def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
@@ -174,12 +163,6 @@ def _read(store: Store, keys: Keys) -> dict[str, str]:
         found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded)
         return {text_of(key): text_of(text) for key, text in found.items()}
     return {}
-
-
-def _count(store: Store, keys: Keys) -> int:
-    with suppress(StoreCorrupt):
-        return int(store.ask(lambda client: client.hlen(keys.downgraded), keys.downgraded))
-    return 0
 
 
 def _parts_of_2x(store: Store) -> list[Keys]:

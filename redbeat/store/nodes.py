@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import (
@@ -25,27 +25,10 @@ from redis.exceptions import (
 
 from redbeat.connection.client import is_hasty, note_node
 from redbeat.connection.retry import is_transient, without_retry
+from redbeat.store.scripts.script import Call
 
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
 AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
-
-
-class Sendable(Protocol):
-    """A call of a script, or a command."""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """The keys that it is about, of one slot."""
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What the redis client is told with it."""
-
-    def send(self, client: Any) -> Any:
-        """Send it by ``client``, and return the reply."""
-
-    def words(self, client: Any) -> list[Any]:
-        """Return the words that are sent on behalf of ``client``."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +52,9 @@ class Command:
         """Return the words that are sent, which are the same for each client."""
         return [self.name, *self.keys, *self.args]
 
+
+#: what may be called on nodes; its keys are of one slot
+Sendable = Call[Any] | Command
 
 #: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
 _SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()

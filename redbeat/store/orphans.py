@@ -5,13 +5,13 @@ Invariant: what belongs to an entry that is there by the time of the removal is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import count
 from operator import attrgetter, methodcaller
 from typing import NamedTuple
 
-from redbeat.keys import Keys
+from redbeat.keys import EntryKeys, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import Members
@@ -82,30 +82,16 @@ class Orphans:
         yield from self._kept()
 
     def _kept(self) -> Iterator[tuple[str, str, str]]:
-        for start, page in self._pages(attrgetter("beside_types")):
-            kind = self._store.parts.of(start).name(start).strip(":")
-            yield from ((kind, key.removeprefix(start), key) for key in page)
+        for kind, type_ in (("history", "list"), ("backfilled", "set"), ("failing", "string")):
+            for page in self._pages(attrgetter(kind), type_):
+                yield from ((kind, self._store.parts.of(key).kind_of(key)[1], key) for key in page)
 
-    def _pages(self, starts_in: Callable[[Keys], Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
-        """Yield keys of all parts with some beginnings, page by page, each page with its beginning.
-
-        Arguments:
-            starts_in: returns the beginnings in a part, each to the type of its keys.
-        """
-        parts, server = self._store.parts, Server(self._store)
-        starts = {part.prefix: starts_in(part) for part in parts}
-        if len(parts) == 1:
-            for start, kind in starts[parts[0].prefix].items():
-                yield from ((start, page) for page in server.scan(start, kind))
-            return
-        for kind in dict.fromkeys(chain.from_iterable(types.values() for types in starts.values())):
-            for page in server.scan_parts(kind):
-                found: dict[str, list[str]] = {}
-                for key in page:
-                    for start, type_ in starts.get(parts.of(key).prefix, {}).items():
-                        if type_ == kind and key.startswith(start):
-                            found.setdefault(start, []).append(key)
-                yield from found.items()
+    def _pages(self, start_in: Callable[[EntryKeys], str], type_: str) -> Iterator[list[str]]:
+        """Yield the keys of a type in all parts that begin as ``start_in`` says, page by page."""
+        starts = {part.prefix: start_in(part.about("")) for part in self._store.parts}
+        for page in Server(self._store).scan(*starts.values(), kind=type_):
+            # one of a former shard has no part
+            yield [key for key in page if key.startswith(starts.get(self._store.parts.of(key).prefix, ()))]
 
     def lost_runs(self) -> Iterator[LostRun]:
         """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
@@ -114,18 +100,11 @@ class Orphans:
         time has come.
         """
         latest, parts = self._latest(), self._store.parts
-        for _, page in self._pages(lambda keys: {keys.running(keys.entry("")): "hash"}):
+        for page in self._pages(attrgetter("running"), "hash"):
             entries = [parts.of(running).entry_of_running(running) for running in page]
             exist = Server(self._store).which_exist(entries)
-            gone = [
-                one for one, exists in zip(zip(page, entries, strict=True), exist, strict=True) if not exists
-            ]
-            for running, entry in gone:
-                task_ids = self._store.ask(methodcaller("hgetall", running), running)
-                deadlines = parts.of(running).deadlines
-                if all(
-                    self._is_old(deadlines, f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids
-                ):
+            for running, entry, exists in zip(page, entries, exist, strict=True):
+                if not exists and self._are_old(parts.of(running).deadlines, running, latest):
                     yield LostRun(entry)
         for part in parts:
             yield from self._lost_deadlines(part, latest)
@@ -165,9 +144,14 @@ class Orphans:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""
         return Server(self._store).now().timestamp() - LEFT_SECONDS
 
-    def _is_old(self, deadlines: str, member: str, latest: float) -> bool:
-        score = self._store.ask(lambda client: client.zscore(deadlines, as_stored(member)), deadlines)
-        return score is None or score <= latest
+    def _are_old(self, deadlines: str, running: str, latest: float) -> bool:
+        """Return True if no deadline of an entry's runs is later than ``latest``."""
+        task_ids = self._store.ask(methodcaller("hgetall", running), running)
+        members = [as_stored(f"{text_of(task_id)}\0{running}") for task_id in task_ids]
+        scores = self._store.ask_each(
+            [methodcaller("zscore", deadlines, one) for one in members], [deadlines] * len(members)
+        )
+        return all(score is None or score <= latest for score in scores)
 
     def _is_run(self, keys: Keys, running: str, task_id: str) -> bool:
         if keys.running(keys.entry_of_running(running)) != running:
