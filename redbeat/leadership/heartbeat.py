@@ -66,7 +66,7 @@ class Renewal:
 
     Attributes:
         fence: the lock and its token.
-        part: the part of the schedule that it belongs to.
+        part: the names in its shard; they change with the layout.
         lost: the error when another beat holds the lock, after which it isn't renewed; None: none does.
         unreachable: the error of the lock's node, if that hasn't answered lately, and others have; else None.
         confirmed_at: when the lock was last known to be held.
@@ -83,20 +83,9 @@ class Renewal:
     retaken_at: float = -math.inf
     has_news: bool = False
     has_given_up: bool = False
-    _store: Store | None = None
 
-    def store_of(self, store: Store) -> Store:
-        """Return the store of the part that the lock belongs to, with the client of the thread's."""
-        if self._store is None:
-            self._store = store.of_part(self.part)
-        return self._store
-
-    def move_to(self, part: Keys) -> None:
-        """Use these names of the same part from now on, as the layout of the schedule has changed."""
-        self.part, self._store = part, None
-
-    def note(self, began_at: float, error: RedBeatError | None) -> None:
-        """Record how a renewal that began then has ended."""
+    def note(self, began_at: float, store: Store, error: RedBeatError | None) -> None:
+        """Record how a renewal in ``store`` that began then has ended."""
         if isinstance(error, LockLost):
             self.lost, self.has_news = error, True
         elif error is not None:
@@ -104,8 +93,8 @@ class Renewal:
             logger.debug("beat: The heartbeat couldn't renew %s: %s", self.fence.lock_key, error)
         else:
             self.has_given_up, self.unreachable, self.confirmed_at = False, None, began_at
-            if self._store is not None and self._store.retaken_lock_at > self.retaken_at:
-                self.retaken_at, self.has_news = self._store.retaken_lock_at, True
+            if store.has_retaken_lock:
+                self.retaken_at, self.has_news = store.retaken_lock_at, True
 
 
 class _Beating(BackgroundThread):
@@ -225,15 +214,15 @@ class Heartbeat:
         if began_at - max(self.progressed_at, self.excused_at) >= self.timing.stuck_seconds:
             self._give_up(store, renewals, idle_seconds)
             return True
-        held = [Held(renewal.store_of(store), renewal.fence) for renewal in renewals]
+        held = [Held(store.of_part(renewal.part), renewal.fence) for renewal in renewals]
         members = self.membership
         besides = [] if members is None else [members.call()]
         errors, replies = Locks(store).renew(held, idle_seconds, self.find_obstacle(), besides)
         for reply in replies:
             if members is not None:
                 members.note(reply)
-        for renewal, error in zip(renewals, errors, strict=True):
-            renewal.note(began_at, error)
+        for renewal, (part, _), error in zip(renewals, held, errors, strict=True):
+            renewal.note(began_at, part, error)
             if error is not None and renewal.lost is None:
                 self.excused_at = time.monotonic()  # the scheduler may be waiting for the same node
         return None in errors or not errors
@@ -256,7 +245,7 @@ class Heartbeat:
             return
         members = self.membership
         besides = [] if members is None else [members.leave_call()]
-        locks = [Held(renewal.store_of(store), renewal.fence) for renewal in held]
+        locks = [Held(store.of_part(renewal.part), renewal.fence) for renewal in held]
         Locks(store).release(locks, is_marked=False, besides=besides)
         for renewal in held:
             renewal.has_given_up = True

@@ -82,7 +82,7 @@ class Leadership:
             if isinstance(lock, LeaderLock):
                 lock.move_to(store)
         if self.renewal is not None:
-            self.renewal.move_to(store.keys)
+            self.renewal.part = store.keys
         self._follow_lock()
 
     @property

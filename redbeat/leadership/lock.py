@@ -16,9 +16,8 @@ The lock is a string with a time to live that holds the leader's token. Invarian
 scheduler checks the token in the same step (``hold_lock.lua``). So a beat that was paused until its lock had
 ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
 
-While the server takes no writes (its memory or disk is full), no beat can renew a lock. So a standby that
-sees a silent lock first tries a write that changes nothing, and after a refusal gives the holder time to
-renew.
+While the server takes no writes (its memory or disk is full), no beat can renew a lock, and no standby can
+take one. A standby that was refused so waits for ``takeover_seconds`` again: the holder renews long before.
 
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
 arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that ends in good
@@ -102,7 +101,6 @@ class LeaderLock:
         #: called by ``release`` before it gives the lock up, to stop its renewal
         self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
-        self._frozen_at: float | None = None  # when a write was refused last, monotonic
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
@@ -178,29 +176,6 @@ class LeaderLock:
             and silence.looked_at - silence.since >= takeover_seconds
         )
 
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether a write must show, before the lock is taken, that its holder could have renewed it."""
-        silence = self._silence
-        seconds = 0.0 if silence is None else silence.looked_at - silence.since
-        return self._frozen_at is not None or seconds >= self._grace_seconds
-
-    @property
-    def _grace_seconds(self) -> float:
-        """A holder that can renew the lock has done so in this time."""
-        return 2 * self.timing.renewal_seconds + self.timing.slack_seconds
-
-    def note_trial(self, *, is_frozen: bool) -> bool:
-        """Record whether the server takes writes; return True if the holder has had time to renew the
-        lock."""
-        now = time.monotonic()
-        if is_frozen:
-            self.forget()
-            self._frozen_at = now
-        elif self._frozen_at is not None and now >= self._frozen_at + self._grace_seconds:
-            self._frozen_at = None
-        return self._frozen_at is None
-
     def seconds_to_takeover(self) -> float | None:
         """Return the seconds until a holder that stays silent may be replaced, less than 0 after that; None:
         it isn't silent."""
@@ -234,12 +209,9 @@ class LeaderLock:
     def note_take(self, take: Take, answer: bool | RedBeatError) -> bool | RedBeatError:
         """Record the answer; return True if the lock is this object's, which must renew it at once."""
         if isinstance(answer, RedBeatError):
-            if is_full(answer.__cause__):
-                if take.silent:
-                    return self.note_trial(is_frozen=True)
-            elif not isinstance(answer, StoreUnavailable):  # else it may be this beat's all the same
+            if not isinstance(answer, StoreUnavailable):  # else it may be this beat's all the same
                 self.forget()
-            return answer
+            return False if take.silent and is_full(answer.__cause__) else answer
         self.token = take.token if answer else ""
         self._silence = self.free_since = None
         if answer:
@@ -387,14 +359,6 @@ def find_takes(
         for lock, rest_ms in zip(wanted, found, strict=True)
         if not isinstance(rest_ms, RedBeatError)
     ]
-    doubtful = [lock for lock, _ in seen if lock.is_doubtful]
-    trials = locks.are_frozen([lock.lock_key for lock in doubtful])
-    frozen = {
-        lock.key
-        for lock, is_frozen in zip(doubtful, trials, strict=True)
-        if not lock.note_trial(is_frozen=is_frozen)
-    }
-    seen = [(lock, rest_ms) for lock, rest_ms in seen if lock.key not in frozen]
     silent = [(lock, rest_ms) for lock, rest_ms in seen if lock.is_silent]
     tokens = locks.tokens([lock.lock_key for lock, _ in silent])
     holders = [replaceable(token) if isinstance(token, str) else "" for token in tokens]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from redbeat.connection.retry import call_briefly, is_full, without_retry
+from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
@@ -78,13 +78,6 @@ class LockKey:
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
         self._ask(lambda client: client.delete(self.name))
-
-
-def _trial_of(lock: LockKey) -> Sendable:
-    """Return a write that changes nothing, and is refused where every write is."""
-    part = lock.part_of()
-    schedule = (lock.store.config.base_keys if part is NO_PART else part).schedule
-    return Command("ZADD", [schedule], ["XX", "0", ""])
 
 
 class Take(NamedTuple):
@@ -212,11 +205,6 @@ class Locks:
             for lock in locks
         ]
         return self._ask(questions)[0]
-
-    def are_frozen(self, locks: Sequence[LockKey]) -> list[bool]:
-        """Return of each True if nobody can take or renew it now, as its server takes no writes."""
-        replies = self._call([*map(_trial_of, locks)])
-        return [isinstance(reply, Exception) and is_full(reply) for reply in replies]
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; True: it is the caller's."""
