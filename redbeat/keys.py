@@ -16,19 +16,7 @@ DEFAULT_PREFIX = "redbeat:"
 #: all keys of one schedule must be in one slot of a cluster, so the prefix carries a hash tag there
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
-#: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
-RESERVED_NAMES = frozenset(
-    (
-        *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
-        *(":pinged", ":standbys"),
-        *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
-        *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
-        *(":audit", ":tokens", ":later", ":unrun"),
-        *(":layout", ":generation", ":beats"),
-        *(":mover", ":moving", ":left", ":arrived", ":arriving"),
-    )
-)
-#: and what no entry's name may begin with
+#: what no entry's name may begin with
 CALENDAR_NAMES = ":calendar:"
 HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
@@ -94,6 +82,7 @@ class EntryKeys(NamedTuple):
 
 #: what the keys of RedBeat's own hold that have one name in each part, by what follows the prefix and a colon
 OWN_KINDS: dict[str, str] = {}
+_OWN_NAMES = ["schedule", "statics"]
 
 #: kinds that TYPE calls otherwise
 _TYPES = {"sorted set": "zset"}
@@ -130,6 +119,7 @@ class _OwnKey:
     def __init__(self, name: str, kind: str = "", *, is_shared: bool = False) -> None:
         self._name = name
         self._is_shared = is_shared
+        _OWN_NAMES.append(name)
         if kind:
             OWN_KINDS[name] = kind
 
@@ -284,11 +274,6 @@ class Keys:
         """What the keys about an entry begin with: its name comes last in each."""
         return self.about("")
 
-    @property
-    def beside_types(self) -> dict[str, str]:
-        """The beginnings of keys beside entries, and their types; a key of another type isn't RedBeat's."""
-        return dict(zip(self._beginnings.beside, ("list", "set", "string"), strict=True))
-
     def running(self, key: str) -> str:
         """Return the key of the runs in progress of the entry under ``key``: a hash."""
         return self._beginnings.running + self.name(key)
@@ -430,6 +415,9 @@ class Keys:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
 
+
+#: what no entry may be called: these keys are RedBeat's own, as is the one that redbeat_lock_key names
+RESERVED_NAMES = frozenset(f":{name}" for name in _OWN_NAMES)
 
 #: of what belongs to no part of the schedule, as a singleton's lock does
 NO_PART = Keys(guard=UNGUARDED)

@@ -79,19 +79,18 @@ class Orphans:
             yield "static", name, name
         for key in read_downgraded(self._store):
             yield "downgraded", keys.name(key), key
-        yield from self._kept()
+        for kind in "history", "backfilled", "failing":
+            for found in self._pages(attrgetter(kind)):
+                yield from ((kind, self._store.parts.of(key).kind_of(key)[1], key) for key in found)
 
-    def _kept(self) -> Iterator[tuple[str, str, str]]:
-        for kind, type_ in (("history", "list"), ("backfilled", "set"), ("failing", "string")):
-            for page in self._pages(attrgetter(kind), type_):
-                yield from ((kind, self._store.parts.of(key).kind_of(key)[1], key) for key in page)
-
-    def _pages(self, start_in: Callable[[EntryKeys], str], type_: str) -> Iterator[list[str]]:
-        """Yield the keys of a type in all parts that begin as ``start_in`` says, page by page."""
-        starts = {part.prefix: start_in(part.about("")) for part in self._store.parts}
+    def _pages(self, start_in: Callable[[EntryKeys], str]) -> Iterator[list[str]]:
+        """Yield the keys that begin as ``start_in`` says and have the right type, page by page."""
+        parts = self._store.parts
+        starts = {part.prefix: start_in(part.about("")) for part in parts}
+        type_ = parts[0].kind_held(starts[parts[0].prefix])
         for page in Server(self._store).scan(*starts.values(), kind=type_):
             # one of a former shard has no part
-            yield [key for key in page if key.startswith(starts.get(self._store.parts.of(key).prefix, ()))]
+            yield [key for key in page if key.startswith(starts.get(parts.of(key).prefix, ()))]
 
     def lost_runs(self) -> Iterator[LostRun]:
         """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
@@ -100,7 +99,7 @@ class Orphans:
         time has come.
         """
         latest, parts = self._latest(), self._store.parts
-        for page in self._pages(attrgetter("running"), "hash"):
+        for page in self._pages(attrgetter("running")):
             entries = [parts.of(running).entry_of_running(running) for running in page]
             exist = Server(self._store).which_exist(entries)
             for running, entry, exists in zip(page, entries, exist, strict=True):

@@ -76,7 +76,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
         owners = {key: _owner_of(parts.of(key), key) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}
         yield from _of_wrong_type(context, {key: own[key] for key in every if key in own}, "it can't be used")
-        kinds = {key: _kind_of(parts.of(key), key) for key in kept}
+        kinds = {key: parts.of(key).kind_held(key) for key in kept}
         wrong = {one.about: one for one in _of_wrong_type(context, kinds, "runs can't be recorded in it")}
         yield from wrong.values()
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
@@ -124,14 +124,10 @@ def check_lost_runs(context: Context) -> Iterator[Finding]:
 
 def _owner_of(keys: Keys, key: str) -> str | None:
     """Return the key of the entry beside which ``key`` is kept; None: it is kept beside none."""
-    for beginning in keys.beside_types:
+    for beginning in keys.about("").beside:
         if key.startswith(beginning):
             return keys.entry(key.removeprefix(beginning))
     return None
-
-
-def _kind_of(keys: Keys, key: str) -> str:
-    return next(kind for start, kind in keys.beside_types.items() if key.startswith(start))
 
 
 def _own_kinds(context: Context) -> dict[str, str]:
