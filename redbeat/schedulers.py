@@ -53,7 +53,6 @@ from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.context import make_context
 from redbeat.scheduler.deliver import Deliverer
 from redbeat.scheduler.feed import Feed
-from redbeat.scheduler.misplaced import sweep
 from redbeat.scheduler.overrides import (
     ASKED,
     UNUSED,
@@ -64,6 +63,7 @@ from redbeat.scheduler.overrides import (
     is_overridden,
 )
 from redbeat.scheduler.prepared import LookAhead
+from redbeat.scheduler.quarantine import sweep
 from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.service import (
     BeatService,

@@ -33,7 +33,6 @@ from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing
-from redbeat.scheduler.misplaced import bring_home, describe_misplaced, find_misplaced
 from redbeat.scheduler.sinks import (
     PipelineSink,
     ProducerSink,
@@ -217,7 +216,7 @@ class Deliverer:
     def _sort_out(self, batch: Batch) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
         """Return the entries to plan, which exist and belong to this shard, and those likely to fail."""
         context, suspects = self._context, self._context.suspects
-        rows = self._find_home(batch) if batch.is_of_shard else batch.fetched.rows
+        rows = context.failures.keep_home(batch) if batch.is_of_shard else batch.fetched.rows
         present, removed, has_suspects = [], [], bool(suspects.kinds)
         own_keys, beginnings = batch.own_keys
         for row in rows:
@@ -238,22 +237,6 @@ class Deliverer:
         if removed:
             context.reports.report_removed(removed)
         return suspects.split(present) if has_suspects else (present, ())
-
-    def _find_home(self, batch: Batch) -> Sequence[DueEntry]:
-        """Return the entries that belong to this shard; the others are moved to theirs, or quarantined."""
-        rows, store = batch.fetched.rows, batch.store
-        found = find_misplaced(store, rows)
-        if not found:
-            return rows
-        left, strays = bring_home(store, found)
-        if left:
-            batch.leave(left)
-            batch.is_in_doubt = True  # they are tried again in a moment, and not at once
-        for row in strays:
-            problem = describe_misplaced(store, row)
-            batch.ready.append(self._context.failures.quarantine(batch, row, problem))
-        keys = {row.key for row in found}
-        return [row for row in rows if row.key not in keys]
 
     # -- recording
 

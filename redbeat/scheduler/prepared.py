@@ -21,7 +21,7 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.misplaced import find_misplaced
+from redbeat.scheduler.quarantine import find_misplaced
 from redbeat.store.executor import Request, run_all
 from redbeat.store.records import DueEntry
 from redbeat.store.schedule import Cursor, Slice, read_upcoming

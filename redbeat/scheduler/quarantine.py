@@ -1,4 +1,4 @@
-"""Failures: invalid entries, runs that cannot be sent or recorded, and runs that are likely to fail.
+"""Failures: invalid and misplaced entries, runs that cannot be sent or recorded, or are likely to fail.
 
 A run is suspect if it could not be sent before, or if it is like one that could not: the same task, the same
 names of options, the same route. Suspect runs go last and share a quarter of the time. Invariant: a run that
@@ -16,20 +16,31 @@ from typing import Any
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.failures import Origin, kind_of, origin_of, reason_of
-from redbeat.errors import EntryCorrupt, RedBeatError
-from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_LOST, RUN_SKIPPED, RUNS_FAILED, LogEvent
+from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused, StoreCorrupt, StoreRefused
+from redbeat.layout import shard_of
+from redbeat.log.events import (
+    ENTRIES_MOVED,
+    RUN_FAILED_TO_SEND,
+    RUN_LOST,
+    RUN_SKIPPED,
+    RUNS_FAILED,
+    LogEvent,
+)
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.memory import Memory
+from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Decision, Quarantine, Send, quarantine
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.events import Events
 from redbeat.store.figures import Figures
+from redbeat.store.layouts import read_layout
 from redbeat.store.records import DueEntry
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
+from redbeat.store.store import Store
 
 #: an entry that changed between fetch and record so many times in a row backs off: mostly its own sending
 #: changes it, by a signal handler or the task's own ``apply_async``
@@ -122,6 +133,29 @@ class Failures:
         """Send the events of quarantines before these are recorded: after a kill in between, once more."""
         quarantined, batch.quarantined = batch.quarantined, []
         Events(batch.store).add_quarantined(quarantined)
+
+    def keep_home(self, batch: Batch) -> Sequence[DueEntry]:
+        """Return the fetched entries that belong to this shard; move the others home, or quarantine them.
+
+        Misplaced entries are not run, as their twins may be in their own shard. They are moved for some time
+        after the layout has changed.
+        """
+        rows, store = batch.fetched.rows, batch.store
+        found = find_misplaced(store, rows)
+        if not found:
+            return rows
+        layout, left = read_layout(store), list[DueEntry]()
+        if layout.is_under_way:
+            left = found
+        elif seconds_left(store, layout):
+            left = _move_home(store, found)
+        else:
+            batch.ready += [self.quarantine(batch, row, _describe_misplaced(store, row)) for row in found]
+        if left:
+            batch.leave(left)
+            batch.is_in_doubt = True  # they are tried again in a moment, and not at once
+        keys = {row.key for row in found}
+        return [row for row in rows if row.key not in keys]
 
     # -- runs that could not be sent
 
@@ -232,6 +266,65 @@ class Failures:
             return None
         self.conflicts[key] = MAX_CONFLICTS - 1  # it is tried once after each pause
         return send.retry(self._reports.report_contested(send.due_entry), batch.now)[0]
+
+
+# -- entries in another shard than the one that their names say: their writer goes by another number of shards
+
+
+def find_misplaced(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
+    """Return the rows of one shard that belong to another shard; [] while entries are being moved."""
+    layout = store.config.layout
+    shards = layout.shards
+    if shards is None or layout.is_moving:
+        return []
+    shard, skipped = layout.shard_of(store.keys), len(store.keys.prefix)
+    return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
+
+
+def _move_home(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
+    """Move misplaced entries; return those that stay, as another program moves entries at this moment."""
+    names = {store.keys.name(row.key): row for row in rows}
+    try:
+        moved = move_home(store, misplaced(store, store.keys, names))
+    except ReshardRefused:
+        return [*rows]
+    _report_moved(moved)
+    return [row for name, row in names.items() if name not in moved]
+
+
+def _describe_misplaced(store: Store, row: DueEntry) -> EntryCorrupt:
+    layout, name = store.config.layout, store.keys.name(row.key)
+    shards = layout.shards or 0
+    return EntryCorrupt(
+        f"{row.key}: this entry isn't run, as it belongs into shard {shard_of(name, shards)} of {shards}. "
+        "Something has written it here by another number of shards: write it under "
+        f"{layout.keys.entry(name)}, and delete it here.",
+        row.key,
+    )
+
+
+def sweep(sweeper: Sweeper) -> None:
+    """Move entries home that were written to former shards, if it is time to look for them.
+
+    An error does not stop beat: ``celery redbeat doctor`` finds the rest.
+    """
+    try:
+        _report_moved(sweeper.look())
+    except (ReshardRefused, StoreRefused, StoreCorrupt) as exc:
+        logger.debug("beat: Looking for entries in former shards: %s", exc)
+
+
+def _report_moved(names: Sequence[str]) -> None:
+    if names:
+        logger.warning(
+            "beat: Moved %s to where they belong, as something writes by another number of shards: %s",
+            counted(len(names)),
+            ", ".join(names[:5]),
+            extra=ENTRIES_MOVED.of(entries=list(names[:100])),
+        )
+
+
+# -- runs that are likely to fail
 
 
 class Suspects:

@@ -16,7 +16,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper
-from redbeat.scheduler.misplaced import sweep
+from redbeat.scheduler.quarantine import sweep
 from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
