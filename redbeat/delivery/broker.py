@@ -280,12 +280,9 @@ class Broker:
             self.is_reported_away = True
             name = (self._connection or self._app.connection_for_write()).as_uri()
             reason = reason_of(exc)
-            logger.error(
-                "beat: The broker %s can't be reached, due runs wait for it: %s",
-                name,
-                reason,
-                extra=BROKER_AWAY.of(broker=name, reason=reason),
-            )
+            extra = BROKER_AWAY.of(broker=name, reason=reason)
+            message = "beat: The broker %s can't be reached, due runs wait for it: %s"
+            logger.error(message, name, reason, extra=extra)
         if not self._is_blocked:
             self._drop()
 
@@ -364,15 +361,12 @@ class Broker:
     def is_of_connection(self, cause: BaseException) -> bool:
         """Tell whether the connection may have raised ``cause``; so may the task's own code."""
         is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
-        errors: tuple[type[BaseException], ...] = (OSError, OperationalError)
-        errors += self._errors("connection_errors")
-        return isinstance(cause, errors) and not is_somebody_elses
+        is_known = isinstance(cause, (OSError, OperationalError, self._errors("connection_errors")))
+        return is_known and not is_somebody_elses
 
     def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
-        classes: tuple[type[BaseException], ...] = getattr(
-            self._connection or self._app.connection_for_write(), kind
-        )
-        return classes
+        connection = self._connection or self._app.connection_for_write()
+        return tuple(getattr(connection, kind))
 
     def _options(self, connection: Any) -> dict[str, Any]:
         """Return transport options: a broker that doesn't answer is an error, and publishes are confirmed."""

@@ -43,9 +43,10 @@ def find_reserved(app: Any, options: Mapping[str, Any]) -> str | None:
 def find_reserved_way(app: Any, options: Mapping[str, Any]) -> str | None:
     """Return which name a message published with ``options`` must not go by, a sentence; None: none."""
     given = [options.get(field) for field in _NAMES]
+    names = [_text(name) for name in given]
     for queue in options.get("declare") or ():
-        given += [queue, getattr(queue, "exchange", None), getattr(queue, "routing_key", None)]
-    return next(filter(None, (_find_problem(app, name) for name in map(_text, given))), None)
+        names += _names_of(queue)
+    return next(filter(None, (_find_problem(app, name) for name in names)), None)
 
 
 def _named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -68,6 +69,10 @@ def _text(value: Any) -> str:
     """Return a name, or that of a queue or an exchange; '': it is neither."""
     name = value if isinstance(value, str) else getattr(value, "name", None)
     return name if isinstance(name, str) else ""
+
+
+def _names_of(queue: Any) -> Iterator[str]:
+    yield from map(_text, (queue, getattr(queue, "exchange", None), getattr(queue, "routing_key", None)))
 
 
 def _find_problem(app: Any, name: str) -> str | None:
@@ -104,11 +109,7 @@ def _declared_by(app: Any) -> set[str]:
     conf, queues = app.conf, app.conf.task_queues or ()
     found = {conf.task_default_queue, conf.task_default_exchange, conf.task_default_routing_key}
     for queue in queues.values() if isinstance(queues, Mapping) else queues:
-        found |= {
-            _text(queue),
-            _text(getattr(queue, "exchange", None)),
-            _text(getattr(queue, "routing_key", None)),
-        }
+        found.update(_names_of(queue))
     for task in app.tasks.values():
         found |= {_text(vars(type(task)).get(field)) for field in _NAMES}
     return found.union(_constants_of(conf.task_routes))

@@ -18,14 +18,8 @@ from redbeat.config.masking import mask_secrets
 from redbeat.delivery.failures import Origin, kind_of, origin_of, reason_of
 from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.layout import shard_of
-from redbeat.log.events import (
-    ENTRIES_MOVED,
-    RUN_FAILED_TO_SEND,
-    RUN_LOST,
-    RUN_SKIPPED,
-    RUNS_FAILED,
-    LogEvent,
-)
+from redbeat.log import events
+from redbeat.log.events import LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 from redbeat.process.memory import Memory
@@ -70,9 +64,9 @@ MAX_ERROR_KINDS = 100
 
 #: log lines about failed runs: how the line about many begins, and the line about one
 _LINES = {
-    RUN_SKIPPED: ("Skipped", "beat: Skipped a run of %s (%s), its own code raised an error: %s"),
-    RUN_FAILED_TO_SEND: ("Couldn't send", "beat: Couldn't send %s (%s), trying again: %s"),
-    RUN_LOST: ("Lost", "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s"),
+    events.RUN_SKIPPED: ("Skipped", "beat: Skipped a run of %s (%s), its own code raised an error: %s"),
+    events.RUN_FAILED_TO_SEND: ("Couldn't send", "beat: Couldn't send %s (%s), trying again: %s"),
+    events.RUN_LOST: ("Lost", "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s"),
 }
 
 
@@ -170,7 +164,7 @@ class Failures:
             decision = send.skip(reason)
         if decision is None:
             return self.retry(batch, send, exc)
-        self._report(RUN_SKIPPED, send, exc, reason)
+        self._report(events.RUN_SKIPPED, send, exc, reason)
         return decision
 
     def retry(self, batch: Batch, send: Send, exc: BaseException) -> Decision:
@@ -178,7 +172,7 @@ class Failures:
         self._suspects.mark(send)
         reason = reason_of(exc)
         decision, is_news = send.retry(reason, batch.now)
-        self._report(RUN_FAILED_TO_SEND, send, exc, reason, is_news=is_news)
+        self._report(events.RUN_FAILED_TO_SEND, send, exc, reason, is_news=is_news)
         return decision
 
     def note_lost(self, batch: Batch, send: Send, exc: BaseException) -> None:
@@ -193,7 +187,7 @@ class Failures:
                     f"its message couldn't be sent: {printable(mask_secrets(reason))}", MAX_ERROR
                 )
                 Runs(store).give_up(store.keys.name(send.due_entry.key), [record], problem)
-        self._report(RUN_LOST, send, exc, reason)
+        self._report(events.RUN_LOST, send, exc, reason)
 
     def _report(
         self, event: LogEvent, send: Send, exc: BaseException, reason: str, *, is_news: bool = True
@@ -202,7 +196,7 @@ class Failures:
         if send.span is not None:
             send.span.note_failed(exc)
         what, line = _LINES[event]
-        if not is_news or (event is not RUN_LOST and not self._has_line(what, send, exc, reason)):
+        if not is_news or (event is not events.RUN_LOST and not self._has_line(what, send, exc, reason)):
             return
         fields = {
             "entry": send.name,
@@ -249,7 +243,7 @@ class Failures:
                 kind.reason,
                 ", ".join(printable(shorten(name, 100)) for name in kind.names),
                 ", ..." if kind.counted > len(kind.names) else "",
-                extra=RUNS_FAILED.of(count=kind.counted, entries=kind.names, reason=kind.reason),
+                extra=events.RUNS_FAILED.of(count=kind.counted, entries=kind.names, reason=kind.reason),
             )
             kind.counted, kind.log_at, kind.names = 0, now + SECONDS, []
 
@@ -320,7 +314,7 @@ def _report_moved(names: Sequence[str]) -> None:
             "beat: Moved %s to where they belong, as something writes by another number of shards: %s",
             counted(len(names)),
             ", ".join(names[:5]),
-            extra=ENTRIES_MOVED.of(entries=list(names[:100])),
+            extra=events.ENTRIES_MOVED.of(entries=list(names[:100])),
         )
 
 

@@ -289,7 +289,6 @@ def _store_chunk(
     """Store the entries of one chunk."""
     made: dict[str, Any] = {}
     given: dict[str, Container[str]] = {}  # by the same keys, the names of the fields
-    bad: set[str] = set()
     for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
@@ -317,9 +316,7 @@ def _store_chunk(
             write: Write = entry.plan_save(stored, now)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
-            if stored.key not in bad:  # called again if somebody else has written meanwhile
-                _report(entry.name, exc)
-            bad.add(stored.key)
+            _report(entry.name, exc)
             return None
         return write
 
