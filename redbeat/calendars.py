@@ -33,8 +33,8 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
-from redbeat.store.calendars import Calendars
-from redbeat.store.entries import Entries
+from redbeat.store.calendars import calendar_names, replace_calendar
+from redbeat.store.entries import read_entries, write_entries
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -164,7 +164,7 @@ class Calendar(Exclusions):
         self._exclude(list(self.days.items()))
         store = Store(self.app)
         before = read_calendars(store, [self.name])[self.name]
-        Calendars(store).replace(self.name, {ABOUT: self.about, **self.days})
+        replace_calendar(store, self.name, {ABOUT: self.about, **self.days})
         self.retime(before)
         return self
 
@@ -206,7 +206,7 @@ class Calendar(Exclusions):
     @staticmethod
     def names(app: Any = None) -> list[str]:
         """Return the names of the stored calendars; this looks at all keys under the prefix."""
-        return Calendars(Store(app_or_default(app))).names()
+        return calendar_names(Store(app_or_default(app)))
 
     def retime(self, before: Excluded, new: Collection[str] = ()) -> None:
         """Give the entries of the calendar, which is stored and was ``before`` until now, new due times.
@@ -217,7 +217,7 @@ class Calendar(Exclusions):
         store = Store(self.app)
         for page in Members(store).scan():
             keys = [store.keys.entry_of(member) for member, _ in page]
-            Entries(store).write(keys, partial(_plan_retiming, store.config.app, self, before, new))
+            write_entries(store, keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:
         """Remove the calendar, if it is stored.
@@ -225,7 +225,7 @@ class Calendar(Exclusions):
         Entries that refer to it are quarantined when they are due, until a calendar of this name exists
         again.
         """
-        Calendars(Store(self.app)).replace(self.name, {})
+        replace_calendar(Store(self.app), self.name, {})
 
 
 def changed_from(
@@ -259,7 +259,7 @@ def save_over(calendar: Calendar, before: dict[str, str] | Unusable) -> bool:
         raise StoreRefused(before.reason)  # what is there isn't known
     read = before.kind if isinstance(before, Unusable) else before
     fields = {ABOUT: calendar.about, **calendar.days}
-    if not Calendars(Store(calendar.app)).replace(calendar.name, fields, read):
+    if not replace_calendar(Store(calendar.app), calendar.name, fields, read):
         return False
     calendar.retime(calendar_from(calendar.name, before))
     return True
@@ -330,7 +330,7 @@ def find_users(
     users: dict[str, set[str]] = {}
     for page in Members(store).scan():
         keys = [store.keys.entry_of(member) for member, _ in page]
-        _, found = Entries(store).read([key for key in keys if key not in without])
+        _, found = read_entries(store, [key for key in keys if key not in without])
         for stored in found:
             for name in names_in(stored).intersection(names_in(stored) if names is None else names):
                 users.setdefault(name, set()).add(store.keys.name(stored.key))

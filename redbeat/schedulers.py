@@ -84,7 +84,7 @@ from redbeat.scheduler.startup import (
     store_entries,
     store_statics,
 )
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_window
 from redbeat.store.layouts import look_up_layout, settle_layout
 from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
@@ -899,7 +899,7 @@ class RedBeatScheduler(Scheduler):
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
         store = Store(self.app) if self._is_bare else self.store
-        for stored in Entries(store.of_all_parts()).window(store.config.batch_size):
+        for stored in read_window(store.of_all_parts(), store.config.batch_size):
             try:
                 entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

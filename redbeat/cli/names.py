@@ -22,7 +22,7 @@ from redbeat.entries.wording import one_line
 from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.store import Store
 
 #: how many names are looked at for a suggestion, and for completion
@@ -124,7 +124,7 @@ def check_stored(session: Session, names: Iterable[str]) -> None:
     """Raise the error about the first name that isn't stored, before anything is changed."""
     store = Store(session.app)
     given = list(names)
-    _, found = Entries(store).read([store.keys.entry(name) for name in given])
+    _, found = read_entries(store, [store.keys.entry(name) for name in given])
     for name, stored in zip(given, found, strict=True):
         if not stored.exists:
             listed_entry(session, name)  # it may be in the schedule all the same

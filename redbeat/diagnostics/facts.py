@@ -24,8 +24,8 @@ from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
-from redbeat.store.entries import Entries
-from redbeat.store.histories import Histories
+from redbeat.store.entries import read_entry
+from redbeat.store.histories import read_history_texts
 from redbeat.store.records import Stored
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -77,7 +77,7 @@ def read_facts(app: Any, name: str) -> Facts:
     status = read_status(app)
     with Store.hasty(app) as store:
         key = config.keys.entry(name)
-        stored = Entries(store).read_one(key)[1]
+        stored = read_entry(store, key)[1]
         if not stored.exists:
             raise EntryNotFound(f"{key}: there is no such entry.", key)
         entry, problem = None, ""
@@ -87,7 +87,7 @@ def read_facts(app: Any, name: str) -> Facts:
             problem = str(exc)
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
-        texts = Histories(store).read(key, max(config.history, MOST_KEPT))
+        texts = read_history_texts(store, key, max(config.history, MOST_KEPT))
         records = in_progress((Runs(store).read_allowed([key]) or [[]])[0])
         running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))
         has_workers = not any(run.state == "sent" for run in running) or Runs(store).has_workers()

@@ -18,7 +18,7 @@ from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
 from redbeat.layout import Layout
 from redbeat.reshard.sweeping import HiddenWatch, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import raise_generations, read_contents, read_layout, rewrite_layout
 from redbeat.store.mover import Stray
@@ -111,7 +111,7 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
 
 def _schedule_messages(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     later, words = LaterStore.beside(store), "put among the stored messages, at its time"
-    for one, stored in zip(repairs, Entries(store).read([one.entry_key for one in repairs])[1], strict=True):
+    for one, stored in zip(repairs, read_entries(store, [one.entry_key for one in repairs])[1], strict=True):
         try:
             due = _entry_of(store, stored).schedule.clocked_time.timestamp()
         except (EntryCorrupt, EntryNotFound, AttributeError) as exc:
@@ -170,7 +170,7 @@ def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     """Return those whose entry doesn't exist, which is checked again."""
-    found = {stored.key: stored for stored in Entries(store).read([one.entry_key for one in repairs])[1]}
+    found = {stored.key: stored for stored in read_entries(store, [one.entry_key for one in repairs])[1]}
     gone = [one for one in repairs if not found[one.entry_key].exists]
     if store.config.is_cluster:  # a node that is receiving a slot may not have all of its keys yet
         found_late = Server(store).which_exist([one.entry_key for one in gone])

@@ -29,8 +29,8 @@ from redbeat.errors import EntryError, RedBeatError, StoreRefused, StoreUnavaila
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.store.audit import Audit
 from redbeat.store.audit import AuditRecord as AuditRecord
+from redbeat.store.audit import add_audit_record, read_audit_records
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def audited(
         StoreUnavailable: Redis can't be reached; nothing was changed.
         StoreCorrupt: the key of the audit list has another type; nothing was changed.
     """
-    audit, all_names = Audit(Store(app)), list(names)
+    store, all_names = Store(app), list(names)
     record = AuditRecord(
         shorten(user, MAX_TEXT),
         source,
@@ -90,7 +90,7 @@ def audited(
     )
     written = ""
     try:
-        written = audit.add(record)
+        written = add_audit_record(store, record)
     except StoreRefused as exc:  # without memory, say, when removing is what helps
         logger.warning("beat: %s of %s isn't in the audit list: %s", record.verb, printable(user), exc)
     try:
@@ -99,7 +99,7 @@ def audited(
         if written and not isinstance(exc, StoreUnavailable):
             failed = replace(record, details={}, before={}, outcome=f"failed: {_reason_of(exc)}", of=written)
             with suppress(RedBeatError):
-                call_briefly(lambda: audit.add(failed), PATIENCE_SECONDS)
+                call_briefly(lambda: add_audit_record(store, failed), PATIENCE_SECONDS)
         raise
 
 
@@ -171,12 +171,12 @@ def find_records(
 
     is_filtered = (name, user, verb) != (None, None, None)
     page = PAGE if limit is None or is_filtered else min(limit, PAGE)
-    return list(islice(filter(is_sought, _records(Audit(Store(app)), since, before_id, page)), limit))
+    return list(islice(filter(is_sought, _records(Store(app), since, before_id, page)), limit))
 
 
-def _records(audit: Audit, since: datetime | None, before_id: str | None, page: int) -> Iterator[AuditRecord]:
+def _records(store: Store, since: datetime | None, before_id: str | None, page: int) -> Iterator[AuditRecord]:
     while True:
-        found = audit.read(before_id, page)
+        found = read_audit_records(store, before_id, page)
         for record in found:
             if since is not None and record.at < since:
                 return

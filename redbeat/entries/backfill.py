@@ -26,7 +26,7 @@ from redbeat.errors import EntryError, LockNotAcquired
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
-from redbeat.store.histories import Histories
+from redbeat.store.histories import are_backfilled, backfilling, note_backfilled, note_request, read_request
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import score_text
 from redbeat.store.server import Server
@@ -73,7 +73,7 @@ def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, 
     Raises:
         EntryError: it has sent one with other arguments.
     """
-    found = Histories(Store(entry.app)).read_request(entry.key, _digest_of(request))
+    found = read_request(Store(entry.app), entry.key, _digest_of(request))
     if found is None:
         return None
     task_id, _, digest = found.partition(" ")
@@ -106,15 +106,15 @@ def trigger_once(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[
 
 
 def _trigger_alone(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
-    histories = Histories(Store(entry.app))
-    with histories.backfilling(entry.key):
+    store = Store(entry.app)
+    with backfilling(store, entry.key):
         found = sent_by(entry, request, overrides)
         if found is not None:
             return found
         task_id = request_id_of(entry.key, request)
         trigger(entry, {**overrides, "task_id": task_id})
         text = f"{task_id} {_digest_of(_text_of(overrides))}"
-        histories.note_request(entry.key, _digest_of(request), text)
+        note_request(store, entry.key, _digest_of(request), text)
         return Sent(task_id)
 
 
@@ -156,7 +156,7 @@ def backfill(
     sent: list[datetime] = []
     alone: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
     if not dry_run:
-        alone = Histories(store).backfilling(entry.key)
+        alone = backfilling(store, entry.key)
     with alone as hold:
         for due in dues:
             with hold_interrupts(5.0):  # a run is sent, noted and counted, or none of these
@@ -172,17 +172,17 @@ def backfill(
 def _missing(entry: RedBeatSchedulerEntry, store: Store, dues: Iterator[datetime]) -> Iterator[datetime]:
     """Yield those of ``dues`` that ``backfill`` hasn't sent yet."""
     for chunk in in_chunks(dues):
-        known = Histories(store).are_backfilled(entry.key, [score_text(due.timestamp()) for due in chunk])
+        known = are_backfilled(store, entry.key, [score_text(due.timestamp()) for due in chunk])
         yield from (due for due, is_known in zip(chunk, known, strict=True) if not is_known)
 
 
 def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) -> bool:
-    histories, nominal = Histories(store), score_text(due.timestamp())
-    if histories.are_backfilled(entry.key, [nominal])[0]:  # by another backfill, before this one began
+    nominal = score_text(due.timestamp())
+    if are_backfilled(store, entry.key, [nominal])[0]:  # by another backfill, before this one began
         return False
     task_id = task_id_of(entry.key, due.isoformat(timespec="microseconds"))
     record, now = sent_record(nominal, is_manual=True), Server(store).now()
     send(entry, due, {"task_id": task_id}, record, now, is_alone=False)
     # sent before it is noted: after a kill in between it is sent again, with the same id
-    histories.note_backfilled(entry.key, nominal)
+    note_backfilled(store, entry.key, nominal)
     return True

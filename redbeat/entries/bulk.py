@@ -15,7 +15,7 @@ from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
-from redbeat.store.entries import Entries, Outcome
+from redbeat.store.entries import Outcome, delete_entries, write_entries
 from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
 
@@ -71,8 +71,11 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
         found = save_by_calendars(
             store,
             by_key.values(),
-            lambda: Entries(store).write(
-                list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), may_be_new=True
+            lambda: write_entries(
+                store,
+                list(by_key),
+                lambda stored, now: by_key[stored.key].plan_save(stored, now),
+                may_be_new=True,
             ),
         )
         for entry in by_key.values():
@@ -117,7 +120,7 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
             if problem and not is_message:
                 raise EntryError(problem, str(name))
         keys = [store.keys.entry_of(name) for name in chunk]
-        deleted += Entries(store).delete(keys)
+        deleted += delete_entries(store, keys)
 
     _each_chunk(names, delete_chunk, progress)
     return deleted

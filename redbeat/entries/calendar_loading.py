@@ -18,7 +18,7 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.calendars import Calendars
+from redbeat.store.calendars import read_stored_calendars
 from redbeat.store.records import DueEntry, Stored
 from redbeat.store.store import Store
 
@@ -72,7 +72,7 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
     if not wanted:
         return {}
     try:
-        found = Calendars(store).read(wanted)
+        found = read_stored_calendars(store, wanted)
     except StoreRefused as exc:
         return _unreadable(wanted, exc)
     return {name: _usable(store, name, fields or {}) for name, (_, fields) in zip(wanted, found, strict=True)}
@@ -149,7 +149,7 @@ class KeptCalendars:
         answers: dict[str, Any] = {}
         if asked:
             try:
-                found = Calendars(store).read(asked, known)
+                found = read_stored_calendars(store, asked, known)
             except StoreRefused as exc:
                 fresh = {name: self._kept[name].calendar for name in wanted if name not in asked}
                 return {**fresh, **_unreadable(asked, exc)}

@@ -71,11 +71,11 @@ from redbeat.policy.policy import (
 )
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
-from redbeat.store.entries import Entries
+from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
-from redbeat.store.unrun import Unrun
+from redbeat.store.unrun import note_deletion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -255,7 +255,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         if not isinstance(key, str):
             raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
-        now, stored = Entries(Store(app)).read_one(ensure_conf(app).keys.entry_of(key))
+        now, stored = read_entry(Store(app), ensure_conf(app).keys.entry_of(key))
         entry = decode_entry(cls, stored, app)
         entry.seen_at = now
         return entry
@@ -404,7 +404,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             return self.plan_save(stored, now)
 
         # an entry that was loaded or saved before is stored
-        write = partial(Entries(store).write, [self.key], plan, may_be_new=loaded is None)
+        write = partial(write_entries, store, [self.key], plan, may_be_new=loaded is None)
         save_by_calendars(store, [self], write)
         self.known_last_run_at = self.last_run_at
         return self
@@ -414,7 +414,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         store, tried = Store(self.app), copy(self)  # as planning changes last_run_at
 
         def plan() -> None:
-            now, (stored,) = Entries(store).read([self.key])
+            now, (stored,) = read_entries(store, [self.key])
             if if_unchanged:
                 self._check_unchanged(self.stored, stored)
             plan_save(tried, stored, now)
@@ -435,7 +435,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             self.__dict__.update(entry.__dict__)
             return write
 
-        Entries(Store(self.app)).write([self.key], plan)
+        write_entries(Store(self.app), [self.key], plan)
 
     def plan_save(self, stored: Stored, now: datetime) -> Write | None:
         """Decide what to write so that ``stored`` becomes this entry."""
@@ -456,8 +456,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         store = Store(self.app)
         if store.keys.message_id(self.key) is None:
             _check_name(self)
-            Unrun(store).note_deletion(self.key)
-        Entries(store).delete([self.key])
+            note_deletion(store, self.key)
+        delete_entries(store, [self.key])
         self.seen_at = None
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
@@ -519,7 +519,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
                 self.seen_at = now
             return write
 
-        Entries(Store(self.app)).write([self.key], plan)
+        write_entries(Store(self.app), [self.key], plan)
 
     def encode(self, stored: Stored) -> str:
         """Return the definition's JSON, with the unknown keys of the stored one.
@@ -605,7 +605,7 @@ def load_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> Re
 
 
 def _read(store: Store, key: str) -> Stored:
-    return Entries(store).read([key])[1][0]
+    return read_entries(store, [key])[1][0]
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:

@@ -26,7 +26,7 @@ from redbeat.history import PastRun
 from redbeat.policy.policy import FIELDS, NAMES, PolicyFields
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
-from redbeat.store.events import Events
+from redbeat.store.events import add_paused_events
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -247,7 +247,7 @@ class Managed:
             EntryError: ``until`` is in the past by the server's clock; nothing is changed.
         """
         self._change_stored(lambda entry, now: pauses.rest(entry, now, note, until, by))
-        Events(Store(self.app)).add_paused([(self._whole.name, self._whole.paused_until)], note, by)
+        add_paused_events(Store(self.app), [(self._whole.name, self._whole.paused_until)], note, by)
 
     def resume(self) -> None:
         """End its pause. It is due at its next time after now; with ``run_missed`` it makes up for missed

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError, EntryNotFound
 from redbeat.policy.policy import PAUSE_FIELDS
-from redbeat.store.entries import Entries
-from redbeat.store.events import Events
+from redbeat.store.entries import write_entries
+from redbeat.store.events import add_paused_events
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -112,7 +112,7 @@ def pause_many(
         return True
 
     result = _change_many(cls, names, app, rest_if_it_runs, progress)
-    Events(Store(app)).add_paused(((name, ends.get(name)) for name in result.changed), note, by)
+    add_paused_events(Store(app), ((name, ends.get(name)) for name in result.changed), note, by)
     return result
 
 
@@ -163,7 +163,7 @@ def pause_one(
     if not (result.changed or result.left):
         raise EntryNotFound(f"{key}: there is no such entry.", key)
     if done == "paused":
-        Events(store).add_paused([(name, end)], note, by)
+        add_paused_events(store, [(name, end)], note, by)
     return done
 
 
@@ -219,7 +219,7 @@ def _change_many(
 
     for chunk in in_chunks(names):
         some = dict.fromkeys(chunk)
-        Entries(store).write([store.keys.entry_of(name) for name in some], plan)
+        write_entries(store, [store.keys.entry_of(name) for name in some], plan)
         done += len(some)
         if progress is not None:
             progress(done)

@@ -22,7 +22,7 @@ from redbeat.entries.failures import failure_now
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.entries import Entries
+from redbeat.store.entries import delete_entries, read_entries, read_entry
 from redbeat.store.members import Members
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -122,7 +122,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
         EntryNotFound: there is none.
     """
     store = Store(app)
-    now, stored = Entries(store).read_one(store.keys.entry(name))
+    now, stored = read_entry(store, store.keys.entry(name))
     if not stored.exists:
         # a member may be a bare name; one that begins like a key is another entry's
         members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
@@ -136,7 +136,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
 def entries_at(cls: type[EntryT], app: Any, members: Sequence[tuple[str, float]]) -> list[EntryT]:
     """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
     store = Store(app)
-    now, found = Entries(store).read([store.keys.entry_of(member) for member, _ in members])
+    now, found = read_entries(store, [store.keys.entry_of(member) for member, _ in members])
     return [
         entry_of(cls, _with_score(stored, score), app, now)
         for stored, (_, score) in zip(found, members, strict=True)
@@ -146,7 +146,7 @@ def entries_at(cls: type[EntryT], app: Any, members: Sequence[tuple[str, float]]
 def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[EntryT | None]:
     """Return the entries of these names as ``read_listed`` would; None for one that there isn't."""
     store = Store(app)
-    now, found = Entries(store).read([store.keys.entry(name) for name in names])
+    now, found = read_entries(store, [store.keys.entry(name) for name in names])
     unknown = [place for place, stored in enumerate(found) if stored.score is None]
     away: Mapping[str, float | None] | None = None
     for place in unknown:  # there are few
@@ -168,7 +168,7 @@ def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[En
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
     """Yield entries that were taken out for celery-redbeat 2.x, with old scores, and the server's clock."""
     scores = read_downgraded(store)
-    now, found = Entries(store).read(list(scores)) if scores else (datetime.now(timezone.utc), [])
+    now, found = read_entries(store, list(scores)) if scores else (datetime.now(timezone.utc), [])
     for stored in found:
         score = scores[stored.key] or 0.0  # without an old score it is due at once when it comes back
         if stored.exists and stored.score is None and (last_score is None or score <= last_score):
@@ -223,7 +223,7 @@ def scan_stored(
             if (match is None or fnmatchcase(store.keys.name(member), match))
             and (last_score is None or 0 <= score <= last_score)
         ]
-        now, entries = Entries(store).read([store.keys.entry_of(member) for member in members])
+        now, entries = read_entries(store, [store.keys.entry_of(member) for member in members])
         for member, stored in zip(members, entries, strict=True):
             yield _with_score(stored, page[member]), now
 
@@ -253,12 +253,12 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
     store, total = Store(app), 0
     for part in map(store.of_part, store.all_parts):
         while members := Members(part).first(PAGE_SIZE):
-            Entries(part).delete([part.keys.entry_of(member) for member in members])
+            delete_entries(part, [part.keys.entry_of(member) for member in members])
             Members(part).remove(members)  # those that are bare names are still there
             total += len(members)
             if progress is not None:
                 progress(total)
-    Entries(store).delete([stored.key for stored, _ in _read_away(store)])
+    delete_entries(store, [stored.key for stored, _ in _read_away(store)])
     return total
 
 
@@ -271,7 +271,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
     for page in Members(store).in_order(last_score):
         is_moving = store.config.layout.is_moving  # then an entry's member becomes another one
         members = [(member, score) for member, score in page if member not in seen]
-        now, entries = Entries(store).read([store.keys.entry_of(member) for member, _ in members])
+        now, entries = read_entries(store, [store.keys.entry_of(member) for member, _ in members])
         for (member, score), stored in zip(members, entries, strict=True):
             if is_moving and (name := store.config.layout.name_of(member)) in seen:
                 continue

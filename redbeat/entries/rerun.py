@@ -26,7 +26,7 @@ from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.run import Run, run_of_failure, run_of_past
 from redbeat.schedules.timezones import in_utc, shown
-from redbeat.store.histories import Histories
+from redbeat.store.histories import are_backfilled, backfilling, note_backfilled
 from redbeat.store.records import score_text
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server
@@ -170,7 +170,6 @@ class _Repeater:
     def __init__(self, entry: RedBeatSchedulerEntry) -> None:
         self._entry = entry
         self._store = Store(entry.app)
-        self._histories = Histories(self._store)
 
     @cached_property
     def _past(self) -> dict[Any, PastRun]:
@@ -181,7 +180,7 @@ class _Repeater:
     @contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
         """Keep others from sending runs of the entry by hand; what they have sent is known from then on."""
-        with self._histories.backfilling(self._entry.key) as hold:
+        with backfilling(self._store, self._entry.key) as hold:
             yield hold
 
     def choose(self, due: datetime | None) -> Run:
@@ -238,7 +237,7 @@ class _Repeater:
         overrides = {"task_id": task_id, "headers": {"redbeat_rerun_of": run.task_id}}
         result = send(self._entry, run.due, overrides, record, now, is_alone=is_alone)
         # after it is sent: after a kill in between it is sent again, with the same id
-        self._histories.note_backfilled(key, _mark_of(nominal, number))
+        note_backfilled(self._store, key, _mark_of(nominal, number))
         return result
 
     def _reruns_of(self, run: Run) -> int:
@@ -246,7 +245,7 @@ class _Repeater:
         nominal, size = score_text(run.due.timestamp()), 8
         for first in count(1, size):
             marks = [_mark_of(nominal, number) for number in range(first, first + size)]
-            known = self._histories.are_backfilled(self._entry.key, marks)
+            known = are_backfilled(self._store, self._entry.key, marks)
             if not all(known):
                 return first - 1 + known.index(False)
         raise AssertionError("count() has no end")

@@ -14,7 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
-from redbeat.store.histories import Histories
+from redbeat.store.histories import read_history_texts, read_newest, read_newest_allowed
 from redbeat.store.members import Members
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
@@ -64,7 +64,7 @@ def id_of(key: str, due: datetime) -> str:
 
 def read_history(entry: RedBeatSchedulerEntry, limit: int) -> list[PastRun]:
     """Return what is recorded of an entry's last runs, the newest first."""
-    records = Histories(Store(entry.app)).read(entry.key, limit)
+    records = read_history_texts(Store(entry.app), entry.key, limit)
     return decode_history(records, partial(id_of, entry.key))
 
 
@@ -141,7 +141,7 @@ def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]
     store = Store(app)
     found: list[tuple[Last, Sequence[str]]] = []
     for chunk in in_chunks(keys):
-        records = Histories(store).newest_allowed(chunk, LATEST) or [[]] * len(chunk)
+        records = read_newest_allowed(store, chunk, LATEST) or [[]] * len(chunk)
         failures = Runs(store).failing_allowed(chunk)
         for texts, count in zip(records, failures, strict=True):
             outcomes = [run.outcome for run in decode_history(texts, str)]
@@ -151,16 +151,16 @@ def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]
 
 def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
     """Return the ``outcome`` that ``read_last`` tells of each; the newest record is often enough."""
-    histories, found = Histories(Store(app)), list[str | None]()
+    store, found = Store(app), list[str | None]()
     for chunk in in_chunks(keys):
-        newest = histories.newest_allowed(chunk, 1) or [[]] * len(chunk)
+        newest = read_newest_allowed(store, chunk, 1) or [[]] * len(chunk)
         outcomes = [[run.outcome for run in decode_history(texts, str)] for texts in newest]
         unsure = [
             place
             for place, found_first in enumerate(outcomes)
             if not found_first or found_first[0] not in ENDED_OUTCOMES
         ]
-        more = histories.newest_allowed([chunk[place] for place in unsure], LATEST) or []
+        more = read_newest_allowed(store, [chunk[place] for place in unsure], LATEST) or []
         for place, texts in zip(unsure, more, strict=True):
             outcomes[place] = [run.outcome for run in decode_history(texts, str)]
         found += map(_last_of, outcomes)
@@ -272,7 +272,7 @@ def with_histories(app: Any, runs: Sequence[Run]) -> list[Run]:
     listed = {run.name for run in runs if run.outcome in FAILED_OUTCOMES and run.sent_at is None}
     for names in in_chunks(sorted(listed)):
         keys = [store.keys.entry(name) for name in names]
-        histories = Histories(store).newest_allowed(keys, MOST_KEPT)
+        histories = read_newest_allowed(store, keys, MOST_KEPT)
         if histories is None:
             return list(runs)
         for name, key, records in zip(names, keys, histories, strict=True):
@@ -312,7 +312,7 @@ def in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRec
 def past_of(store: Store, names: Sequence[str], now: datetime) -> Iterator[Run]:
     """Yield the past runs in the histories of entries, entry by entry; two round trips."""
     keys = [store.keys.entry(name) for name in names]
-    texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)
+    texts, running = read_newest(store, keys, MOST_KEPT), Runs(store).read(keys)
     for name, key, records, progress in zip(names, keys, texts, running, strict=True):
         runs = runs_of(name, progress, decode_history(records, partial(id_of, key)), now)
         yield from (run for run in runs if not run.is_running)

@@ -26,8 +26,8 @@ from redbeat.policy.headers import headers_of
 from redbeat.runs.limits import limits_of
 from redbeat.runs.progress import holder_in_words
 from redbeat.runs.tracking import is_tracked
-from redbeat.store.entries import Entries
-from redbeat.store.histories import Histories
+from redbeat.store.entries import refuse_messages
+from redbeat.store.histories import add_to_history, take_from_history
 from redbeat.store.records import Held, TrackedRun, score_text
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -83,15 +83,15 @@ def send(
         EntryError: it is the entry of a stored message.
     """
     store, task_id = Store(entry.app), str(overrides["task_id"])
-    Entries(store).refuse_messages([entry.key])
+    refuse_messages(store, [entry.key])
     run = _reserve(entry, store, task_id, due, overrides, now)
     if record is not None:
-        Histories(store).add(entry.key, record, now)
+        add_to_history(store, entry.key, record, now)
     try:
         result = _publish(entry, due, overrides, now if is_alone else None)
     except BaseException:
         if record is not None:
-            Histories(store).take_back(entry.key, record)
+            take_from_history(store, entry.key, record)
         if run is not None:
             Runs(store).take_back(entry.key, task_id)
         raise

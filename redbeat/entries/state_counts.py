@@ -13,7 +13,7 @@ from typing import Any
 
 from redbeat.entries.coverage import Coverage
 from redbeat.entries.query import STATES, states_of
-from redbeat.store.figures import Figures
+from redbeat.store.figures import count_entry_states
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 
@@ -52,7 +52,7 @@ def count_states(
     parts = list(store.all_parts)
     while parts and time.monotonic() < began + max_seconds:
         slice_began = time.monotonic()
-        page = Figures(store).count_states(parts[-1], cursor, SLICE)
+        page = count_entry_states(store, parts[-1], cursor, SLICE)
         cursor = page.cursor
         if cursor == "0":
             parts.pop()

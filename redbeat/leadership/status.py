@@ -22,7 +22,7 @@ from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.layout import shards_named
 from redbeat.store.beats import Beats
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_window
 from redbeat.store.lock_tokens import beat_of, holder_of
 from redbeat.store.store import Store
 from redbeat.store.vitals import Vitals, by_one_clock, read_each, sum_of
@@ -298,7 +298,7 @@ def _without_disabled(store: Store, found: Status) -> Status:
     if (found.seconds_since(found.oldest_due) or 0) < SILENT_AFTER_SECONDS:
         return found
     try:
-        due = Entries(store).window(MAX_DUE_READ + 1)
+        due = read_window(store, MAX_DUE_READ + 1)
     except StoreRefused:  # this user may read who leads, and no entries
         return found
     now = found.now.timestamp()

@@ -42,7 +42,7 @@ from redbeat.manifest.calendars import (
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
-from redbeat.store.entries import Entries
+from redbeat.store.entries import add_records, read_entries, record_text
 from redbeat.store.owners import Change, Owners
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
@@ -233,7 +233,7 @@ def read_with_owners(
     found: list[tuple[Stored, str]] = []
     now = datetime.now(timezone.utc)
     for chunk in in_chunks(keys):
-        now, stored = Entries(store).read(chunk)
+        now, stored = read_entries(store, chunk)
         found += zip(stored, Owners(store).read(chunk), strict=True)
         if progress is not None:
             progress(len(found))
@@ -339,12 +339,14 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
     applied = Owners(store).apply(plan.changes, plan.calendars.changes)
     is_done = applied.changed is None or _stands(store, plan)
     if plan.read_at is not None:
-        writes = [
-            (change.stored, change.write)
+        records = [
+            (change.stored.key, record_text(change.write.record, plan.read_at))
             for change in plan.changes
-            if change.write is not None and (is_done or change.stored.key in applied.written)
+            if change.write is not None
+            and change.write.record
+            and (is_done or change.stored.key in applied.written)
         ]
-        Entries(store).add_records(writes, {stored.key: plan.read_at for stored, _ in writes})
+        add_records(store, records)
     if not is_done:
         changed = applied.changed or ""
         name, told = store.keys.name(changed), applied.told

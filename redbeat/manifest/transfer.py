@@ -30,7 +30,7 @@ from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
-from redbeat.store.histories import Histories
+from redbeat.store.histories import read_pasts
 from redbeat.store.owners import Change, Owners
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored, Write
@@ -93,7 +93,7 @@ def export_entries(
 
     def take(chunk: Sequence[Any]) -> None:
         keys = [entry.stored.key for entry in chunk]
-        pasts = Histories(store).pasts_of(keys) if with_history else [((), ())] * len(keys)
+        pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
         for entry, its_owner, past in zip(chunk, Owners(store).read(keys), pasts, strict=True):
             if owner is not None and its_owner != owner:
                 continue

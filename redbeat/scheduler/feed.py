@@ -26,7 +26,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
-from redbeat.store.events import Event, Events, News
+from redbeat.store.events import Event, News, note_told, read_events
 from redbeat.store.lock_tokens import Holder, holder_of
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
@@ -146,12 +146,11 @@ class Feed:
         fences = self._find_fences()
         if not fences or not signals.is_wanted(*signals.OF_EVENTS):
             return False
-        events = Events(self._connect())
-        found = events.read(fences, self._teller)
-        are_more = [self._tell_of_news(events, keys, news) for keys, news in found.items()]
+        found = read_events(self._connect(), fences, self._teller)
+        are_more = [self._tell_of_news(keys, news) for keys, news in found.items()]
         return any(are_more)
 
-    def _tell_of_news(self, events: Events, keys: Keys, news: News) -> bool:
+    def _tell_of_news(self, keys: Keys, news: News) -> bool:
         """Tell of what has happened in one part; return whether there is more."""
         if not news.events:
             return False
@@ -163,13 +162,13 @@ class Feed:
             self._tell(keys, event)
             last = event.id
             if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not self._note(events, keys, told, last, is_done=False):
+                if not self._note(keys, told, last, is_done=False):
                     return False
                 told, noted_at = last, time.monotonic()
-        return self._note(events, keys, told, last, is_done=True) and last == news.events[-1].id
+        return self._note(keys, told, last, is_done=True) and last == news.events[-1].id
 
-    def _note(self, events: Events, keys: Keys, told: str, last: str, *, is_done: bool) -> bool:
-        is_noted = events.note_told(keys, self._teller, told, last, is_done=is_done)
+    def _note(self, keys: Keys, told: str, last: str, *, is_done: bool) -> bool:
+        is_noted = note_told(self._connect(), keys, self._teller, told, last, is_done=is_done)
         self._unnoted = {one for one in self._unnoted if one[0] != keys}
         return is_noted
 

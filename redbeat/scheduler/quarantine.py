@@ -28,8 +28,8 @@ from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Decision, Quarantine, Send, quarantine
 from redbeat.signals import entry_quarantined, is_wanted
-from redbeat.store.events import Events
-from redbeat.store.figures import Figures
+from redbeat.store.events import add_quarantined_events
+from redbeat.store.figures import count_once
 from redbeat.store.layouts import read_layout
 from redbeat.store.records import DueEntry
 from redbeat.store.run_record import RunRecord
@@ -126,7 +126,7 @@ class Failures:
     def tell(batch: Batch) -> None:
         """Send the events of quarantines before these are recorded: after a kill in between, once more."""
         quarantined, batch.quarantined = batch.quarantined, []
-        Events(batch.store).add_quarantined(quarantined)
+        add_quarantined_events(batch.store, quarantined)
 
     def keep_home(self, batch: Batch) -> Sequence[DueEntry]:
         """Return the fetched entries that belong to this shard; move the others home, or quarantine them.
@@ -180,7 +180,7 @@ class Failures:
         reason, tracked, store = reason_of(exc), send.commit.run, batch.store
         with suppress(RedBeatError):  # then a tracked run never starts
             if tracked is None:
-                Figures(store).count(send.commit.labels, "lost")
+                count_once(store, send.commit.labels, "lost")
             else:
                 record = RunRecord(send.task_id, tracked.due)
                 problem = shorten(

@@ -35,7 +35,7 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.records import Held, Push, Reserved
 from redbeat.store.runs import Runs
 from redbeat.store.schedule import reserve_runs
@@ -357,7 +357,7 @@ def make(
 def _has_changed(batch: Batch, send: Send) -> bool:
     """Return True if an entry is stored otherwise than it was planned by."""
     row = send.due_entry
-    _, [stored] = Entries(batch.store).read([row.key])
+    _, [stored] = read_entries(batch.store, [row.key])
     return (stored.definition, stored.policy, stored.meta) != (row.definition, row.policy, row.meta)
 
 

@@ -49,7 +49,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.shard import Shard
 from redbeat.scheduler.supervision import is_about_all
 from redbeat.store.downgrades import bring_back
-from redbeat.store.entries import Entries
+from redbeat.store.entries import delete_entries, write_entries
 from redbeat.store.owners import Owners
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Stored, Write
@@ -265,7 +265,7 @@ def store_statics(
         name = keys_here.name(key)
         extra = STATIC_REMOVED.of(entry=name)
         logger.info("beat: Removing old static schedule entry '%s'.", name, extra=extra)
-    Entries(store).delete(gone, fence)
+    delete_entries(store, gone, fence)
     update({name: one for name, one in statics.entries.items() if is_here(name)})
     note_statics(store, fence, owners[0], replace(plan, added=tuple(filter(is_here, plan.added))))
 
@@ -324,7 +324,7 @@ def _store_chunk(
         save_by_calendars(
             store,
             made.values(),
-            lambda: Entries(store).write(list(made), decide, fence, may_be_new=True),
+            lambda: write_entries(store, list(made), decide, fence, may_be_new=True),
         )
     except StoreRefused as exc:
         if not isinstance(exc.__cause__, RequestBroken):

@@ -26,9 +26,9 @@ from redbeat.process.memory import Memory
 from redbeat.process.signals import let_through
 from redbeat.runs.deadlines import Action, Decision, judge
 from redbeat.scheduler.reports import Reports
-from redbeat.store.entries import Entries
-from redbeat.store.events import Events
-from redbeat.store.histories import Histories
+from redbeat.store.entries import write_entries
+from redbeat.store.events import add_paused_events
+from redbeat.store.histories import read_history_texts
 from redbeat.store.records import Fence, Fetched, Stored, Write
 from redbeat.store.runs import Failing, Runs, Settlement
 from redbeat.store.store import Store
@@ -237,7 +237,7 @@ def _pause(
         return entry.plan_save(stored, now)
 
     try:
-        Entries(store).write([key], decide, fence)
+        write_entries(store, [key], decide, fence)
     except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
         raise
     except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
@@ -256,14 +256,14 @@ def _pause(
         )
     is_paused = found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE)
     if is_paused and (note or failing.is_being_paused):
-        Events(store).add_paused([(name, found.paused_until)], found.pause_note, PAUSED_BY)
+        add_paused_events(store, [(name, found.paused_until)], found.pause_note, PAUSED_BY)
     runs.forget_failures(key)
 
 
 def _note_of(store: Store, key: str, failures: int) -> str:
     note = f"{_NOTE} {'a failure' if failures == 1 else f'{failures} failures in a row'}"
     with suppress(StoreCorrupt):  # nothing depends on a history
-        for run in decode_history(Histories(store).read(key, _RECORDS), lambda _due: ""):
+        for run in decode_history(read_history_texts(store, key, _RECORDS), lambda _due: ""):
             if run.outcome in ("failed", "lost"):
                 last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
                 return shorten(printable(f"{note}; the last: {last}"))

@@ -7,6 +7,7 @@ far as it can be read.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -27,8 +28,8 @@ _SHOWN = "id", "at", *_TEXTS[:4], "names", "count", "details", "before", *_TEXTS
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _LAST_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)
-#: the largest number behind the milliseconds of an id
-_LAST = 2**64 - 1
+#: the id of a record: milliseconds, and a number
+_ID = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 
 
 @dataclass(frozen=True)
@@ -71,76 +72,63 @@ class AuditRecord:
         return shown | {"at": self.at.isoformat(), "names": list(self.names)}
 
 
-class Audit:
-    """The audit list beside the schedule of ``store``."""
+def add_audit_record(store: Store, record: AuditRecord) -> str:
+    """Add a record, and return its id; '': this user of Redis may not, which is logged once.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    texts = {name: getattr(record, name) for name in _TEXTS} | {"count": str(record.count)}
+    texts |= {"names": json.dumps(record.names), "details": json.dumps(record.details)}
+    texts["before"] = json.dumps(record.before) if record.before else ""
+    fields: Any = {name: as_stored(text) for name, text in texts.items() if text}
+    key = store.keys.audit
 
-    def add(self, record: AuditRecord) -> str:
-        """Add a record, and return its id; '': this user of Redis may not, which is logged once.
+    def add() -> str:
+        added = store.ask(lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key)
+        return str(text_of(added))
 
-        Raises:
-            StoreUnavailable, StoreRefused, StoreCorrupt.
-        """
-        texts = {name: getattr(record, name) for name in _TEXTS} | {"count": str(record.count)}
-        texts |= {"names": json.dumps(record.names), "details": json.dumps(record.details)}
-        texts["before"] = json.dumps(record.before) if record.before else ""
-        fields: Any = {name: as_stored(text) for name, text in texts.items() if text}
-        key = self._store.keys.audit
-
-        def add() -> str:
-            added = self._store.ask(
-                lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key
-            )
-            return str(text_of(added))
-
-        return self._store.rights.ask(AUDIT, add, lambda: "")
-
-    def last_id(self) -> str:
-        """Return the id of the last record; '': there is none, or this user of Redis may not read them.
-
-        Raises:
-            StoreUnavailable, StoreRefused, StoreCorrupt.
-        """
-        key = self._store.keys.audit
-        try:
-            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key)
-        except StoreRefused as exc:
-            if not is_no_permission(exc):
-                raise
-            return ""
-        return str(text_of(found[0][0])) if found else ""
-
-    def read(self, before_id: str | None = None, count: int = 50) -> list[AuditRecord]:
-        """Return at most ``count`` records, the newest first.
-
-        Arguments:
-            before_id: the id of the last record that was read before; '' and None: none was.
-
-        Raises:
-            ValueError: ``before_id`` isn't an id.
-            StoreUnavailable, StoreRefused, StoreCorrupt.
-        """
-        key, most = self._store.keys.audit, _before(before_id) if before_id else "+"
-        if most is None:
-            return []
-        found = self._store.ask(lambda client: client.xrevrange(key, max=most, count=count), key)
-        return [_record_of(str(text_of(one)), fields) for one, fields in found]
+    return store.rights.ask(AUDIT, add, lambda: "")
 
 
-def _before(id: str) -> str | None:  # noqa: A002 - it is what Redis calls it
-    """Return the greatest id below ``id``; None: there is none."""
-    milliseconds, _, number = id.partition("-")
+def read_last_audit_id(store: Store) -> str:
+    """Return the id of the last record; '': there is none, or this user of Redis may not read them.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    key = store.keys.audit
     try:
-        at, last = int(milliseconds), int(number or 0)
-    except ValueError:
-        at = last = -1
-    if not (0 <= at <= _LAST and 0 <= last <= _LAST):
-        raise ValueError(f"{id!r} is no id of a record; the last record that was shown has one.")
-    if last:
-        return f"{at}-{last - 1}"
-    return f"{at - 1}-{_LAST}" if at else None
+        found = store.ask(lambda client: client.xrevrange(key, count=1), key)
+    except StoreRefused as exc:
+        if not is_no_permission(exc):
+            raise
+        return ""
+    return str(text_of(found[0][0])) if found else ""
+
+
+def read_audit_records(store: Store, before_id: str | None = None, count: int = 50) -> list[AuditRecord]:
+    """Return at most ``count`` records, the newest first.
+
+    Arguments:
+        before_id: the id of the last record that was read before; '' and None: none was.
+
+    Raises:
+        ValueError: ``before_id`` isn't an id.
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    key, most = store.keys.audit, "+"
+    if before_id:
+        given = _ID.fullmatch(before_id)
+        if given is None:
+            raise ValueError(
+                f"{before_id!r} is not an id of a record; the last record that was shown has one."
+            )
+        most = f"({given[1]}-{given[2] or 0}"
+        if most == "(0-0":
+            return []
+    found = store.ask(lambda client: client.xrevrange(key, max=most, count=count), key)
+    return [_record_of(str(text_of(one)), fields) for one, fields in found]
 
 
 def _record_of(id: str, fields: Any) -> AuditRecord:  # noqa: A002 - it is what Redis calls it

@@ -16,60 +16,57 @@ from redbeat.store.store import Store
 _READ_CALENDARS = Script("read_calendars")
 
 
-class Calendars:
-    """The calendars beside the schedule of ``store``, by their names."""
+def read_stored_calendars(
+    store: Store, names: Sequence[str], known: Sequence[str] | None = None
+) -> list[tuple[str, dict[str, str] | str | None]]:
+    """Return for each its digest, and its fields or the type of its key ('none': no key); one round trip.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Arguments:
+        known: the digest of each that the caller has, 'none' if it has none; the fields of those that are
+            still the same are None. Without it no digests are returned.
+    """
+    keys = [store.keys.calendar(name) for name in names]
+    digests = [""] * len(keys) if known is None else known
+    with store.translating():
+        rows = _READ_CALENDARS.call(keys=keys, known=digests).run(store.client)
+    found: list[tuple[str, dict[str, str] | str | None]] = []
+    for row, digest in zip(rows, digests, strict=True):
+        if isinstance(row, (bytes, str)):
+            found.append(("", text_of(row)))
+            continue
+        texts = [text_of(text) for text in row]
+        is_known = bool(digest) and texts[0] == digest
+        found.append((texts[0], None if is_known else dict(zip(texts[1::2], texts[2::2], strict=True))))
+    return found
 
-    def read(
-        self, names: Sequence[str], known: Sequence[str] | None = None
-    ) -> list[tuple[str, dict[str, str] | str | None]]:
-        """Return for each its digest, and its fields or the type of its key ('none': no key); one round trip.
 
-        Arguments:
-            known: the digest of each that the caller has, 'none' if it has none; the fields of those that are
-                still the same are None. Without it no digests are returned.
-        """
-        keys = [self._store.keys.calendar(name) for name in names]
-        digests = [""] * len(keys) if known is None else known
-        with self._store.translating():
-            rows = _READ_CALENDARS.call(keys=keys, known=digests).run(self._store.client)
-        found: list[tuple[str, dict[str, str] | str | None]] = []
-        for row, digest in zip(rows, digests, strict=True):
-            if isinstance(row, (bytes, str)):
-                found.append(("", text_of(row)))
-                continue
-            texts = [text_of(text) for text in row]
-            is_known = bool(digest) and texts[0] == digest
-            found.append((texts[0], None if is_known else dict(zip(texts[1::2], texts[2::2], strict=True))))
-        return found
+def replace_calendar(
+    store: Store, name: str, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
+) -> bool:
+    """Replace a calendar's fields; without fields it is removed. Tell whether that was done.
 
-    def replace(
-        self, name: str, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
-    ) -> bool:
-        """Replace a calendar's fields; without fields it is removed. Tell whether that was done.
+    Arguments:
+        read: do it only if it still has these fields, or its key still has this type ('none': no key).
+    """
+    # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
+    base = store.config.base_keys
+    call = apply_call(base, (), [CalendarChange(name, "", read, fields)], is_checked=False)
+    with store.translating():
+        return not call.run(store.client)
 
-        Arguments:
-            read: do it only if it still has these fields, or its key still has this type ('none': no key).
-        """
-        # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
-        base = self._store.config.base_keys
-        call = apply_call(base, (), [CalendarChange(name, "", read, fields)], is_checked=False)
-        with self._store.translating():
-            return not call.run(self._store.client)
 
-    def some_names(self, cursor: int) -> tuple[list[str], int]:
-        """Return the names that one step of a look at every key finds, sorted, and where the next begins.
+def scan_calendar_names(store: Store, cursor: int) -> tuple[list[str], int]:
+    """Return the names that one step of a look at every key finds, sorted, and where the next begins.
 
-        The first one begins at 0, and 0 is where the last one leads. A name may come twice.
-        """
-        start = self._store.keys.calendar("")
-        keys, following = Server(self._store).scan_step(start, cursor)
-        return sorted(key.removeprefix(start) for key in keys), following
+    The first one begins at 0, and 0 is where the last one leads. A name may come twice.
+    """
+    start = store.keys.calendar("")
+    keys, following = Server(store).scan_step(start, cursor)
+    return sorted(key.removeprefix(start) for key in keys), following
 
-    def names(self) -> list[str]:
-        """Return the names of all; this looks at every key under the prefix."""
-        start = self._store.keys.calendar("")
-        pages = Server(self._store).scan(start)
-        return sorted({key.removeprefix(start) for page in pages for key in page})
+
+def calendar_names(store: Store) -> list[str]:
+    """Return the names of all; this looks at every key under the prefix."""
+    start = store.keys.calendar("")
+    pages = Server(store).scan(start)
+    return sorted({key.removeprefix(start) for page in pages for key in page})

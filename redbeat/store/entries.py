@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -33,7 +33,7 @@ from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.missing_rights import naming_missing_rights
-from redbeat.store.parts import in_chunks
+from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import (
     Fence,
     LockStatus,
@@ -60,428 +60,402 @@ CLOCK_SECONDS = 1.0
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
+#: the local clock and the server's, when that was last read: in a cluster each node's, by its address
+_CLOCKS: WeakKeyDictionary[RedBeatConfig, dict[str | None, tuple[float, datetime]]] = WeakKeyDictionary()
 
-class _Recent:
-    """What the stores of one app have found last, by which the next save may do without reading.
-
-    Attributes:
-        clocks: the local clock and the server's, when that was last read; in a cluster those of its nodes, by
-            their addresses, as each has its own.
-        was_new: all entries of the last chunk that may have been new were.
-    """
-
-    was_new = False
-
-    def __init__(self) -> None:
-        self.clocks: dict[str | None, tuple[float, datetime]] = {}
-
-
-_RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
+#: how many entries the last chunk had that may have been new, if all of them were; else 0
+_LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
 
 #: what a write did: the entry was new, was changed, or was the same already and wasn't written
 Outcome = Literal["new", "changed", "same"]
 
 
-class Entries:
-    """The entries of ``store``, by their keys.
+def read_entries(store: Store, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+    """Return the server's time (UTC) and the entries under ``keys``, in their order.
 
-    Every method raises what the store's do: StoreUnavailable when Redis can't be reached, say.
+    At most 500 are read in one round trip a node, whatever their parts are. What isn't there is looked
+    for again: it may be on its way to another part, or the layout has changed.
     """
+    layout = store.layout
+    read_at = store.located(keys) if layout.is_moving else [*keys]
+    now, stored = read_entries_at(store, read_at)
+    while gone := [place for place, one in enumerate(stored) if not one.exists]:
+        located = zip(gone, store.located([keys[place] for place in gone]), strict=True)
+        # one that was located before it was read, and still is there, doesn't exist
+        moved = {place: key for place, key in located if key != read_at[place]}
+        if moved:
+            now, found = read_entries_at(store, [*moved.values()])
+            for (place, key), one in zip(moved.items(), found, strict=True):
+                read_at[place], stored[place] = key, one if one.exists else stored[place]
+        elif store.has_changed(layout, len(keys)):
+            layout, read_at = store.layout, [""] * len(keys)
+        else:
+            break
+    return now, stored
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._recent = _RECENT.setdefault(store.config, _Recent())
 
-    def read(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return the server's time (UTC) and the entries under ``keys``, in their order.
+def read_entries_at(store: Store, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+    """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
+    now, clocks = datetime.now(timezone.utc), _CLOCKS.setdefault(store.config, {})
 
-        At most 500 are read in one round trip a node, whatever their parts are. What isn't there is looked
-        for again: it may be on its way to another part, or the layout has changed.
-        """
-        layout = self._store.layout
-        read_at = self._store.located(keys) if layout.is_moving else [*keys]
-        now, stored = self.read_at(read_at)
-        while gone := [place for place, one in enumerate(stored) if not one.exists]:
-            located = zip(gone, self._store.located([keys[place] for place in gone]), strict=True)
-            # one that was located before it was read, and still is there, doesn't exist
-            moved = {place: key for place, key in located if key != read_at[place]}
-            if moved:
-                now, found = self.read_at([*moved.values()])
-                for (place, key), one in zip(moved.items(), found, strict=True):
-                    read_at[place], stored[place] = key, one if one.exists else stored[place]
-            elif self._store.has_changed(layout, len(keys)):
-                layout, read_at = self._store.layout, [""] * len(keys)
-            else:
-                break
-        return now, stored
+    def read(groups: list[tuple[Keys, list[str]]]) -> Iterator[list[Stored]]:
+        nonlocal now
+        found = _read_groups(store, groups)
+        for (part, _), (seconds, _) in zip(groups, found, strict=True):
+            now = datetime.fromtimestamp(seconds, timezone.utc)
+            clocks[store.node_of(part)] = time.monotonic(), now
+        return (stored for _, stored in found)
 
-    def read_at(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
-        now = datetime.now(timezone.utc)
+    stored = store.parts.in_order(keys, read)
+    return now, stored
 
-        def read(groups: list[tuple[Keys, list[str]]]) -> Iterator[list[Stored]]:
-            nonlocal now
-            found = self._read_groups(groups)
-            for (part, _), (seconds, _) in zip(groups, found, strict=True):
-                now = datetime.fromtimestamp(seconds, timezone.utc)
-                self._recent.clocks[self._store.node_of(part)] = time.monotonic(), now
-            return (stored for _, stored in found)
 
-        stored = self._store.parts.in_order(keys, read)
-        return now, stored
+def _read_groups(store: Store, groups: Sequence[tuple[Keys, list[str]]]) -> list[tuple[float, list[Stored]]]:
+    """Read entries of some parts; keys that are not entries' and that this user may not read are missing.
 
-    def _read_groups(self, groups: Sequence[tuple[Keys, list[str]]]) -> list[tuple[float, list[Stored]]]:
-        """Read entries of some parts; keys that are not entries' and that this user may not read are missing.
+    Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
+    of a user who may read entries, but not RedBeat's own keys.
+    """
+    entry_bytes, readable = store.config.max_entry_bytes, groups
 
-        Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
-        of a user who may read entries, but not RedBeat's own keys.
-        """
-        entry_bytes, readable = self._store.config.max_entry_bytes, groups
+    def ask() -> list[tuple[float, list[Stored]]]:
+        return store.ask_all([read_call(part, keys, entry_bytes) for part, keys in readable])
 
-        def ask() -> list[tuple[float, list[Stored]]]:
-            return self._store.ask_all([read_call(part, keys, entry_bytes) for part, keys in readable])
+    try:
+        return ask()
+    except StoreRefused as exc:
+        readable = [(part, [*filter(part.may_be_entry, keys)]) for part, keys in groups]
+        if readable == groups or not is_no_permission(exc.__cause__):
+            raise
+    found = [(seconds, {one.key: one for one in stored}) for seconds, stored in ask()]
+    return [
+        (seconds, [by_key.get(key) or Stored(key) for key in keys])
+        for (_, keys), (seconds, by_key) in zip(groups, found, strict=True)
+    ]
 
-        try:
-            return ask()
-        except StoreRefused as exc:
-            readable = [(part, [*filter(part.may_be_entry, keys)]) for part, keys in groups]
-            if readable == groups or not is_no_permission(exc.__cause__):
-                raise
-        found = [(seconds, {one.key: one for one in stored}) for seconds, stored in ask()]
-        return [
-            (seconds, [by_key.get(key) or Stored(key) for key in keys])
-            for (_, keys), (seconds, by_key) in zip(groups, found, strict=True)
-        ]
 
-    def read_one(self, key: str) -> tuple[datetime, Stored]:
-        """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
-        now, (stored,) = self.read([key])
-        if stored.exists and stored.score is None:
-            key = stored.key  # it may have been moved to another part
-            keys = self._store.parts.of(key)
-            with self._store.translating():
-                stored.score = self._store.client.zscore(keys.schedule, keys.name(key))
-            if stored.score is None and key in (away := read_downgraded(self._store)):
-                stored.score, stored.is_away = away[key] or 0.0, True
-            if stored.score is None and keys.message_id(key) is not None:
-                later = keys.later
-                with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
-                    stored.score = self._store.ask(lambda client: client.zscore(later, key), later)
-        return now, stored
+def read_entry(store: Store, key: str) -> tuple[datetime, Stored]:
+    """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
+    now, (stored,) = read_entries(store, [key])
+    if stored.exists and stored.score is None:
+        key = stored.key  # it may have been moved to another part
+        keys = store.parts.of(key)
+        with store.translating():
+            stored.score = store.client.zscore(keys.schedule, keys.name(key))
+        if stored.score is None and key in (away := read_downgraded(store)):
+            stored.score, stored.is_away = away[key] or 0.0, True
+        if stored.score is None and keys.message_id(key) is not None:
+            later = keys.later
+            with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
+                stored.score = store.ask(lambda client: client.zscore(later, key), later)
+    return now, stored
 
-    def refuse_messages(self, keys: Iterable[str]) -> None:
-        """Raise EntryError if the entry under one of ``keys`` has a stored message.
 
-        That is sent as it is, or cancelled, and nothing else.
-        """
-        for key in keys:
-            task_id = self._store.keys.message_id(key)
-            if task_id is None:
-                continue
-            with self._store.translating(key):
-                has_message = self._store.client.hstrlen(key, "message")
-            if has_message:
-                raise EntryError(
-                    f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "
-                    f"(celery redbeat later cancel {task_id}), and sent anew.",
-                    key,
-                )
+def refuse_messages(store: Store, keys: Iterable[str]) -> None:
+    """Raise EntryError if the entry under one of ``keys`` has a stored message.
 
-    def _times_of(self, keys: Sequence[str]) -> list[datetime] | None:
-        """Return the time of the clock by which each entry is due; None: one wasn't read lately.
+    That is sent as it is, or cancelled, and nothing else.
+    """
+    for key in keys:
+        task_id = store.keys.message_id(key)
+        if task_id is None:
+            continue
+        with store.translating(key):
+            has_message = store.client.hstrlen(key, "message")
+        if has_message:
+            raise EntryError(
+                f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "
+                f"(celery redbeat later cancel {task_id}), and sent anew.",
+                key,
+            )
 
-        Each node of a cluster has a clock of its own.
-        """
-        nodes: Sequence[str | None] = [None] * len(keys)
-        if self._store.config.is_cluster:
-            parts = [self._store.parts.of(key) for key in keys]
-            node_of = {part: self._store.node_of(part) for part in {*parts}}
-            nodes = [node_of[part] for part in parts]
-        at, times = time.monotonic(), dict[str | None, datetime]()
-        for node in {*nodes}:
-            read_at, told = self._recent.clocks.get(node, (-math.inf, None))
-            if told is None or read_at < at - CLOCK_SECONDS:
-                return None
-            times[node] = told + timedelta(seconds=at - read_at)
-        return [times[node] for node in nodes]
 
-    def write(
-        self,
-        keys: Sequence[str],
-        decide: Callable[[Stored, datetime], Write | None],
-        fence: Fence = Fence(),  # noqa: B008 - immutable
-        *,
-        may_be_new: bool = False,
-    ) -> list[Outcome]:
-        """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
+def _times_of(store: Store, keys: Sequence[str]) -> list[datetime] | None:
+    """Return the time of the clock by which each entry is due; None: one wasn't read lately.
 
-        Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
-        are. If somebody else has written one of these in between, all of them are read and decided again.
-        ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
-        written; a write that changes nothing isn't made.
+    Each node of a cluster has a clock of its own.
+    """
+    nodes: Sequence[str | None] = [None] * len(keys)
+    if store.config.is_cluster:
+        parts = [store.parts.of(key) for key in keys]
+        node_of = {part: store.node_of(part) for part in {*parts}}
+        nodes = [node_of[part] for part in parts]
+    clocks, at, times = _CLOCKS.get(store.config, {}), time.monotonic(), dict[str | None, datetime]()
+    for node in {*nodes}:
+        read_at, told = clocks.get(node, (-math.inf, None))
+        if told is None or read_at < at - CLOCK_SECONDS:
+            return None
+        times[node] = told + timedelta(seconds=at - read_at)
+    return [times[node] for node in nodes]
 
-        With ``may_be_new``, if all of the last chunk that this app has written so were new, these are assumed
-        to be new, and written without being read. If one isn't, none of the chunk is written, and it is read
-        and decided again.
 
-        While entries move to other parts, a store of one part writes them as an application does: each
-        where it is, and whoever leads that part.
+def write_entries(
+    store: Store,
+    keys: Sequence[str],
+    decide: Callable[[Stored, datetime], Write | None],
+    fence: Fence = Fence(),  # noqa: B008 - immutable
+    *,
+    may_be_new: bool = False,
+) -> list[Outcome]:
+    """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
-        Returns what became of each entry, in the order of ``keys``.
+    Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
+    are. If somebody else has written one of these in between, all of them are read and decided again.
+    ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
+    written; a write that changes nothing isn't made.
 
-        Raises:
-            EntryNotFound: ``must_exist``, and there is no entry.
-            EntryCorrupt: the key holds something that is no hash.
-            EntryError: somebody else has changed the entries at each attempt.
-            LockLost: ``fence`` has a token that isn't the lock's value.
-        """
-        outcomes: list[Outcome] = []
-        try:
-            for chunk in in_chunks(keys):
-                found = self._write_chunk(chunk, decide, fence, are_new=may_be_new and self._recent.was_new)
-                if may_be_new:
-                    self._recent.was_new = {*found} == {"new"}
-                outcomes += found
-        except StoreRefused as exc:
-            raise naming_missing_rights(self._store, exc) from exc.__cause__
-        return outcomes
+    With ``may_be_new`` they are assumed to be new, and written without being read, after a full chunk of new
+    ones, or one by one. If one isn't new, none of its chunk is written, and it is read and decided again.
 
-    def _write_chunk(
-        self,
-        keys: Sequence[str],
-        decide: Callable[[Stored, datetime], Write | None],
-        fence: Fence,
-        *,
-        are_new: bool,
-    ) -> list[Outcome]:
-        outcomes: list[Outcome] = ["same"] * len(keys)
-        places: Sequence[int] = range(len(keys))  # those that aren't written yet
-        changed_key = keys[0] if keys else ""
-        for attempt in range(MAX_SAVE_ATTEMPTS):
-            those = [keys[place] for place in places]
-            if self.are_elsewhere(those):
-                whole = Entries(self._store.of_all_parts())
-                rest = whole._write_chunk(those, decide, Fence(), are_new=False)
-                for place, outcome in zip(places, rest, strict=True):
-                    outcomes[place] = outcome
-                return outcomes
-            layout = self._store.config.layout
-            located = self._store.located(those)
-            is_guess = are_new and not attempt and not layout.is_moving and located == those
-            times = self._times_of(located) if is_guess else None
-            if times is not None:
-                found = [*map(Stored, located)]
-            else:
-                now, found = self.read_at(located)
-                # nodes of a cluster have clocks of their own
-                times = (self._times_of(located) if self._store.config.is_cluster else None) or [now] * len(
-                    found
-                )
-            if layout.is_moving and self._have_moved(those, found):
-                continue
-            self.refuse_messages(one.key for one in found if one.exists)
-            try:
-                decided = self._decide(those, found, times, decide)
-            except EntryNotFound:
-                if self._store.has_changed(layout, 1):
-                    continue
-                raise
-            writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            if self._store.config.layout != layout:
-                continue  # this thread or another one has learned of it, and entries may be elsewhere
-            try:
-                by_key = dict(zip(located, times, strict=True))
-                unwritten = self._write(writes, by_key, fence) if writes else {}
-            except LayoutChanged:
-                if self._store.part is None:
-                    raise
-                continue  # the part isn't one any more
-            left: list[int] = []
-            for place, stored, write in zip(places, found, decided, strict=True):
-                if stored.key in unwritten:
-                    left.append(place)
-                    changed_key = unwritten[stored.key]
-                else:
-                    outcomes[place] = "same" if write is None else _outcome(stored, write)
-            if not left:
-                return outcomes
-            places = left
-        raise EntryError(
-            f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
-            "saved; look for a program that writes it all the time.",
-            changed_key,
-        )
+    While entries move to other parts, a store of one part writes them as an application does: each
+    where it is, and whoever leads that part.
 
-    def are_elsewhere(self, keys: Sequence[str]) -> bool:
-        """Tell whether any of these entries may be elsewhere than in the one part of this store."""
-        layout = self._store.config.layout
-        if self._store.part is None or not layout.generation:
-            return False
-        if layout.is_moving:
-            return True
-        here = self._store.part
-        return any(
-            not key == layout.keys.entry(name) == here.entry(name)
-            for key, name in zip(keys, map(layout.name_of, keys), strict=True)
-        )
+    Returns what became of each entry, in the order of ``keys``.
 
-    def _have_moved(self, keys: Sequence[str], found: Sequence[Stored]) -> bool:
-        """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
-
-        Arguments:
-            keys: by which the caller knows those that were found.
-        """
-        gone = [(key, stored.key) for key, stored in zip(keys, found, strict=True) if not stored.exists]
-        return bool(gone) and self._store.located([key for key, _ in gone]) != [key for _, key in gone]
-
-    @staticmethod
-    def _decide(
-        keys: Sequence[str],
-        found: Sequence[Stored],
-        times: Sequence[datetime],
-        decide: Callable[[Stored, datetime], Write | None],
-    ) -> list[Write | None]:
-        """Return what is to be written of each; None: nothing, as it is so already.
-
-        Arguments:
-            keys: by which the caller knows those that were found.
-            times: of the clocks by which they are due.
-        """
-        decided: list[Write | None] = []
-        for key, stored, now in zip(keys, found, times, strict=True):
-            give_way()
-            write = decide(stored if stored.key == key else replace(stored, key=key), now)
-            if write is None or not write.changes(stored):
-                decided.append(None)
-            else:
-                _outcome(stored, write)  # it may raise
-                decided.append(write)
-        return decided
-
-    def _write(
-        self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime], fence: Fence
-    ) -> dict[str, str]:
-        """Make writes, those of each part all or none; one round trip a node.
-
-        Arguments:
-            times: what the time is for each entry, by its key.
-
-        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
-        it has changed since it was read, or is elsewhere by now.
-        """
-        groups = next(self._store.parts.rounds(writes, lambda one: one[0].key))
-        answers = self._store.write_all(
-            [save_call(part, fence, those) for part, those in groups], self._store.watched()
-        )
-        unwritten: dict[str, str] = {}
-        made: list[tuple[Stored, Write]] = []
-        for (_, those), answer in zip(groups, answers, strict=True):
-            status, changed = answer or (LockStatus.HELD, 1)
-            self._store.check_lock(status, fence)
-            if changed:
-                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
-            else:
-                made += those
-        self.add_records(made, times)
-        return unwritten
-
-    def add_records(self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime]) -> None:
-        """Add the records of ``writes`` to histories; without the right to do so, leave them out.
-
-        Arguments:
-            times: what the time is for each entry, by its key.
-        """
-        records = [(stored.key, write.record) for stored, write in writes if write.record]
-        if not self._store.config.history or not records:
-            return
-
-        def add() -> None:
-            with self._store.translating(), self._store.watched().pipeline(transaction=False) as pipeline:
-                for key, record in records:
-                    self.record_with(pipeline, key, record, times[key])
-                pipeline.execute(raise_on_error=True)
-
-        with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
-            self._store.rights.ask(HISTORIES, add, lambda: None)
-
-    def record_with(self, client: Any, key: str, record: str, at: datetime) -> None:
-        """Add a record to the history of one entry by ``client``, which may be a pipeline."""
-        kept, (history, *_) = self._store.config.history, self._store.keys.beside(key)
-        # cut first, so that a user with the right to push only can't let it grow
-        client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
-        client.lpush(history, record_text(record, at))
-
-    def delete(
-        self,
-        keys: Sequence[str],
-        fence: Fence = Fence(),  # noqa: B008 - immutable
-    ) -> int:
-        """Remove entries from the schedule, hash and all; return how many there were.
-
-        Raises:
-            LockLost: ``fence`` has a token that isn't the lock's value.
-        """
-        total = 0
+    Raises:
+        EntryNotFound: ``must_exist``, and there is no entry.
+        EntryCorrupt: the key holds something that is no hash.
+        EntryError: somebody else has changed the entries at each attempt.
+        LockLost: ``fence`` has a token that isn't the lock's value.
+    """
+    outcomes: list[Outcome] = []
+    try:
         for chunk in in_chunks(keys):
-            located, deleted_at = self._store.located(chunk), set[str]()
-            for _ in range(MAX_SAVE_ATTEMPTS):
-                total += self._delete_located(located, fence, deleted_at)
-                # one that is on its way to another part may have left before it was its turn
-                located = [key for key in self._store.located(chunk) if key not in deleted_at]
-                if not located:
-                    break
-        return total
+            last_new = _LAST_NEW.get(store.config, 0)
+            are_new = may_be_new and last_new in (1, CHUNK_SIZE) and last_new >= len(chunk)
+            found = _write_chunk(store, chunk, decide, fence, are_new=are_new)
+            if may_be_new:
+                _LAST_NEW[store.config] = len(chunk) if {*found} == {"new"} else 0
+            outcomes += found
+    except StoreRefused as exc:
+        raise naming_missing_rights(store, exc) from exc.__cause__
+    return outcomes
 
-    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
-        """Remove entries from where they are; return how many there were.
 
-        Arguments:
-            deleted_at: is told the keys under which nothing is any more.
-        """
-        groups = self._store.parts.by_part(keys)
-        cancelled = self._cancel_among(keys)
-
-        def delete(beside: Callable[[Keys, str], Sequence[str]]) -> list[tuple[LockStatus, int] | None]:
-            calls = [delete_call(part, fence, those, beside) for part, those in groups]
-            return self._store.write_all(calls)
-
-        # the last key beside an entry is its failures, which the rules of 3.0 don't have
-        answers = self._store.rights.ask(
-            REMAINS, lambda: delete(Keys.beside), lambda: delete(lambda keys, key: keys.beside(key)[:-1])
-        )
-        total = 0
-        for (_, those), answer in zip(groups, answers, strict=True):
-            if answer is not None:
-                status, number = answer
-                self._store.check_lock(status, fence)
-                deleted_at.update(those)
-                total += number
-        return cancelled + total
-
-    def _cancel_among(self, keys: Sequence[str]) -> int:
-        """Cancel the stored messages among entries; return how many there were."""
-        # each is a stored message, or its name only looks so
-        task_ids = [one for one in map(self._store.keys.message_id, keys) if one is not None]
+def _write_chunk(
+    store: Store,
+    keys: Sequence[str],
+    decide: Callable[[Stored, datetime], Write | None],
+    fence: Fence,
+    *,
+    are_new: bool,
+) -> list[Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    left, changed_key = keys, ""
+    for attempt in range(MAX_SAVE_ATTEMPTS):
+        if are_elsewhere(store, left):
+            store, fence = store.of_all_parts(), Fence()
+        layout = store.config.layout
+        located = store.located(left)
+        is_guess = are_new and not attempt and not layout.is_moving and located == left
+        times = _times_of(store, located) if is_guess else None
+        if times is not None:
+            found = [*map(Stored, located)]
+        else:
+            now, found = read_entries_at(store, located)
+            # nodes of a cluster have clocks of their own
+            times = (_times_of(store, located) if store.config.is_cluster else None) or [now] * len(found)
+        if layout.is_moving and _have_moved(store, left, found):
+            continue
+        refuse_messages(store, [one.key for one in found if one.exists])
         try:
-            found = LaterStore.beside(self._store).cancel(task_ids)
-        except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):  # a user without the right to messages has none
+            decided = _decide(left, found, times, decide)
+        except EntryNotFound:
+            if store.has_changed(layout, 1):
+                continue
+            raise
+        writes = [(stored, write) for stored, (write, _) in zip(found, decided, strict=True) if write]
+        if store.config.layout != layout:
+            continue  # this thread or another one has learned of it, and entries may be elsewhere
+        try:
+            unwritten = _write(store, writes, fence) if writes else {}
+        except LayoutChanged:
+            if store.part is None:
                 raise
-            return 0
-        return len(found) - found.count(None)
+            continue  # the part isn't one any more
+        for key, stored, (_, outcome) in zip(left, found, decided, strict=True):
+            if stored.key in unwritten:
+                changed_key = unwritten[stored.key]
+            else:
+                outcomes[key] = outcome
+        left = [key for key in left if key not in outcomes]
+        if not left:
+            return [outcomes[key] for key in keys]
+    raise EntryError(
+        f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
+        "saved; look for a program that writes it all the time.",
+        changed_key,
+    )
 
-    def window(self, limit: int) -> list[Stored]:
-        """Return the entries that are due now, and the next one after them, at most ``limit``."""
-        now = Server(self._store).now().timestamp()
-        options = {"start": 0, "num": limit, "withscores": True}
-        schedules = [part.schedule for part in self._store.all_parts]
-        found = self._store.ask_each(
-            [methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules]
-        )
-        members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
-        due = [text_of(key) for key, score in members if score <= now]
-        following = [text_of(key) for key, score in members if score > now][:1]
-        return self.read(due + following)[1]
+
+def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
+    """Tell whether any of these entries may be elsewhere than in the one part of this store."""
+    layout = store.config.layout
+    if store.part is None or not layout.generation:
+        return False
+    if layout.is_moving:
+        return True
+    here = store.part
+    return any(
+        not key == layout.keys.entry(name) == here.entry(name)
+        for key, name in zip(keys, map(layout.name_of, keys), strict=True)
+    )
+
+
+def _have_moved(store: Store, keys: Sequence[str], found: Sequence[Stored]) -> bool:
+    """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
+
+    Arguments:
+        keys: by which the caller knows those that were found.
+    """
+    gone = [(key, stored.key) for key, stored in zip(keys, found, strict=True) if not stored.exists]
+    return bool(gone) and store.located([key for key, _ in gone]) != [key for _, key in gone]
+
+
+def _decide(
+    keys: Sequence[str],
+    found: Sequence[Stored],
+    times: Sequence[datetime],
+    decide: Callable[[Stored, datetime], Write | None],
+) -> list[tuple[Write | None, Outcome]]:
+    """Return what is to be written of each, and its outcome then; None: nothing, as it is so already.
+
+    Arguments:
+        keys: by which the caller knows those that were found.
+        times: of the clocks by which they are due.
+    """
+    decided: list[tuple[Write | None, Outcome]] = []
+    for key, stored, now in zip(keys, found, times, strict=True):
+        give_way()
+        write = decide(stored if stored.key == key else replace(stored, key=key), now)
+        if write is None or not write.changes(stored):
+            decided.append((None, "same"))
+            continue
+        if write.record:
+            write = replace(write, record=record_text(write.record, now))
+        decided.append((write, _outcome(stored, write)))
+    return decided
+
+
+def _write(store: Store, writes: Sequence[tuple[Stored, Write]], fence: Fence) -> dict[str, str]:
+    """Make writes, those of each part all or none; one round trip a node.
+
+    Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+    it has changed since it was read, or is elsewhere by now.
+    """
+    groups = next(store.parts.rounds(writes, lambda one: one[0].key))
+    answers = store.write_all([save_call(part, fence, those) for part, those in groups], store.watched())
+    unwritten: dict[str, str] = {}
+    records: list[tuple[str, str]] = []
+    for (_, those), answer in zip(groups, answers, strict=True):
+        status, changed = answer or (LockStatus.HELD, 1)
+        store.check_lock(status, fence)
+        if changed:
+            unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
+        else:
+            records += [(stored.key, write.record) for stored, write in those if write.record]
+    add_records(store, records)
+    return unwritten
+
+
+def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
+    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys.
+
+    Without the right to do so, leave them out.
+    """
+    if not store.config.history or not records:
+        return
+
+    def add() -> None:
+        with store.translating(), store.watched().pipeline(transaction=False) as pipeline:
+            for key, text in records:
+                add_record_by(store, pipeline, key, text)
+            pipeline.execute(raise_on_error=True)
+
+    with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
+        store.rights.ask(HISTORIES, add, lambda: None)
+
+
+def add_record_by(store: Store, client: Any, key: str, text: str) -> None:
+    """Add a record to the history of one entry by ``client``, which may be a pipeline."""
+    kept, (history, *_) = store.config.history, store.keys.beside(key)
+    # cut first, so that a user with the right to push only can't let it grow
+    client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
+    client.lpush(history, text)
+
+
+def delete_entries(
+    store: Store,
+    keys: Sequence[str],
+    fence: Fence = Fence(),  # noqa: B008 - immutable
+) -> int:
+    """Remove entries from the schedule, hash and all; return how many there were.
+
+    Raises:
+        LockLost: ``fence`` has a token that isn't the lock's value.
+    """
+    total = 0
+    for chunk in in_chunks(keys):
+        located, deleted_at = store.located(chunk), set[str]()
+        for _ in range(MAX_SAVE_ATTEMPTS):
+            total += _delete_located(store, located, fence, deleted_at)
+            # one that is on its way to another part may have left before it was its turn
+            located = [key for key in store.located(chunk) if key not in deleted_at]
+            if not located:
+                break
+    return total
+
+
+def _delete_located(store: Store, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+    """Remove entries from where they are; return how many there were.
+
+    Arguments:
+        deleted_at: is told the keys under which nothing is any more.
+    """
+    groups = store.parts.by_part(keys)
+    cancelled = _cancel_among(store, keys)
+
+    def delete(beside: Callable[[Keys, str], Sequence[str]]) -> list[tuple[LockStatus, int] | None]:
+        calls = [delete_call(part, fence, those, beside) for part, those in groups]
+        return store.write_all(calls)
+
+    # the last key beside an entry is its failures, which the rules of 3.0 don't have
+    answers = store.rights.ask(
+        REMAINS, lambda: delete(Keys.beside), lambda: delete(lambda keys, key: keys.beside(key)[:-1])
+    )
+    total = 0
+    for (_, those), answer in zip(groups, answers, strict=True):
+        if answer is not None:
+            status, number = answer
+            store.check_lock(status, fence)
+            deleted_at.update(those)
+            total += number
+    return cancelled + total
+
+
+def _cancel_among(store: Store, keys: Sequence[str]) -> int:
+    """Cancel the stored messages among entries; return how many there were."""
+    # each is a stored message, or its name only looks so
+    task_ids = [one for one in map(store.keys.message_id, keys) if one is not None]
+    try:
+        found = LaterStore.beside(store).cancel(task_ids)
+    except StoreRefused as exc:
+        if not is_no_permission(exc.__cause__):  # a user without the right to messages has none
+            raise
+        return 0
+    return len(found) - found.count(None)
+
+
+def read_window(store: Store, limit: int) -> list[Stored]:
+    """Return the entries that are due now, and the next one after them, at most ``limit``."""
+    now = Server(store).now().timestamp()
+    options = {"start": 0, "num": limit, "withscores": True}
+    schedules = [part.schedule for part in store.all_parts]
+    found = store.ask_each([methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
+    members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
+    due = [text_of(key) for key, score in members if score <= now]
+    following = [text_of(key) for key, score in members if score > now][:1]
+    return read_entries(store, due + following)[1]
 
 
 def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[float, list[Stored]]]:

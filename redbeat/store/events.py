@@ -53,90 +53,85 @@ class News(NamedTuple):
     events: list[Event]
 
 
-class Events:
-    """The events of the schedule of ``store``."""
+def read_events(store: Store, fences: Mapping[Keys, Fence], teller: str) -> dict[Keys, News]:
+    """Return what is to be told of, in those of some parts of which no other beat tells; one round trip
+    for each node. {}: this user may not read it.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Arguments:
+        fences: the parts, and what says that this beat leads them.
 
-    def read(self, fences: Mapping[Keys, Fence], teller: str) -> dict[Keys, News]:
-        """Return what is to be told of, in those of some parts of which no other beat tells; one round trip
-        for each node. {}: this user may not read it.
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
 
-        Arguments:
-            fences: the parts, and what says that this beat leads them.
+    def read() -> dict[Keys, News]:
+        calls = []
+        for keys, fence in fences.items():
+            times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
+            who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
+            call = _READ_EVENTS.call(store.present(keys), **who, **times)
+            calls.append(call.reading(_news_of))
+        found = zip(fences, store.ask_all(calls), strict=True)
+        return {keys: news for keys, news in found if news is not None}
 
-        Raises:
-            StoreUnavailable, StoreRefused, StoreCorrupt.
-        """
+    return store.rights.ask(SIGNALS, lambda: store.following(read), dict) if fences else {}
 
-        def read() -> dict[Keys, News]:
-            calls = []
-            for keys, fence in fences.items():
-                times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
-                who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
-                call = _READ_EVENTS.call(self._store.present(keys), **who, **times)
-                calls.append(call.reading(_news_of))
-            found = zip(fences, self._store.ask_all(calls), strict=True)
-            return {keys: news for keys, news in found if news is not None}
 
-        return self._store.rights.ask(SIGNALS, lambda: self._store.following(read), dict) if fences else {}
+def read_last_ids(store: Store) -> list[str]:
+    """Return the id of the last event of each part; '': there is none, or this user may not read them."""
 
-    def last_ids(self) -> list[str]:
-        """Return the id of the last event of each part; '': there is none, or this user may not read them."""
+    def read() -> list[str]:
+        found = store.ask_parts(attrgetter("events"), lambda client, key: client.xrevrange(key, count=1))
+        return [text_of(rows[0][0]) if rows else "" for rows in found]
 
-        def read() -> list[str]:
-            found = self._store.ask_parts(
-                attrgetter("events"), lambda client, key: client.xrevrange(key, count=1)
-            )
-            return [text_of(rows[0][0]) if rows else "" for rows in found]
+    return store.rights.ask(SIGNALS, read, lambda: [""])
 
-        return self._store.rights.ask(SIGNALS, read, lambda: [""])
 
-    def note_told(self, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
-        """Remember that ``teller`` has told up to the event ``last``; False: another beat tells by now.
+def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
+    """Remember that ``teller`` has told up to the event ``last``; False: another beat tells by now.
 
-        Arguments:
-            keys: the names in the part.
-            before: the id up to which it was told before.
-            is_done: it has told of all that it has read.
-        """
-        told: Any = {"teller": teller, "before": before, "last": last}
-        times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
-        return self._store.run(
-            lambda: _NOTE_TOLD.call(self._store.present(keys), **told, **times).reading(bool)
-        )
+    Arguments:
+        keys: the names in the part.
+        before: the id up to which it was told before.
+        is_done: it has told of all that it has read.
+    """
+    told: Any = {"teller": teller, "before": before, "last": last}
+    times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
+    return store.run(lambda: _NOTE_TOLD.call(store.present(keys), **told, **times).reading(bool))
 
-    def add_paused(
-        self, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None
-    ) -> None:
-        """Note that entries were paused: their names, and until when; None: for ever."""
 
-        def details_until(until: datetime | None) -> dict[str, str | None]:
-            return {"note": note, "by": by, "until": None if until is None else until.isoformat()}
+def add_paused_events(
+    store: Store, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None
+) -> None:
+    """Note that entries were paused: their names, and until when; None: for ever."""
 
-        self._add("entry_paused", ((name, details_until(until)) for name, until in paused))
+    def details_until(until: datetime | None) -> dict[str, str | None]:
+        return {"note": note, "by": by, "until": None if until is None else until.isoformat()}
 
-    def add_quarantined(self, reasons: Iterable[tuple[str, str]]) -> None:
-        """Note that entries were quarantined: their names, and why."""
-        self._add("entry_quarantined", ((name, {"reason": reason}) for name, reason in reasons))
+    _add_events(store, "entry_paused", ((name, details_until(until)) for name, until in paused))
 
-    def _add(self, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
-        """Add events; if that fails, they are missing: what they tell of was written, or will be."""
 
-        rows = ((self._store.parts.home(name).events, name, details) for name, details in happened)
+def add_quarantined_events(store: Store, reasons: Iterable[tuple[str, str]]) -> None:
+    """Note that entries were quarantined: their names, and why."""
+    _add_events(store, "entry_quarantined", ((name, {"reason": reason}) for name, reason in reasons))
 
-        def add_one(pipeline: Any, row: tuple[str, str, Any]) -> None:
-            key, name, details = row
-            fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-            pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
 
-        def add() -> None:
-            for chunk in in_chunks(rows):
-                self._store.in_one_trip(chunk, add_one, {key for key, *_ in chunk})
+def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
+    """Add events; if that fails, they are missing: what they tell of was written, or will be."""
 
-        with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-            self._store.rights.ask(EVENTS, add, lambda: None)
+    rows = ((store.parts.home(name).events, name, details) for name, details in happened)
+
+    def add_one(pipeline: Any, row: tuple[str, str, Any]) -> None:
+        key, name, details = row
+        fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
+        pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
+
+    def add() -> None:
+        for chunk in in_chunks(rows):
+            store.in_one_trip(chunk, add_one, {key for key, *_ in chunk})
+
+    with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
+        store.rights.ask(EVENTS, add, lambda: None)
 
 
 def _news_of(reply: Sequence[Any]) -> News | None:

@@ -134,160 +134,171 @@ class Counted(NamedTuple):
     others: dict[str, float]
 
 
-class Figures:
-    """What is counted in the schedule of ``store``. Every method raises what the store's do."""
+def take_figures(store: Store, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
+    """Take what was counted since it was last taken in some parts; None: of that one another beat does.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    One round trip for each node.
+    """
+    config, teller_ms = store.config, 0 if has_lock else TELLER_MS
 
-    def take(self, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
-        """Take what was counted since it was last taken in some parts; None: of that one another beat does.
+    def take() -> list[Taken | None]:
+        calls = []
+        for known, token, labels in asked:
+            keys = store.present(known)
+            texts = {id_: json.dumps(one) for id_, one in labels.items()}
+            lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
+            call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+            calls.append(call.reading(_taken_of))
+        return store.ask_all(calls)
 
-        One round trip for each node.
-        """
-        config, teller_ms = self._store.config, 0 if has_lock else TELLER_MS
+    return store.following(take)
 
-        def take() -> list[Taken | None]:
-            calls = []
-            for known, token, labels in asked:
-                keys = self._store.present(known)
-                texts = {id_: json.dumps(one) for id_, one in labels.items()}
-                lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
-                call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
-                calls.append(call.reading(_taken_of))
-            return self._store.ask_all(calls)
 
-        return self._store.following(take)
+def count_once(store: Store, labels: str, word: str) -> None:
+    """Count something once that no script counts, under the id of labels."""
+    key = store.keys.figures
+    store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key)
 
-    def count(self, labels: str, word: str) -> None:
-        """Count something once that no script counts, under the id of labels."""
-        key = self._store.keys.figures
-        self._store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key)
 
-    def read_totals(self, parts: Sequence[Keys]) -> list[dict[str, int]]:
-        """Return what was ever counted and taken, in each of these parts."""
-        return [*map(figures_of, self._read_hashes([keys.totals for keys in parts]))]
+def read_totals(store: Store, parts: Sequence[Keys]) -> list[dict[str, int]]:
+    """Return what was ever counted and taken, in each of these parts."""
+    return [*map(figures_of, _read_hashes(store, [keys.totals for keys in parts]))]
 
-    def _read_hashes(self, keys: Sequence[str]) -> list[Any]:
-        """Return what these hashes hold; one round trip for each node."""
-        return self._store.ask_each([methodcaller("hgetall", key) for key in keys], keys)
 
-    def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
-        """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
-        since 1970, under all labels together; what can't be read of it is left out.
-        """
-        parts = self._store.all_parts
-        totals = [keys.totals for keys in parts]
-        is_counted = any(self._store.ask_each([methodcaller("exists", key) for key in totals], totals))
-        minutes: dict[int, Counter[str]] = {}
-        for texts in self._read_hashes([keys.minutes for keys in parts]):
-            for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
-                minutes.setdefault(number, Counter()).update(counted)
-        return is_counted, {number: dict(counted) for number, counted in minutes.items()}
+def _read_hashes(store: Store, keys: Sequence[str]) -> list[Any]:
+    """Return what these hashes hold; one round trip for each node."""
+    return store.ask_each([methodcaller("hgetall", key) for key in keys], keys)
 
-    def read_labels(self, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
-        """Return the labels in each of these parts by their ids, without those that can't be read, or have
-        another id.
-        """
-        return [*map(_labels_of, self._read_hashes([keys.labels for keys in parts]))]
 
-    def forget(self, keys: Keys, ids: Iterable[str], fields: Iterable[str]) -> None:
-        """Forget labels, and fields of what was ever counted, in one part."""
-        for key, names in ((keys.labels, ids), (keys.totals, fields)):
-            for chunk in in_chunks(names):
-                self._store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key)
+def read_minutes(store: Store) -> tuple[bool, dict[int, dict[str, int]]]:
+    """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
+    since 1970, under all labels together; what can't be read of it is left out.
+    """
+    parts = store.all_parts
+    totals = [keys.totals for keys in parts]
+    is_counted = any(store.ask_each([methodcaller("exists", key) for key in totals], totals))
+    minutes: dict[int, Counter[str]] = {}
+    for texts in _read_hashes(store, [keys.minutes for keys in parts]):
+        for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
+            minutes.setdefault(number, Counter()).update(counted)
+    return is_counted, {number: dict(counted) for number, counted in minutes.items()}
 
-    def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
-        """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
-        call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
-        [[following, now, scheduled, due, others]] = self._store.ask_all([call])
-        found = {member: float(score) for member, score in _by_turns(others).items()}
-        return Counted(text_of(following), float(now), scheduled, due, found)
 
-    def are_there(self, names: Sequence[tuple[Keys, str]]) -> list[bool]:
-        """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
-        return Server(self._store).which_exist([keys.entry(name) for keys, name in names])
+def read_labels(store: Store, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
+    """Return the labels in each of these parts by their ids, without those that can't be read, or have
+    another id.
+    """
+    return [*map(_labels_of, _read_hashes(store, [keys.labels for keys in parts]))]
 
-    def read_expected(
-        self, now: float, limit: int, firsts: Mapping[Keys, int]
-    ) -> dict[Keys, tuple[int, list[str]]]:
-        """Return for each of some parts of how many entries a run should have succeeded by now, and the keys
-        of those that should have first; one round trip for each node.
 
-        Arguments:
-            firsts: the parts, and how many of those are left out in each.
-        """
-        zsets = {keys: keys.expected for keys in firsts}
-        found = self._first_until(now, limit, "-inf", zsets, firsts)
-        return {
-            keys: (count, [*map(keys.entry_of_running, members)]) for keys, (count, members) in found.items()
-        }
+def forget_figures(store: Store, keys: Keys, ids: Iterable[str], fields: Iterable[str]) -> None:
+    """Forget labels, and fields of what was ever counted, in one part."""
+    for key, names in ((keys.labels, ids), (keys.totals, fields)):
+        for chunk in in_chunks(names):
+            store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key)
 
-    def read_late(
-        self, latest: float, limit: int, parts: Sequence[Keys]
-    ) -> dict[Keys, tuple[int, list[str]]]:
-        """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
-        seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
-        """
-        found = self._first_until(latest, limit, "(0", {keys: keys.schedule for keys in parts}, {})
-        return {keys: (count, [*map(keys.entry_of, members)]) for keys, (count, members) in found.items()}
 
-    def _first_until(
-        self, latest: float, limit: int, lowest: str, zsets: Mapping[Keys, str], firsts: Mapping[Keys, int]
-    ) -> dict[Keys, tuple[int, list[str]]]:
-        """Return how many members of each sorted set have scores up to ``latest``, and the first of them."""
+def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Counted:
+    """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
+    call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
+    [[following, now, scheduled, due, others]] = store.ask_all([call])
+    found = {member: float(score) for member, score in _by_turns(others).items()}
+    return Counted(text_of(following), float(now), scheduled, due, found)
 
-        def ask(pipeline: Any, keys: Keys) -> None:
-            pipeline.zcount(zsets[keys], lowest, latest)
-            pipeline.zrangebyscore(zsets[keys], lowest, latest, start=firsts.get(keys, 0), num=limit)
 
-        found = self._store.in_one_trip(zsets, ask, zsets.values())
-        return {
-            keys: (int(count), [*map(text_of, members)])
-            for keys, count, members in zip(zsets, found[::2], found[1::2], strict=True)
-        }
+def are_there(store: Store, names: Sequence[tuple[Keys, str]]) -> list[bool]:
+    """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
+    return Server(store).which_exist([keys.entry(name) for keys, name in names])
 
-    def expect(self, expected: Mapping[str, float | None]) -> None:
-        """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
-        if not expected:
-            return
-        parts = {key: self._store.parts.of(key) for key in expected}
 
-        def note(pipeline: Any, key: str) -> None:
-            member, zset, at = as_stored(parts[key].running(key)), parts[key].expected, expected[key]
-            if at is None:
-                pipeline.zrem(zset, member)
-            else:
-                pipeline.zadd(zset, {member: at}, xx=True)
+def read_expected(
+    store: Store, now: float, limit: int, firsts: Mapping[Keys, int]
+) -> dict[Keys, tuple[int, list[str]]]:
+    """Return for each of some parts of how many entries a run should have succeeded by now, and the keys
+    of those that should have first; one round trip for each node.
 
-        self._store.in_one_trip(expected, note, (keys.expected for keys in parts.values()))
+    Arguments:
+        firsts: the parts, and how many of those are left out in each.
+    """
+    zsets = {keys: keys.expected for keys in firsts}
+    found = _first_until(store, now, limit, "-inf", zsets, firsts)
+    return {keys: (count, [*map(keys.entry_of_running, members)]) for keys, (count, members) in found.items()}
 
-    def read_streaks(self, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
-        """Return the keys of the entries with the most failures in a row.
 
-        Arguments:
-            parts: in which they are looked for; None: in all.
-        """
-        places = self._store.parts if parts is None else parts
-        zsets = [keys.streaks for keys in places]
-        asks = [methodcaller("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
-        found = self._store.ask_each(asks, zsets)
-        rows = [
-            (score, keys.entry_of_running(text_of(member)))
-            for keys, members in zip(places, found, strict=True)
-            for member, score in members
-        ]
-        rows.sort(key=lambda row: row[0], reverse=True)
-        return [key for _, key in rows[:limit]]
+def read_late(
+    store: Store, latest: float, limit: int, parts: Sequence[Keys]
+) -> dict[Keys, tuple[int, list[str]]]:
+    """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
+    seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
+    """
+    found = _first_until(store, latest, limit, "(0", {keys: keys.schedule for keys in parts}, {})
+    return {keys: (count, [*map(keys.entry_of, members)]) for keys, (count, members) in found.items()}
 
-    def forget_streaks(self, gone: Sequence[str]) -> None:
-        """Forget that runs of the entries under these keys have failed."""
 
-        def forget(pipeline: Any, key: str) -> None:
-            keys = self._store.parts.of(key)
-            pipeline.zrem(keys.streaks, as_stored(keys.running(key)))
+def _first_until(
+    store: Store,
+    latest: float,
+    limit: int,
+    lowest: str,
+    zsets: Mapping[Keys, str],
+    firsts: Mapping[Keys, int],
+) -> dict[Keys, tuple[int, list[str]]]:
+    """Return how many members of each sorted set have scores up to ``latest``, and the first of them."""
 
-        self._store.in_one_trip(gone, forget, {self._store.parts.of(key).streaks for key in gone})
+    def ask(pipeline: Any, keys: Keys) -> None:
+        pipeline.zcount(zsets[keys], lowest, latest)
+        pipeline.zrangebyscore(zsets[keys], lowest, latest, start=firsts.get(keys, 0), num=limit)
+
+    found = store.in_one_trip(zsets, ask, zsets.values())
+    return {
+        keys: (int(count), [*map(text_of, members)])
+        for keys, count, members in zip(zsets, found[::2], found[1::2], strict=True)
+    }
+
+
+def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
+    """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
+    if not expected:
+        return
+    parts = {key: store.parts.of(key) for key in expected}
+
+    def note(pipeline: Any, key: str) -> None:
+        member, zset, at = as_stored(parts[key].running(key)), parts[key].expected, expected[key]
+        if at is None:
+            pipeline.zrem(zset, member)
+        else:
+            pipeline.zadd(zset, {member: at}, xx=True)
+
+    store.in_one_trip(expected, note, (keys.expected for keys in parts.values()))
+
+
+def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
+    """Return the keys of the entries with the most failures in a row.
+
+    Arguments:
+        parts: in which they are looked for; None: in all.
+    """
+    places = store.parts if parts is None else parts
+    zsets = [keys.streaks for keys in places]
+    asks = [methodcaller("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
+    found = store.ask_each(asks, zsets)
+    rows = [
+        (score, keys.entry_of_running(text_of(member)))
+        for keys, members in zip(places, found, strict=True)
+        for member, score in members
+    ]
+    rows.sort(key=lambda row: row[0], reverse=True)
+    return [key for _, key in rows[:limit]]
+
+
+def forget_streaks(store: Store, gone: Sequence[str]) -> None:
+    """Forget that runs of the entries under these keys have failed."""
+
+    def forget(pipeline: Any, key: str) -> None:
+        keys = store.parts.of(key)
+        pipeline.zrem(keys.streaks, as_stored(keys.running(key)))
+
+    store.in_one_trip(gone, forget, {store.parts.of(key).streaks for key in gone})
 
 
 def _taken_of(reply: Sequence[Any]) -> Taken | None:

@@ -16,7 +16,7 @@ from typing import Any
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.logger import logger
-from redbeat.store.entries import Entries, record_text
+from redbeat.store.entries import add_record_by, record_text
 from redbeat.store.locks import LockKey
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
@@ -34,159 +34,166 @@ BACKFILLING_MS = 30_000
 REQUEST_SECONDS = 24 * 3600
 
 
-class Histories:
-    """What is kept beside the entries of ``store``, by their keys. Due times are texts like scores."""
+def _beside(store: Store, key: str) -> tuple[str, str, str]:
+    """Return the keys of what is kept beside an entry, wherever that is now."""
+    return store.keys.beside(*store.located([key]))
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def _beside(self, key: str) -> tuple[str, str, str]:
-        """Return the keys of what is kept beside an entry, wherever that is now."""
-        return self._store.keys.beside(*self._store.located([key]))
+def _write_beside(
+    store: Store,
+    key: str,
+    write: Callable[[str], object],
+    take_back: Callable[[str], bool] = lambda _key: True,
+) -> None:
+    """Call ``write(key)`` for the entry wherever it is now; again if it was moved just then.
 
-    def _write_beside(
-        self, key: str, write: Callable[[str], object], take_back: Callable[[str], bool] = lambda _key: True
-    ) -> None:
-        """Call ``write(key)`` for the entry wherever it is now; again if it was moved just then.
-
-        Arguments:
-            take_back: ``take_back(key)`` undoes that at a former place; False: it was moved along.
-        """
-        [located] = self._store.located([key])
-        while True:
-            write(located)
-            [now] = self._store.located([key])
-            if now == located or not take_back(located):
-                return
-            located = now
-
-    def read(self, key: str, limit: int) -> list[str]:
-        """Return the records of one entry, the newest first."""
-        history, *_ = self._beside(key)
-        [[records]] = self._store.ask_all([_newest_call([history], limit, is_strict=True)])
-        return records
-
-    def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-        """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
-
-        A key of another type counts as empty.
-        """
-
-        def ask(pipeline: Any, key: str) -> None:
-            history, backfilled, _ = self._store.keys.beside(key)
-            pipeline.lrange(history, 0, -1)
-            pipeline.smembers(backfilled)
-
-        found = self._store.in_one_trip(self._store.located(keys), ask, is_tolerant=True)
-        texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
-        return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
-
-    def newest(self, keys: Sequence[str], limit: int) -> list[list[str]]:
-        """Return for each entry the newest records of its history; a key of another type counts as empty."""
-
-        def read(groups: list[tuple[Keys, list[str]]]) -> list[list[list[str]]]:
-            pasts = [[part.beside(key)[0] for key in those] for part, those in groups]
-            return self._store.ask_all([_newest_call(past, limit) for past in pasts])
-
-        return self._store.parts.in_order(self._store.located(keys), read)
-
-    def newest_allowed(self, keys: Sequence[str], limit: int) -> list[list[str]] | None:
-        """Return what ``newest`` does; None where this user may not read histories."""
-
-        return self._store.rights.ask(OUTCOMES, lambda: self.newest(keys, limit), lambda: None)
-
-    def add(self, key: str, record: str, at: datetime) -> None:
-        """Add a record to one history, if histories are kept.
-
-        If that fails it is only logged: the run was sent, and after an error the caller might send it again.
-        """
-        if not self._store.config.history:
+    Arguments:
+        take_back: ``take_back(key)`` undoes that at a former place; False: it was moved along.
+    """
+    [located] = store.located([key])
+    while True:
+        write(located)
+        [now] = store.located([key])
+        if now == located or not take_back(located):
             return
-        try:
-            self._store.rights.ask(HISTORIES, lambda: self._add(key, record, at), lambda: None)
-        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-            logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
+        located = now
 
-    def _add(self, key: str, record: str, at: datetime) -> None:
-        store = self._store
 
-        def write(located: str) -> None:
-            with store.translating(store.keys.beside(located)[0]):
-                Entries(store).record_with(store.client, located, record, at)
+def read_history_texts(store: Store, key: str, limit: int) -> list[str]:
+    """Return the records of one entry, the newest first."""
+    history, *_ = _beside(store, key)
+    [[records]] = store.ask_all([_newest_call([history], limit, is_strict=True)])
+    return records
 
-        def take_back(located: str) -> bool:
-            history, *_ = store.keys.beside(located)
-            text = record_text(record, at)
-            return bool(store.ask(methodcaller("lrem", history, 1, text), history))
 
-        self._write_beside(key, write, take_back)
+def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+    """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
 
-    def take_back(self, key: str, record: str) -> None:
-        """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
-        history, *_ = self._beside(key)
-        ending = f",{record}}}"
-        try:
-            for text in self.newest([key], self._store.config.history)[0]:
-                if text.endswith(ending):
-                    self._store.ask(methodcaller("lrem", history, 1, text), history)
-        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-            logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
+    A key of another type counts as empty.
+    """
 
-    def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
-        """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
-        _, backfilled, _ = self._beside(key)
-        found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled)
-        return [*map(bool, found)]
+    def ask(pipeline: Any, key: str) -> None:
+        history, backfilled, _ = store.keys.beside(key)
+        pipeline.lrange(history, 0, -1)
+        pipeline.smembers(backfilled)
 
-    def note_backfilled(self, key: str, due: str) -> None:
-        """Remember that ``backfill`` has sent the run of this due time."""
+    found = store.in_one_trip(store.located(keys), ask, is_tolerant=True)
+    texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+    return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
-        def write(located: str) -> None:
-            _, backfilled, _ = self._store.keys.beside(located)
-            self._store.ask(lambda client: client.sadd(backfilled, due), backfilled)
 
-        self._write_beside(key, write)
+def read_newest(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
+    """Return for each entry the newest records of its history; a key of another type counts as empty."""
 
-    def read_request(self, key: str, request: str) -> str | None:
-        """Return what is remembered of a request for a run of an entry; None: nothing is."""
-        [located] = self._store.located([key])
-        name = self._store.keys.requested(located, request)
-        found = self._store.ask(lambda client: client.get(name), name)
-        return None if found is None else text_of(found)
+    def read(groups: list[tuple[Keys, list[str]]]) -> list[list[list[str]]]:
+        pasts = [[part.beside(key)[0] for key in those] for part, those in groups]
+        return store.ask_all([_newest_call(past, limit) for past in pasts])
 
-    def note_request(self, key: str, request: str, text: str) -> None:
-        """Remember for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
+    return store.parts.in_order(store.located(keys), read)
 
-        def write(located: str) -> None:
-            name = self._store.keys.requested(located, request)
-            self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
 
-        self._write_beside(key, write)
+def read_newest_allowed(store: Store, keys: Sequence[str], limit: int) -> list[list[str]] | None:
+    """Return what ``newest`` does; None where this user may not read histories."""
 
-    @contextmanager
-    def backfilling(self, key: str) -> Iterator[Callable[[], None]]:
-        """Keep other backfills of the entry out; yields a function to call before each run.
+    return store.rights.ask(OUTCOMES, lambda: read_newest(store, keys, limit), lambda: None)
 
-        Raises:
-            LockNotAcquired: another backfill of the entry is running.
-        """
-        keys, token = self._store.keys, secrets.token_hex(16)
-        backfilling = keys.about(keys.name(key)).backfilling
-        lock = LockKey(self._store, backfilling, lambda: self._store.parts.of(key))
 
-        def hold() -> None:
-            if not lock.take(token, BACKFILLING_MS):
-                raise LockNotAcquired(
-                    f"{key}: another backfill, rerun or trigger of it is at work, or was killed within the "
-                    f"last {BACKFILLING_MS // 1000} s; try again later."
-                )
+def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
+    """Add a record to one history, if histories are kept.
 
-        hold()
-        try:
-            yield hold
-        finally:
-            with suppress(RedBeatError):  # it ends by itself
-                lock.release(token)
+    If that fails it is only logged: the run was sent, and after an error the caller might send it again.
+    """
+    if not store.config.history:
+        return
+    try:
+        store.rights.ask(HISTORIES, lambda: _add_record(store, key, record_text(record, at)), lambda: None)
+    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+        logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
+
+
+def _add_record(store: Store, key: str, text: str) -> None:
+    def write(located: str) -> None:
+        with store.translating(store.keys.beside(located)[0]):
+            add_record_by(store, store.client, located, text)
+
+    def take_back(located: str) -> bool:
+        history, *_ = store.keys.beside(located)
+        return bool(store.ask(methodcaller("lrem", history, 1, text), history))
+
+    _write_beside(store, key, write, take_back)
+
+
+def take_from_history(store: Store, key: str, record: str) -> None:
+    """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
+    history, *_ = _beside(store, key)
+    ending = f",{record}}}"
+    try:
+        for text in read_newest(store, [key], store.config.history)[0]:
+            if text.endswith(ending):
+                store.ask(methodcaller("lrem", history, 1, text), history)
+    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+        logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
+
+
+def are_backfilled(store: Store, key: str, dues: Sequence[str]) -> list[bool]:
+    """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
+    _, backfilled, _ = _beside(store, key)
+    found = store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled)
+    return [*map(bool, found)]
+
+
+def note_backfilled(store: Store, key: str, due: str) -> None:
+    """Remember that ``backfill`` has sent the run of this due time."""
+
+    def write(located: str) -> None:
+        _, backfilled, _ = store.keys.beside(located)
+        store.ask(lambda client: client.sadd(backfilled, due), backfilled)
+
+    _write_beside(store, key, write)
+
+
+def read_request(store: Store, key: str, request: str) -> str | None:
+    """Return what is remembered of a request for a run of an entry; None: nothing is."""
+    [located] = store.located([key])
+    name = store.keys.requested(located, request)
+    found = store.ask(lambda client: client.get(name), name)
+    return None if found is None else text_of(found)
+
+
+def note_request(store: Store, key: str, request: str, text: str) -> None:
+    """Remember for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
+
+    def write(located: str) -> None:
+        name = store.keys.requested(located, request)
+        store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
+
+    _write_beside(store, key, write)
+
+
+@contextmanager
+def backfilling(store: Store, key: str) -> Iterator[Callable[[], None]]:
+    """Keep other backfills of the entry out; yields a function to call before each run.
+
+    Raises:
+        LockNotAcquired: another backfill of the entry is running.
+    """
+    keys, token = store.keys, secrets.token_hex(16)
+    backfilling = keys.about(keys.name(key)).backfilling
+    lock = LockKey(store, backfilling, lambda: store.parts.of(key))
+
+    def hold() -> None:
+        if not lock.take(token, BACKFILLING_MS):
+            raise LockNotAcquired(
+                f"{key}: another backfill, rerun or trigger of it is at work, or was killed within the "
+                f"last {BACKFILLING_MS // 1000} s; try again later."
+            )
+
+    hold()
+    try:
+        yield hold
+    finally:
+        with suppress(RedBeatError):  # it ends by itself
+            lock.release(token)
 
 
 def short_call(

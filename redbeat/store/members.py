@@ -96,7 +96,8 @@ class Members:
     def _sizes(self, keys: Sequence[str]) -> tuple[list[int], list[int]]:
         """Return how many members of each schedule never run again, and how many it has."""
         nevers = [methodcaller("zcount", key, "-inf", "(0") for key in keys]
-        found = self._numbers([*nevers, *(methodcaller("zcard", key) for key in keys)])
+        # a beat has no right to ZCARD
+        found = self._numbers([*nevers, *(methodcaller("zcount", key, "-inf", "+inf") for key in keys)])
         return found[: len(keys)], found[len(keys) :]
 
     def _read_from(

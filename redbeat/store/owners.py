@@ -21,7 +21,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored
-from redbeat.store.entries import Entries
+from redbeat.store.entries import are_elsewhere
 from redbeat.store.histories import short_call
 from redbeat.store.records import (
     Fence,
@@ -262,7 +262,7 @@ class Owners:
 
         def make() -> None:
             store, checked = self._store, fence
-            if change == "add" and Entries(store).are_elsewhere([*map(store.keys.entry, names)]):
+            if change == "add" and are_elsewhere(store, [*map(store.keys.entry, names)]):
                 store, checked = store.of_all_parts(), Fence()
             for part, chunk in store.parts.chunks(names):
                 statics, owners = part.statics, part.static_owners

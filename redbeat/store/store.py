@@ -99,7 +99,7 @@ class Store:
     def __init__(self, app: Any, client: Any = None, part: Keys | None = None) -> None:
         self.config: RedBeatConfig = ensure_conf(app)
         self._app = app
-        self._part = part
+        self.part = part
         if client is not None:
             self.client = client
         self.rights = Rights(self.config)
@@ -157,7 +157,7 @@ class Store:
 
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
-        return type(self)(self.config.app, without_retry(self.client), self._part)
+        return type(self)(self.config.app, without_retry(self.client), self.part)
 
     def of_part(self, part: Keys) -> Self:
         """Return a store with the same client that is about one part of the schedule."""
@@ -165,7 +165,7 @@ class Store:
 
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
-        return self if self._part is None else type(self)(self.config.app, vars(self).get("client"))
+        return self if self.part is None else type(self)(self.config.app, vars(self).get("client"))
 
     def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
         """Return what listens where writes are announced; each has a connection of its own.
@@ -178,17 +178,12 @@ class Store:
     @property
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
-        return self.layout.keys if self._part is None else self._part
-
-    @property
-    def part(self) -> Keys | None:
-        """The one part of the schedule that this is about; None: all of them."""
-        return self._part
+        return self.layout.keys if self.part is None else self.part
 
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
-        if self._part is None:
+        if self.part is None:
             self.layout  # noqa: B018 - it looks for it, if it is time to
         return self._known_parts
 
@@ -199,7 +194,7 @@ class Store:
         The layout is looked for whatever the settings say: in the place of a schedule that was divided since
         there is nothing, and no script refuses the caller.
         """
-        if self._part is None and self.config.looked_at is None:
+        if self.part is None and self.config.looked_at is None:
             look_up_layout(self)
         return self.parts
 
@@ -211,14 +206,14 @@ class Store:
         Raises:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
         """
-        if self._part is None and self.config.looked_at is None:
+        if self.part is None and self.config.looked_at is None:
             look_up_layout(self, is_slot_checked=True)
 
     @property
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""
-        if self._part is not None:
-            return Parts.of_one(self._part)
+        if self.part is not None:
+            return Parts.of_one(self.part)
         parts, unread = Parts.of_layout(self.config.layout), self.config.unread
         return parts.without(unread) if unread else parts
 
@@ -244,7 +239,7 @@ class Store:
             wanted: how many entries: of many some are often missing, so it isn't looked each time.
         """
         looked_at = self.config.looked_at or -math.inf
-        if self._part is not None or looked_at > time.monotonic():  # it may not be read
+        if self.part is not None or looked_at > time.monotonic():  # it may not be read
             return False
         if wanted > 1 and (not layout.generation or time.monotonic() < looked_at + MOVE_LOOK_SECONDS):
             return False
@@ -262,7 +257,7 @@ class Store:
             LayoutChanged: it is on its way for too long.
             StoreRefused: this user may not look.
         """
-        if self._part is not None or not self.layout.is_moving:
+        if self.part is not None or not self.layout.is_moving:
             return [*map(self.keys.entry, names)]
         return locate_entries(self, names, of_runs=of_runs)
 
@@ -307,12 +302,12 @@ class Store:
 
     def _follow_part(self) -> None:
         """Let a store of one part be about the same part in the layout that there is now."""
-        if self._part is None:
+        if self.part is None:
             return
-        self._part = self.present(self._part)
-        if self._part not in self.config.layout.parts:
+        self.part = self.present(self.part)
+        if self.part not in self.config.layout.parts:
             raise LayoutChanged(
-                f"What is under {self._part.prefix} isn't part of the schedule any more: it has been "
+                f"What is under {self.part.prefix} isn't part of the schedule any more: it has been "
                 "divided otherwise."
             ) from None
 
@@ -442,7 +437,7 @@ class Store:
     def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
         layout = self.layout
-        if self._part is not None or not layout.generation:
+        if self.part is not None or not layout.generation:
             return [*keys]
         return self.locate([*map(layout.name_of, keys)])
 

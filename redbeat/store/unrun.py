@@ -19,48 +19,42 @@ from redbeat.store.store import Store
 MAX_NAMES = 1_000
 
 
-class Unrun:
-    """The counts beside the schedule of ``store``."""
+def note_deletion(store: Store, key: str) -> None:
+    """Note that the entry under ``key`` is about to be deleted; one that has run is forgotten here.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._key = store.keys.unrun
+    Raises:
+        StoreUnavailable: Redis can't be reached.
+    """
+    member = store.keys.name(key)
 
-    def note_deletion(self, key: str) -> None:
-        """Note that the entry under ``key`` is about to be deleted; one that has run is forgotten here.
+    def note() -> None:
+        meta = store.ask(lambda client: client.hget(key, "meta"), key)
+        if meta is None:
+            return
+        if _has_run(str(text_of(meta))):
+            store.ask(lambda client: client.zrem(store.keys.unrun, member), store.keys.unrun)
+            return
+        store.ask(lambda client: client.zincrby(store.keys.unrun, 1, member), store.keys.unrun)
+        least = -MAX_NAMES - 1
+        store.ask(lambda client: client.zremrangebyrank(store.keys.unrun, 0, least), store.keys.unrun)
 
-        Raises:
-            StoreUnavailable: Redis can't be reached.
-        """
-        member = self._store.keys.name(key)
+    with suppress(StoreCorrupt):
+        store.rights.ask(UNRUN, note, lambda: None)
 
-        def note() -> None:
-            meta = self._store.ask(lambda client: client.hget(key, "meta"), key)
-            if meta is None:
-                return
-            if _has_run(str(text_of(meta))):
-                self._store.ask(lambda client: client.zrem(self._key, member), self._key)
-                return
-            self._store.ask(lambda client: client.zincrby(self._key, 1, member), self._key)
-            least = -MAX_NAMES - 1
-            self._store.ask(lambda client: client.zremrangebyrank(self._key, 0, least), self._key)
 
-        with suppress(StoreCorrupt):
-            self._store.rights.ask(UNRUN, note, lambda: None)
+def read_unrun(store: Store) -> dict[str, int]:
+    """Return how often each entry was deleted before its first run; {}: it can't be read.
 
-    def read(self) -> dict[str, int]:
-        """Return how often each entry was deleted before its first run; {}: it can't be read.
-
-        Raises:
-            StoreUnavailable: Redis can't be reached.
-        """
-        try:
-            found = self._store.ask(
-                lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key
-            )
-        except (StoreCorrupt, StoreRefused):
-            return {}
-        return {str(text_of(name)): int(count) for name, count in found}
+    Raises:
+        StoreUnavailable: Redis can't be reached.
+    """
+    try:
+        found = store.ask(
+            lambda client: client.zrange(store.keys.unrun, 0, -1, withscores=True), store.keys.unrun
+        )
+    except (StoreCorrupt, StoreRefused):
+        return {}
+    return {str(text_of(name)): int(count) for name, count in found}
 
 
 def _has_run(meta: str) -> bool:

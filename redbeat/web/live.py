@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 from redbeat.access import Right
 from redbeat.errors import RedBeatError
 from redbeat.leadership.status import status_in
-from redbeat.store.audit import Audit
-from redbeat.store.events import Events
+from redbeat.store.audit import read_last_audit_id
+from redbeat.store.events import read_last_ids
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 from redbeat.web.threads import Threads, TooBusy
@@ -122,8 +122,8 @@ class News:
             found.backlog > 0,
             Members(store).count(),
             Members(store).first(1),
-            Events(store).last_ids(),
-            Audit(store).last_id(),  # somebody has changed what isn't due for long
+            read_last_ids(store),
+            read_last_audit_id(store),  # somebody has changed what isn't due for long
         )
 
 

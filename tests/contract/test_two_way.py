@@ -16,7 +16,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entry
 from redbeat.store.store import Store
 from tests.contract import kinds
 from tests.support.apps import celery_beat, write_app
@@ -197,11 +197,11 @@ def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(
     tick_all(app)
     with server.client(db=1) as client:
         digests = {name: client.hget(f"redbeat:{name}", "meta_sha1") for name in names}
-        assert not any(Entries(Store(app)).read_one(f"redbeat:{name}")[1].is_meta_foreign for name in names)
+        assert not any(read_entry(Store(app), f"redbeat:{name}")[1].is_meta_foreign for name in names)
         legacy("next", *names)
         for name in names:
             assert client.hget(f"redbeat:{name}", "meta_sha1") == digests[name], "it left it alone"
-        assert all(Entries(Store(app)).read_one(f"redbeat:{name}")[1].is_meta_foreign for name in names)
+        assert all(read_entry(Store(app), f"redbeat:{name}")[1].is_meta_foreign for name in names)
         client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
     tick_all(app)
     sent = runs_sent(server)

@@ -27,7 +27,7 @@ from redbeat.store.members import Members
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.unrun import Unrun
+from redbeat.store.unrun import read_unrun
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Context:
     @cached_property
     def deleted_unrun(self) -> dict[str, int]:
         """How often entries were deleted before their first run, by their names."""
-        return Unrun(self.store).read()
+        return read_unrun(self.store)
 
     @property
     def now(self) -> datetime:

@@ -13,7 +13,7 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import DeclarationError
 from redbeat.log.text import printable
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.parts import in_chunks
 
 
@@ -53,7 +53,7 @@ def check_declared(context: Context) -> Iterator[Finding]:
         )
     places = {context.store.keys.entry(name): entry.place for name, entry in found.entries.items()}
     for chunk in in_chunks(list(places)):
-        for stored in Entries(context.store).read(chunk)[1]:
+        for stored in read_entries(context.store, chunk)[1]:
             if not stored.exists:
                 yield Finding(
                     Severity.NOTE,

@@ -19,7 +19,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
@@ -34,7 +34,7 @@ def check_statics(context: Context) -> Iterator[Finding]:
     """Find names among the statics whose entries don't exist."""
     store = context.store
     for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
-        for stored in Entries(store).read([store.keys.entry(name) for name in chunk])[1]:
+        for stored in read_entries(store, [store.keys.entry(name) for name in chunk])[1]:
             name = context.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):
                 continue
@@ -155,7 +155,7 @@ def _of_wrong_type(context: Context, kinds: Mapping[str, str], problem: str) -> 
 
 
 def _orphans(context: Context, owners: dict[str, str]) -> Iterator[Finding]:
-    found = Entries(context.store).read(list(dict.fromkeys(owners.values())))[1]
+    found = read_entries(context.store, list(dict.fromkeys(owners.values())))[1]
     missing = {stored.key for stored in found if not stored.exists}
     for key, owner in owners.items():
         if owner in missing:
@@ -176,7 +176,7 @@ def _is_entry_key(context: Context, key: str) -> bool:
 
 def _without_score(context: Context, keys: Iterable[str]) -> list[Stored]:
     """Return those of ``keys`` that are entries, and aren't in the schedule."""
-    found = Entries(context.store).read(list(keys))[1]
+    found = read_entries(context.store, list(keys))[1]
     lost = [stored for stored in found if stored.definition is not None and stored.score is None]
     if not lost:
         return []

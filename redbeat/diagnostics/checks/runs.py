@@ -23,7 +23,7 @@ from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.durations import length_in_words, seconds_in_words
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import shown
-from redbeat.store.histories import Histories
+from redbeat.store.histories import read_newest
 from redbeat.store.runs import Runs
 
 #: so many runs must have ended before their median counts, and so many of a row have failed, or were
@@ -98,7 +98,7 @@ class RunChecks:
         page, self._page = self._page, []
         keys = [row.key for row in page]
         failures = Runs(context.store).failing_allowed(keys)
-        records = Histories(context.store).newest(keys, MOST_READ)
+        records = read_newest(context.store, keys, MOST_READ)
         for row, texts, in_a_row in zip(page, records, failures, strict=True):
             history = decode_history(texts, str)
             if row.entry is not None:

@@ -24,7 +24,17 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread, surviving
-from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
+from redbeat.store.figures import (
+    TELLER_MS,
+    Asked,
+    Labels,
+    are_there,
+    count_entry_states,
+    forget_figures,
+    read_labels,
+    read_totals,
+    take_figures,
+)
 from redbeat.store.rights import METRICS
 from redbeat.store.store import Store
 from redbeat.store.vitals import Vitals, read_vitals
@@ -162,7 +172,7 @@ class Gathering:
     def lead(self, store: Store) -> None:
         """Know the labels that are stored: this beat has become leader of the schedule, or of a shard."""
         with surviving("Reading the labels of the metrics"):  # a right may be missing
-            [found] = Figures(store).read_labels([store.keys])
+            [found] = read_labels(store, [store.keys])
             if len(self._leaderships()) > 1:
                 self.book.learn(found)
             else:
@@ -261,7 +271,6 @@ class Gathering:
             return
         has_lock = leaderships[0].lock_key is not None
         store = self._connect()
-        figures = Figures(store)
         self._give_labels(store)
         asked_at = time.monotonic()
         gap_seconds = min(GAP_SECONDS, leaderships[0].timing.replaced_after_seconds)
@@ -269,10 +278,10 @@ class Gathering:
             if tokens[part.keys] != part.token or asked_at > part.taken_at + gap_seconds:
                 part.totals = None  # another beat may have taken some meanwhile
         asked = [Asked(keys, tokens[keys], part.pending) for keys, part in self._parts.items()]
-        found = dict(zip(self._parts, figures.take(asked, has_lock=has_lock), strict=True))
+        found = dict(zip(self._parts, take_figures(store, asked, has_lock=has_lock), strict=True))
         if not has_lock and time.monotonic() >= self._next_read_at:  # others give and remove some, too
             self._next_read_at = time.monotonic() + UPKEEP_SECONDS
-            self._stored = dict(ChainMap(*figures.read_labels(list(self._parts))))
+            self._stored = dict(ChainMap(*read_labels(store, list(self._parts))))
         taken = {keys: reply for keys, reply in found.items() if reply is not None}
         parts = {keys: self._parts[keys] for keys in taken}
         self._parts = parts
@@ -284,14 +293,14 @@ class Gathering:
             # Redis has lost its data, or another shard has these labels
             known, unknown = self.book.known, taken[keys].unknown
             part.pending = {id_: known[id_] for id_ in unknown if id_ in known}
-        self._add(figures, {keys: reply.figures for keys, reply in taken.items()})
+        self._add(store, {keys: reply.figures for keys, reply in taken.items()})
         now = next(iter(taken.values())).now
         if due := [part for part in parts.values() if time.monotonic() >= part.next_upkeep_at]:
-            self._keep_up(figures, due)
+            self._keep_up(store, due)
             if not self._is_shown:  # else it is done more often
                 self._look_at_entries(store, due, now)
         if self._is_shown:
-            self._show(store, figures, now)
+            self._show(store, now)
 
     def _give_labels(self, store: Store) -> None:
         """Let new labels be stored where they are needed: those of an entry in its shard, others in all."""
@@ -303,11 +312,11 @@ class Gathering:
                 if home is None or part.keys == home:
                     part.pending[id_] = labels
 
-    def _show(self, store: Store, figures: Figures, now: float) -> None:
+    def _show(self, store: Store, now: float) -> None:
         """Gather what isn't counted, and show all of it."""
         parts = list(self._parts.values())
         vitals = read_vitals(store, [part.keys for part in parts])
-        self._count_states(figures)
+        self._count_states(store)
         if due := [part for part in parts if time.monotonic() >= part.next_overdue_at]:
             self._look_at_entries(store, due, now)
         layout = store.config.layout
@@ -324,7 +333,7 @@ class Gathering:
         for part in parts:
             part.overdue, part.streaks = overdue[part.keys], streaks[part.keys]
 
-    def _add(self, figures: Figures, taken: Mapping[Keys, Mapping[str, int]]) -> None:
+    def _add(self, store: Store, taken: Mapping[Keys, Mapping[str, int]]) -> None:
         """Add what was taken to the totals, which are read when they aren't known."""
         unread = [keys for keys in taken if self._parts[keys].totals is None]
         unlabelled: list[Keys] = []
@@ -336,19 +345,19 @@ class Gathering:
                 part.totals[name] = part.totals.get(name, 0) + number
             if any(name.partition(":")[0] not in part.labels for name in counted):  # another beat's
                 unlabelled.append(keys)
-        for keys, labels in zip(unlabelled, figures.read_labels(unlabelled), strict=True):
+        for keys, labels in zip(unlabelled, read_labels(store, unlabelled), strict=True):
             self._parts[keys].labels |= labels
-        found = figures.read_labels(unread)
-        for keys, labels, totals in zip(unread, found, figures.read_totals(unread), strict=True):
+        found = read_labels(store, unread)
+        for keys, labels, totals in zip(unread, found, read_totals(store, unread), strict=True):
             self._parts[keys].labels = {"": ALL_OTHERS, **labels}
             self._parts[keys].totals = totals
 
-    def _keep_up(self, figures: Figures, parts: Sequence[_Gathered]) -> None:
+    def _keep_up(self, store: Store, parts: Sequence[_Gathered]) -> None:
         """Forget the labels of entries that are gone, and what was counted under labels that nobody knows."""
         for part in parts:
             part.next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
         named = [(part, id_, one) for part in parts for id_, one in part.labels.items() if one.entry != OTHER]
-        there = figures.are_there([(part.keys, one.entry) for part, _, one in named])
+        there = are_there(store, [(part.keys, one.entry) for part, _, one in named])
         gone: dict[Keys, set[str]] = {part.keys: set() for part in parts}
         for (part, id_, one), is_there in zip(named, there, strict=True):
             if not is_there or not self.book.is_current(one):
@@ -357,14 +366,14 @@ class Gathering:
             totals, ids = part.totals or {}, gone[part.keys]
             left = part.labels.keys() - ids
             fields = [name for name in totals if name.partition(":")[0] not in left]
-            figures.forget(part.keys, ids, fields)
+            forget_figures(store, part.keys, ids, fields)
             for name in fields:
                 del totals[name]
             for id_ in ids:
                 del part.labels[id_]
             self._gone |= ids
 
-    def _count_states(self, figures: Figures) -> None:
+    def _count_states(self, store: Store) -> None:
         """Go on counting the entries by their states; each step takes about a millisecond.
 
         Shards are counted one after the other, so that it costs no more than without them.
@@ -374,11 +383,11 @@ class Gathering:
         for part in parts:
             if part.count is None and time.monotonic() < part.next_count_at:
                 return
-            left = self._count_part(figures, part, left)
+            left = self._count_part(store, part, left)
             if not left:
                 return
 
-    def _count_part(self, figures: Figures, part: _Gathered, left: int) -> int:
+    def _count_part(self, store: Store, part: _Gathered, left: int) -> int:
         """Make at most ``left`` steps; return how many may still be made."""
         count = part.count = part.count or _Count(time.monotonic())
         while left:
@@ -389,7 +398,7 @@ class Gathering:
                 for member in some:
                     del count.others[member]
             elif not count.is_scanned:
-                page = figures.count_states(part.keys, count.cursor, SLICE)
+                page = count_entry_states(store, part.keys, count.cursor, SLICE)
                 count.found.update({"scheduled": page.scheduled, "due": page.due})
                 count.cursor, count.others, count.now = page.cursor, page.others, page.now
                 count.is_scanned = page.cursor == "0"

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.history import FAILED_OUTCOMES
-from redbeat.store.figures import BOUNDS, Figures
+from redbeat.store.figures import BOUNDS, read_minutes
 from redbeat.store.store import Store
 
 MINUTES = 60
@@ -71,7 +71,7 @@ def read_last_hour(app: Any, now: datetime) -> LastHour:
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
-    is_counted, counted = Figures(Store(app)).read_minutes()
+    is_counted, counted = read_minutes(Store(app))
     last = int(now.timestamp()) // 60
     return LastHour(
         [_minute_of(number, counted.get(number, {})) for number in range(last - MINUTES + 1, last + 1)],

@@ -23,9 +23,9 @@ from redbeat.keys import Keys
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
-from redbeat.store.entries import Entries
-from redbeat.store.figures import Figures
-from redbeat.store.histories import Histories
+from redbeat.store.entries import read_entries
+from redbeat.store.figures import expect_runs, forget_streaks, read_expected, read_late, read_streaks
+from redbeat.store.histories import read_newest
 from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord, State
 from redbeat.store.runs import Runs
@@ -62,14 +62,13 @@ class Overdue(NamedTuple):
 
 def find_overdue(store: Store, parts: Sequence[Keys], now: float) -> dict[Keys, Overdue]:
     """Return for each of these parts the entries that are overdue at ``now``, the server's UNIX seconds."""
-    figures = Figures(store)
-    late = figures.read_late(now - LATE_SECONDS, MAX_LOOKED_AT, parts)
+    late = read_late(store, now - LATE_SECONDS, MAX_LOOKED_AT, parts)
     totals, missed = dict.fromkeys(parts, 0), {keys: list[str]() for keys in parts}
     left = list(parts)
     for _ in range(MAX_ROUNDS):
-        found = figures.read_expected(now, MAX_LOOKED_AT, {keys: len(missed[keys]) for keys in left})
+        found = read_expected(store, now, MAX_LOOKED_AT, {keys: len(missed[keys]) for keys in left})
         expected = _judge_all(store, [key for _, keys in found.values() for key in keys], now)
-        figures.expect(expected)
+        expect_runs(store, expected)
         for keys, (total, candidates) in found.items():
             missed[keys] += [key for key in candidates if key not in expected]
             totals[keys] = total - sum(1 for key in candidates if key in expected)
@@ -88,9 +87,9 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
     if not candidates:
         return {}
     app = store.config.app
-    _, found = Entries(store).read(candidates)
+    _, found = read_entries(store, candidates)
     at_work, failing = Runs(store).read(candidates), Runs(store).failing(candidates)
-    histories = Histories(store).newest(candidates, MAX_HISTORY)
+    histories = read_newest(store, candidates, MAX_HISTORY)
     judged: dict[str, float | None] = {}
     for stored, records, failures, history in zip(found, at_work, failing, histories, strict=True):
         try:
@@ -166,12 +165,11 @@ def streaks_of(store: Store, parts: Sequence[Keys], limit: int, now: float) -> d
 
     Entries that don't run at ``now``, the server's UNIX seconds, are left out: whoever has paused one knows.
     """
-    figures = Figures(store)
-    entries = figures.read_streaks(limit, parts)
+    entries = read_streaks(store, limit, parts)
     counts = dict(zip(entries, Runs(store).failing(entries), strict=True))
     # somebody has reset the count, or deleted the entry
-    figures.forget_streaks([key for key, count in counts.items() if not count])
-    _, found = Entries(store).read([key for key, count in counts.items() if count])
+    forget_streaks(store, [key for key, count in counts.items() if not count])
+    _, found = read_entries(store, [key for key, count in counts.items() if count])
     app, moment = store.config.app, moment_of(now)
     running = [one.key for one in found if _runs_at(one, moment, app)]
     return {keys: {keys.name(key): counts[key] for key in running if keys.owns(key)} for keys in parts}

@@ -27,7 +27,7 @@ from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
 from redbeat.runs.tracking import is_tracked
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.telemetry.pings.calls import CallFailed, Services, call
@@ -189,7 +189,7 @@ class EntryPings:
             return known
         if self._store is None:
             self._store = Store.hasty(self._app)
-        _, found = Entries(self._store).read([self._store.keys.entry(name) for name in old])
+        _, found = read_entries(self._store, [self._store.keys.entry(name) for name in old])
         for name, stored in zip(old, found, strict=True):
             before, until = known.get(name), now + MEMORY_SECONDS
             if not stored.exists and before is not None:  # an entry that is deleted when its run is sent

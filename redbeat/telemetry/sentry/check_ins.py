@@ -21,7 +21,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import Monitor, Monitors, monitors_of, set_monitors
@@ -178,7 +178,7 @@ class CheckIns:
         try:
             if self._store is None:
                 self._store = Store.hasty(self._app)
-            _, [stored] = Entries(self._store).read([key])
+            _, [stored] = read_entries(self._store, [key])
             entry = decode_entry(RedBeatSchedulerEntry, stored, self._app)
         except (EntryNotFound, EntryCorrupt, StoreUnavailable) as exc:
             logger.debug("beat: Sentry is told of %s as it was, if at all: %s", printable(name), exc)

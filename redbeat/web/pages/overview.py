@@ -18,7 +18,7 @@ from redbeat.leadership.status import State, Status, hint_of, judge, read_status
 from redbeat.log.text import counted
 from redbeat.runs.run import Run, run_of_failure
 from redbeat.schedules.durations import seconds_in_words
-from redbeat.store.figures import Figures
+from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.last_hour import LastHour, read_last_hour
@@ -163,7 +163,7 @@ def _failed(visit: Visit, found: Status) -> list[Run] | None:
 def _failing(visit: Visit) -> list[tuple[str, int]]:
     """Return the entries whose last runs have failed in a row, those with most first."""
     store = Store(visit.app)
-    keys = Figures(store).read_streaks(MAX_FAILING)
+    keys = read_streaks(store, MAX_FAILING)
     counts = Runs(store).failing_allowed(keys)
     found = [
         (store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count and count > 1

@@ -34,8 +34,8 @@ from redbeat.manifest.calendar_documents import (
     count_days,
 )
 from redbeat.schedules.exclusions import spelled
-from redbeat.store.calendars import Calendars
-from redbeat.store.entries import Entries
+from redbeat.store.calendars import replace_calendar, scan_calendar_names
+from redbeat.store.entries import read_entries
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 from redbeat.web.background import Background, Result, Tell
@@ -70,11 +70,11 @@ def list_(
         StoreRefused: this user of Redis may not look at every key.
     """
     actor.require(Right.READ)
-    store, ends_at = Calendars(Store(actor.app)), time.perf_counter() + seconds
+    store, ends_at = Store(actor.app), time.perf_counter() + seconds
     found, after = list[str](), position.after
     cursor, goes_on = position.cursor, True
     while goes_on:
-        names, following = store.some_names(cursor)
+        names, following = scan_calendar_names(store, cursor)
         new = [name for name in names if name > after and name not in found][: limit - len(found)]
         found += new
         if new and new[-1] != names[-1]:
@@ -138,7 +138,7 @@ def _survey(app: Any, tell: Tell[Survey]) -> Survey:
         names, is_complete = [], False
     documents = _summaries(app, names, pace)
     for page in Members(store).scan():
-        _, found = Entries(store).read([store.keys.entry_of(member) for member, _ in page])
+        _, found = read_entries(store, [store.keys.entry_of(member) for member, _ in page])
         for stored in found:
             for name in names_in(stored):
                 users[name] += 1
@@ -360,7 +360,7 @@ def delete(
     with actor.doing("calendar delete", chosen, _given({"force": force})):
         for name in chosen:
             read = before.kind if isinstance(before, Unusable) else before
-            if not Calendars(store).replace(name, {}, read):
+            if not replace_calendar(store, name, {}, read):
                 raise _changed(actor, name)
 
 

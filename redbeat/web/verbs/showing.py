@@ -23,7 +23,7 @@ from redbeat.diagnostics.why import explain
 from redbeat.entries.audit import AuditRecord, find_records
 from redbeat.entries.raw import read_object
 from redbeat.later.documents import document_of
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -62,7 +62,7 @@ def _needs_tasks(record: AuditRecord) -> bool:
 
 def _tasks_of(app: Any, names: Sequence[str]) -> dict[str, str]:
     store = Store(app)
-    _, found = Entries(store).read([store.keys.entry(name) for name in names]) if names else (None, [])
+    _, found = read_entries(store, [store.keys.entry(name) for name in names]) if names else (None, [])
     tasks = {}
     for name, stored in zip(names, found, strict=True):
         try:
@@ -118,7 +118,7 @@ def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
     """Return what the doctor has found without what is hidden: an excerpt of no text that may have it."""
     store, hiding = Store(app), hiding_of(app)
     keys = {one.entry: store.keys.entry(one.entry) for one in found.findings if one.entry is not None}
-    stored = dict(zip(keys, Entries(store).read([*keys.values()])[1] if keys else [], strict=True))
+    stored = dict(zip(keys, read_entries(store, [*keys.values()])[1] if keys else [], strict=True))
     messages = _messages_of(app, found)
 
     def shown(finding: Finding) -> Finding:

@@ -18,7 +18,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
 from redbeat.scheduler import deliver
-from redbeat.store.entries import Entries
+from redbeat.store.entries import write_entries
 from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Commit, Fence
 from redbeat.store.schedule import commit_runs
@@ -128,7 +128,7 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Calendar("holidays", [today()], app=app).save()
-    write_entries, saves = Entries.write, []
+    saves: list[Any] = []
 
     def write(*args: Any, **options: Any) -> Any:
         saves.append(args)
@@ -137,7 +137,7 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
             Calendar("holidays", [today(9)], app=app).save()
         return write_entries(*args, **options)
 
-    monkeypatch.setattr(Entries, "write", write)
+    monkeypatch.setattr("redbeat.entries.entry.write_entries", write)
     excluding(app).save()
     assert score_of(client, "entry") == pytest.approx(server_now(client) + 3600, abs=10)
 

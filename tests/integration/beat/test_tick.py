@@ -16,7 +16,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entry
 from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -173,7 +173,7 @@ def test_meta_is_own_if_its_digest_matches_or_an_early_version_wrote_it(
         client.hset(KEY, "meta_sha1", sha1(meta if sha1_is_of == "this" else f"{meta} "))
     store = Store(app)
     [due_entry] = fetch_due(store, Fence(), limit=10).run().rows
-    assert Entries(store).read_one(KEY)[1].is_meta_foreign == due_entry.is_meta_foreign == (not expected)
+    assert read_entry(store, KEY)[1].is_meta_foreign == due_entry.is_meta_foreign == (not expected)
 
 
 @pytest.mark.parametrize("how", ["save", "save_many", "reschedule", "next", "tick"])
@@ -192,7 +192,7 @@ def test_every_writer_of_a_meta_writes_its_digest(
         getattr(entry, how)()
     meta = client.hget(KEY, "meta") or ""
     assert client.hget(KEY, "meta_sha1") == sha1(meta)
-    assert not Entries(Store(scheduler.app)).read_one(KEY)[1].is_meta_foreign
+    assert not read_entry(Store(scheduler.app), KEY)[1].is_meta_foreign
     assert field(client, "report", "meta")["total_run_count"] == (how in ("next", "tick"))
 
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import confirmation, redbeat
-from redbeat.store.calendars import Calendars
+from redbeat.store.calendars import replace_calendar
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.command_line import call
@@ -177,14 +177,14 @@ def test_invalid_calendar_command_changes_nothing(
 def test_calendar_set_keeps_a_day_added_meanwhile(
     calendar: Ask, app: Celery, holidays: Calendar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace, theirs = Calendars.replace, {**holidays.days, "2097-01-01": "theirs"}
+    theirs = {**holidays.days, "2097-01-01": "theirs"}
 
     def replace_late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
         Calendar("holidays", theirs, app=app).save()
-        return replace(*arguments, **options)
+        return replace_calendar(*arguments, **options)
 
-    monkeypatch.setattr(Calendars, "replace", replace_late)
+    monkeypatch.setattr("redbeat.calendars.replace_calendar", replace_late)
     calendar("set", "holidays", "2097-01-02=mine")
     assert Calendar.load("holidays", app).days == {**theirs, "2097-01-02": "mine"}
 

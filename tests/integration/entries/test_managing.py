@@ -20,7 +20,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.pauses import PauseResult
 from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryChanged, EntryError, LockNotAcquired
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries_at
+from redbeat.store.store import Store
 from tests.faults.children import run_children
 from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
@@ -450,15 +451,15 @@ def test_pause_many_keeps_concurrent_changes(
     app: Celery, four: list[str], monkeypatch: pytest.MonkeyPatch, meddle: Meddle, expected: PauseResult
 ) -> None:
     """Between the reading and the writing somebody else writes."""
-    read, meddlers = Entries.read_at, [meddle]
+    meddlers = [meddle]
 
-    def read_and_be_late(self: Entries, keys: Any) -> Any:
-        found = read(self, keys)
+    def read_and_be_late(store: Store, keys: Any) -> Any:
+        found = read_entries_at(store, keys)
         if meddlers:
             meddlers.pop()(Entry.get("run-1", app))
         return found
 
-    monkeypatch.setattr(Entries, "read_at", read_and_be_late)
+    monkeypatch.setattr("redbeat.store.entries.read_entries_at", read_and_be_late)
     assert Entry.pause_many(["run-1"], app, note="theirs", by="bob") == expected
     stored = list(Entry.list(app, match="run-1"))
     if expected.changed:

@@ -10,7 +10,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics.downgrade import examine
 from redbeat.errors import ConfigurationError, EntryNotFound
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
 from redbeat.store.members import Members
 from tests.support.command_line import call
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
@@ -49,7 +49,7 @@ def test_entry_and_its_records_are_in_the_shard_of_its_name(at: Sharded) -> None
 def test_bulk_operations_take_one_round_trip_a_node(at: Sharded) -> None:
     entries = make(at, 500)
     with at.counting() as sent:
-        _, found = Entries(at.store).read([entry.key for entry in entries])
+        _, found = read_entries(at.store, [entry.key for entry in entries])
         assert sent() == at.nodes
     assert [stored.key for stored in found] == [entry.key for entry in entries], "in their order"
     others = [Entry(f"new-{number}", "echo", 60, app=at.app) for number in range(500)]
@@ -59,7 +59,7 @@ def test_bulk_operations_take_one_round_trip_a_node(at: Sharded) -> None:
     assert result.new == tuple(entry.name for entry in others)
     with at.counting() as sent:
         again = Entry.save_many([*entries[:250], Entry("e300", "other", 60, app=at.app)])
-        assert sent() <= 2 * at.nodes
+        assert sent() <= 3 * at.nodes, "and one, as they were expected to be new, too"
     assert (len(again.same), again.changed) == (250, ("e300",))
     Entry.delete_many([entry.name for entry in entries[:250]], at.app)
     with at.counting() as sent:

@@ -21,7 +21,8 @@ from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
 from redbeat.schedules import clocked, rrule
-from redbeat.store.entries import Entries
+from redbeat.store.entries import read_entries
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
@@ -188,15 +189,15 @@ def test_export_has_entries_that_are_rescheduled_meanwhile(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Entry.save_many([Entry(f"entry-{number}", "echo", 86_400 + number, app=app) for number in range(1100)])
-    read, moved = Entries.read, iter(range(1000, 1100))
+    moved = iter(range(1000, 1100))
 
-    def read_and_move(self: Entries, keys: Any) -> Any:
-        found = read(self, keys)
+    def read_and_move(store: Store, keys: Any) -> Any:
+        found = read_entries(store, keys)
         for number in (next(moved), next(moved)):  # what isn't due for long becomes due soon
             client.zadd(SCHEDULE, {f"redbeat:entry-{number}": time.time() + 60})
         return found
 
-    monkeypatch.setattr(Entries, "read", read_and_move)
+    monkeypatch.setattr("redbeat.manifest.plan.read_entries", read_and_move)
     declared = export_entries(app).declared
     assert len(declared.entries) == 1100
 

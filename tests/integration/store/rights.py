@@ -41,7 +41,7 @@ from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
 from redbeat.store.beats import Beats
-from redbeat.store.events import Events
+from redbeat.store.events import add_quarantined_events, note_told, read_events, read_last_ids
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
@@ -55,7 +55,7 @@ from redbeat.store.schedule import read_head
 from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
-from redbeat.store.unrun import Unrun
+from redbeat.store.unrun import read_unrun
 from redbeat.store.vitals import STANDBY_SECONDS, read_vitals
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
@@ -176,7 +176,7 @@ def it_saves_moves_and_deletes(ground: Ground) -> None:
     assert entry.rank == 0
     entry.delete()
     Entry("new", "tasks.report", 60, app=app).save().delete()
-    assert Unrun(Store(app)).read() == {"new": 1}
+    assert read_unrun(Store(app)) == {"new": 1}
 
 
 def it_changes_and_runs_by_name(ground: Ground) -> None:
@@ -477,14 +477,14 @@ def it_says_that_it_shares_the_shards(ground: Ground) -> None:
 
 
 def it_tells_what_has_happened(ground: Ground) -> None:
-    events, names, fence = Events(Store(ground.app())), Keys(), Fence(LOCK, "x", 1000)
+    store, names, fence = Store(ground.app()), Keys(), Fence(LOCK, "x", 1000)
     ground.admin.set(LOCK, "x")
-    events.read({names: fence}, "teller")
-    events.add_quarantined([("report", "it can't be read")])
-    for news in events.read({names: fence}, "teller").values():  # none: the user lacks the right
+    read_events(store, {names: fence}, "teller")
+    add_quarantined_events(store, [("report", "it can't be read")])
+    for news in read_events(store, {names: fence}, "teller").values():  # none: the user lacks the right
         assert [event.fields["entry"] for event in news.events] == ["report"]
-        assert events.note_told(names, "teller", news.told, news.events[-1].id, is_done=True)
-        assert events.read({names: fence}, "teller")[names] == (news.events[-1].id, [])
+        assert note_told(store, names, "teller", news.told, news.events[-1].id, is_done=True)
+        assert read_events(store, {names: fence}, "teller")[names] == (news.events[-1].id, [])
 
 
 def it_holds_back_runs(ground: Ground) -> None:
@@ -700,7 +700,7 @@ def it_shows_all_pages(ground: Ground) -> None:
 def it_looks_for_news(ground: Ground) -> None:
     fill(ground.app("default"), ground.admin)
     store = Store(ground.app())
-    assert any(Events(store).last_ids())
+    assert any(read_last_ids(store))
     assert Members(store).first(1)
     assert sum(one.due for one in read_vitals(store)) == 1
 

@@ -18,10 +18,10 @@ from celery import Celery
 
 from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
-from redbeat.store.calendars import Calendars
+from redbeat.store.calendars import calendar_names
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.entries import Entries
+from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
 from redbeat.store.fetching import CALL_ENTRIES, fetch_due
 from redbeat.store.fetching import fetch_ahead as send_ahead
 from redbeat.store.later import LaterStore
@@ -79,7 +79,7 @@ def commit_all(store: Store, names: list[str]) -> list[Any]:
 
 
 def read_all(store: Store, names: list[str]) -> list[Any]:
-    return Entries(store).read([KEYS.about(name).entry for name in names])[1]
+    return read_entries(store, [KEYS.about(name).entry for name in names])[1]
 
 
 def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
@@ -88,7 +88,7 @@ def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
     written = {"meta_sha1": hashlib.sha1(b"{}").hexdigest()}
     for fields in ({}, written, {**written, "revision": ""}):
         client.hset(KEYS.entry("one"), mapping={"meta": "{}", **fields})
-        [stored] = Entries(Store(app)).read([KEYS.entry("one")])[1]
+        [stored] = read_entries(Store(app), [KEYS.entry("one")])[1]
         assert (stored.is_meta_foreign, bool(stored.revision)) == (not fields, "revision" in fields)
 
 
@@ -108,7 +108,7 @@ def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:
 
 
 def delete_all(store: Store, names: list[str]) -> list[Any]:
-    return [1] * Entries(store).delete([KEYS.about(name).entry for name in names])
+    return [1] * delete_entries(store, [KEYS.about(name).entry for name in names])
 
 
 def read_all_owners(store: Store, names: list[str]) -> list[Any]:
@@ -171,7 +171,7 @@ def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
         texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
         expected.append(DueEntry(key, str(number + 1), **texts, score=str(number + 1), **others))
     assert fetch_due(Store(app), Fence(), limit=1000).run().rows == expected
-    found = Entries(Store(app)).read([row.key for row in expected])[1]
+    found = read_entries(Store(app), [row.key for row in expected])[1]
     texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
     assert [*map(texts_of, found)] == [*map(texts_of, expected)]
     scores = [(one.score, one.key) for one in found if one.type is KeyType.HASH]
@@ -369,24 +369,24 @@ def test_members_of_two_shards_come_in_one_order(sharded: Store, chance: random.
         sharded.client.zrem(sharded.parts.of(member).schedule, member)
         assert Members(sharded).place_after(member, score) == place, "it is gone"
         sharded.client.zadd(sharded.parts.of(member).schedule, {member: score})
-    _, found = Entries(sharded).read([key for key, _ in rows])
+    _, found = read_entries(sharded, [key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
 
 def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store, client: redis.Redis) -> None:
     of_each = [[part.entry(name) for name in names_in(part, sharded, 9)] for part in sharded.parts]
     keys = [*chain.from_iterable(zip(*of_each, strict=True))]
-    outcomes = Entries(sharded).write(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
+    outcomes = write_entries(sharded, keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
     assert outcomes == ["new"] * 18
     assert [client.zcard(part.schedule) for part in sharded.parts] == [9, 9]
     assert Members(sharded).scores_of(keys) == [5.0] * 18
-    assert Entries(sharded).read_one(keys[1])[1].score == 5.0
+    assert read_entry(sharded, keys[1])[1].score == 5.0
     seen = 0
     while members := Members(sharded).first(4):
         seen += len(members)
         Members(sharded).remove(members)
     assert seen == 18
-    assert Entries(sharded).delete(keys) == 18
+    assert delete_entries(sharded, keys) == 18
     assert client.keys("*}:[0-9]*") == []
 
 
@@ -405,7 +405,7 @@ def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, cl
     assert Owners(sharded).static_among([*gone, *firsts]) == [*firsts]
     assert Owners(sharded).are_of("app", [*gone, *firsts]) == [False, False, True, True]
     assert Owners(sharded).names_of("team") == set(filed)
-    assert Calendars(sharded).names() == ["all"]
+    assert calendar_names(sharded) == ["all"]
     assert read_downgraded(sharded) == {}, "celery-redbeat 2.x reads no shards"
     kept = {name: key for kind, name, key in Orphans(sharded).candidates() if kind == "history"}
     assert kept == {name: sharded.keys.about(name).history for name in gone}
@@ -436,7 +436,7 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
 ) -> None:
     key, recorded = KEYS.entry("one"), '{"total_run_count": 1}'
     write(client, key, 5.0, {"definition": DEFINITION, "meta": "{}"})
-    [read] = Entries(Store(app)).read([key])[1]
+    [read] = read_entries(Store(app), [key])[1]
     client.hset(key, "meta", recorded)
     change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
     assert apply_call(KEYS, [change], []).run(client) == key
@@ -467,7 +467,7 @@ def test_save_of_an_entry_that_another_program_writes_all_the_time_ends_with_an_
         return Write(DEFINITION, "{}", 5.0)
 
     with pytest.raises(EntryError, match="redbeat:one: changed by somebody else 100 times"):
-        Entries(Store(app)).write([KEYS.entry("one")], decide)
+        write_entries(Store(app), [KEYS.entry("one")], decide)
     assert tries == [*range(1, 101)]
     assert client.hget(KEYS.entry("one"), "definition") == "100"
 

@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership.leadership import Leadership
-from redbeat.store.figures import Figures
+from redbeat.store.figures import read_labels
 from redbeat.store.store import Store
 from redbeat.store.vitals import read_vitals
 from redbeat.telemetry.metrics import exposition
@@ -142,7 +142,7 @@ def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: s
         for part, id_ in zip(parts_of(sharded), ids, strict=False):
             client.hincrby(part.figures, f"{id_}:sent", 1)
         made.gathering.gather()
-    stored = Figures(Store(sharded)).read_labels(parts_of(sharded)[:4])
+    stored = read_labels(Store(sharded), parts_of(sharded)[:4])
     assert [{one.entry for one in labels.values()} for labels in stored] == [{name} for name in names]
     made.gathering.gather()
     for shard, name in enumerate(names):

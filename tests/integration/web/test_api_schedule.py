@@ -227,14 +227,14 @@ def test_stored_messages_are_listed_though_some_go_meanwhile(
     names = [f"id {number}/{number % 3}" for number in range(7)]
     for number, name in enumerate(names):
         store(app, name, args=[number], seconds=7200 + number // 3)
-    client.zadd(KEYS.later, {"stray": -5})
+    client.zadd(KEYS.later, {"stray": 5})
     found, path, query = [], "/later", {"limit": 3}
     while path is not None:
         answer = reader.get(path, **query)
         assert answer["count"] == LaterStore(app).count()
         found += [one["task_id"] for one in answer["messages"]]
         LaterStore(app).cancel(found[-1:])  # the one that the cursor stands for
-        client.zadd(KEYS.later, {"too late": -3})
+        client.zadd(KEYS.later, {"too late": 7})
         path, query = answer["next"], {}
     assert found == ["stray", *names]
     assert reader.get("/later", limit=0)["count"] == 6
