@@ -40,7 +40,6 @@ from redbeat.connection.retry import (
     is_several_slots,
     is_transient,
     said_by_server,
-    without_retry,
 )
 from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
@@ -65,6 +64,13 @@ RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeou
 
 #: the dotted path of a class
 _DOTTED = re.compile(r"[A-Za-z_]\w*([.:][A-Za-z_]\w*)+")
+
+_UNREACHABLE = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.ClusterError,
+    redis.exceptions.RedisClusterException,
+)
 
 #: how a server says in which script of ours an error has come
 _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
@@ -441,25 +447,6 @@ def _connect_cluster(config: RedBeatConfig, library: Any, nodes: Any, arguments:
     return library.cluster.RedisCluster.from_url(_plain_url(url, arguments, use_ssl=False), **arguments)
 
 
-def end_idle_connections(client: Any) -> None:
-    """End the connections that no command uses now: what was interrupted may have left its reply in one.
-
-    The redis client gives a connection back to its pool also if it was interrupted between sending a command
-    and reading the reply, which would then be taken for that of the next command.
-    """
-    client = without_retry(client)
-    if hasattr(client, "disconnect_connection_pools"):  # a cluster's
-        client.disconnect_connection_pools()
-        return
-    if getattr(client, "connection", None) is not None:  # the only one of this client
-        client.connection.disconnect()
-    pool = getattr(client, "connection_pool", None)
-    if isinstance(pool, redis.BlockingConnectionPool):  # until redis-py 5.3 it ends all, or none
-        pool.disconnect()
-    elif pool is not None:
-        pool.disconnect(inuse_connections=False)
-
-
 def user_of(client: Any) -> str:
     """Return the name of the user that ``client`` logs in as."""
     options = getattr(getattr(client, "connection_pool", None), "connection_kwargs", {})
@@ -473,38 +460,17 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         yield
     except RedBeatError:  # some are the client's errors, too
         raise
-    except (
-        redis.exceptions.ConnectionError,
-        redis.exceptions.TimeoutError,
-        redis.exceptions.ClusterError,
-        redis.exceptions.RedisClusterException,
-    ) as exc:
-        COUNTS.errors += 1
-        _check_cluster_mode(config, exc)
-        url = _place_of(config, exc)
-        said = said_by_server(exc)
-        reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
-        if not is_transient(exc):
-            if is_password_missing(said):
-                reason = (
-                    "it needs a password. Put it into redbeat_redis_url (redis://:password@host), or into "
-                    "redbeat_redis_options as password."
-                )
-            elif is_no_cluster(said):
-                reason = "it is no node of a cluster. A single server's URL begins with redis://."
-            raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
-        is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
-        advice = "" if is_waited_for else "To wait for Redis, set retry_period in redbeat_redis_options."
-        raise StoreUnavailable(f"Redis at {url} can't be used: {reason}", advice=advice) from exc
     except redis.exceptions.InvalidResponse as exc:
-        raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
-    except redis.exceptions.ResponseError as exc:
+        raise StoreRefused(
+            f"The server at {sanitize_url(config.redis_url)} is not a Redis server: {exc}"
+        ) from exc
+    except (*_UNREACHABLE, redis.exceptions.ResponseError) as exc:
         COUNTS.errors += 1
         _check_cluster_mode(config, exc)
-        reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
-        if _UNNAMED.search(reason):
-            reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
-        raise StoreRefused(f"Redis at {_place_of(config, exc)} refused a command: {reason}") from exc
+        place = _place_of(config, exc)
+        if isinstance(exc, _UNREACHABLE):
+            raise _unreachable(config, exc, place) from exc
+        raise _refused(exc, place) from exc
     except Exception as exc:
         connection = _connection_in_the_making(exc)
         if connection is None:
@@ -518,6 +484,32 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
             "redbeat_redis_options",
         ) from exc
+
+
+def _unreachable(config: RedBeatConfig, exc: Exception, place: str) -> StoreRefused | StoreUnavailable:
+    """Return the error of a server that can't be connected to."""
+    said = said_by_server(exc)
+    reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
+    if is_transient(exc):
+        is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
+        advice = "" if is_waited_for else "To wait for Redis, set retry_period in redbeat_redis_options."
+        return StoreUnavailable(f"Redis at {place} can't be used: {reason}", advice=advice)
+    if is_password_missing(said):
+        reason = (
+            "it needs a password. Put it into redbeat_redis_url (redis://:password@host), or into "
+            "redbeat_redis_options as password."
+        )
+    elif is_no_cluster(said):
+        reason = "it is not a node of a cluster. A single server's URL begins with redis://."
+    return StoreRefused(f"Redis at {place} refused the connection: {reason}", is_login=True)
+
+
+def _refused(exc: Exception, place: str) -> StoreRefused:
+    """Return the error of a command that was refused."""
+    reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help no user
+    if _UNNAMED.search(reason):
+        reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
+    return StoreRefused(f"Redis at {place} refused a command: {reason}")
 
 
 def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:

@@ -205,7 +205,9 @@ class Election:
             LockLost: another beat leads an unsharded schedule.
         """
         now = self.heartbeat.progressed_at = time.monotonic()
-        lost, retaken, is_standby = list[LockLost](), list[Leadership](), False
+        lost: list[LockLost] = []
+        retaken: list[Leadership] = []
+        is_standby = False
         for one in self.leaderships:
             renewal = one.renewal
             if one.store.has_retaken_lock or one.is_foreign or (renewal is not None and renewal.has_news):
@@ -214,7 +216,8 @@ class Election:
                 elif one.is_retaken:
                     one.is_retaken = False
                     retaken.append(one)
-            is_standby = is_standby or not one.is_leader
+            if not one.is_leader:
+                is_standby = True
         if lost:
             self.lose(*lost)
         if self.lock_key is None:

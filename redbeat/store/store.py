@@ -20,7 +20,6 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
     client_of,
-    end_idle_connections,
     get_hasty_redis,
     is_hasty,
     naming_the_server,
@@ -604,10 +603,6 @@ class Store:
                 store.on_progress()
         except Exception as exc:  # noqa: BLE001 - it is raised again
             self._raise_translated(exc, keys, kind)
-        except BaseException:  # a signal's SystemExit, say
-            if "client" in vars(self):  # it was made
-                end_idle_connections(self.client)
-            raise
         finally:
             for store, asked_before in zip(stores, before, strict=True):
                 store.asks_since = asked_before
