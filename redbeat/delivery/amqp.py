@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -178,7 +179,7 @@ class Confirms:
             self._channel.confirm_select()
             self._is_selected = True
         self._frames.clear()
-        arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+        arguments = _arguments_of(exchange, routing_key, mandatory, immediate)
         self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
         frames = b"".join(self._frames)
         is_alone = (
@@ -303,6 +304,13 @@ class Confirms:
             if tag not in self._returned and own == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return
+
+
+@lru_cache(maxsize=1_000)
+def _arguments_of(exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> bytes:
+    """Return the arguments of Basic.Publish as py-amqp encodes them."""
+    encoded: bytes = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+    return encoded
 
 
 def _identity_of(exchange: str, routing_key: str, properties: Mapping[str, Any]) -> tuple[str, ...]:
