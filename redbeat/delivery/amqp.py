@@ -10,7 +10,7 @@ the channel, or the connection: then no more confirms come, and what wasn't conf
     publish  ->  written together with others  ->  confirmed, or failed
                                                ->  lost: the channel has ended before
 
-Invariants: what is told of a message is about that very message; one that may close the channel, as far as
+Invariants: an outcome belongs to its own message; a message that may close the channel, as far as
 that can be known before, is sent when all others are confirmed, and is waited for by itself. A draft that was
 made of a message is published as that message, byte by byte.
 """
@@ -140,7 +140,7 @@ class Confirms:
 
     @contextmanager
     def deferring(self) -> Iterator[Publication]:
-        """Let the messages of the block be confirmed later; yields what becomes of them."""
+        """Let the messages of the block be confirmed later; yield their publication."""
         self._publication = Publication()
         try:
             yield self._publication
@@ -218,7 +218,7 @@ class Confirms:
             self._wait(lambda: not self._unconfirmed, timeout)
 
     def lose(self) -> None:
-        """Note that no more confirms come, as the channel has ended or isn't used any more."""
+        """Record that no more confirms come, as the channel has ended or is not used any more."""
         for message in (*self._unconfirmed.values(), *(message for _, message in self._unwritten)):
             message.publication.is_lost = True
         self._begin()
@@ -251,7 +251,7 @@ class Confirms:
             self._unwritten = []
             with connection.transport.having_timeout(timeout):
                 connection.transport.write(frames)
-        except BaseException:  # a signal's, too: nobody knows how much was written
+        except BaseException:  # a signal's, too: it is unknown how much was written
             self.lose()
             connection.collect()
             raise
@@ -321,7 +321,7 @@ def _identity_of(exchange: str, routing_key: str, properties: Mapping[str, Any])
 
 # -- drafts: messages as JSON texts, in the form of messages on Redis, so that templates apply
 
-#: what a draft has among its properties that isn't one of AMQP's
+#: keys among the properties of a draft that are not AMQP's
 _INFO = "delivery_info"
 _ENCODING = "body_encoding"
 _TAG = "delivery_tag"
@@ -347,7 +347,7 @@ class Drafts:
 
     @contextmanager
     def sampling(self) -> Iterator[list[Push]]:
-        """Yield a list of the drafts of what the block publishes, which isn't sent."""
+        """Yield a list of the drafts of the messages in the block, which are not sent."""
         drafts: list[Push] = []
 
         def note(message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> None:
@@ -362,7 +362,7 @@ class Drafts:
             self._confirms.on_sample = None
 
     def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
-        """Return no queues: it doesn't matter to a message which they are."""
+        """Return no queues: messages do not depend on them."""
         return []
 
     def publish(self, draft: str, declared: Iterable[Any], timeout: float) -> None:

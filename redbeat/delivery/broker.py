@@ -50,7 +50,7 @@ class Peer(NamedTuple):
     """Which broker it is, without a password.
 
     Attributes:
-        system: ``redis``, ``rabbitmq``, or what kombu calls it; '': it isn't known yet.
+        system: ``redis``, ``rabbitmq``, or what kombu calls it; '': unknown yet.
         address: the name of its host; '': unknown.
         port: None: unknown.
     """
@@ -78,7 +78,7 @@ class Broker:
         deadline: until when this batch may be sent, monotonic.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
-        drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: they aren't for that.
+        drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: for other brokers.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         peer: the broker of the last connection.
     """
@@ -158,7 +158,7 @@ class Broker:
         return max(self.deadline - time.monotonic(), 0)
 
     def has_time(self) -> bool:
-        """Tell whether to send another run: half of the time is kept to wait for its answer."""
+        """Return True if there is time for another run: half of it is kept to wait for the answer."""
         return self.seconds_left() > self.timeout_seconds / 2
 
     def sending(
@@ -198,7 +198,7 @@ class Broker:
 
     @property
     def destination(self) -> str:
-        """The name of the queue that the last run went to; '': it isn't known."""
+        """The name of the queue that the last run went to; '': unknown."""
         return "" if self._producer is None else str(self._producer.destination)
 
     @property
@@ -219,7 +219,7 @@ class Broker:
             raise failure
 
     def send_events(self, events: Sequence[Push]) -> None:
-        """Send ``events`` in one round trip. Those that can't be sent are lost, which is logged once until
+        """Send ``events`` in one round trip. Events that cannot be sent are lost, which is logged once until
         events are sent again.
         """
         if not events:
@@ -256,7 +256,7 @@ class Broker:
         return self._reconnect(cause)
 
     def drop_stale(self) -> None:
-        """Drop a connection that the broker has closed, so that a run that is sent once isn't lost on it.
+        """Drop a connection that the broker has closed: a run that is sent only once would be lost on it.
 
         Kombu's transport for Redis finds that out by itself.
         """
@@ -322,13 +322,13 @@ class Broker:
         return connection
 
     def _has_plain_producer(self) -> bool:
-        """Tell whether the app's producers publish as kombu's do, and don't handle what that raises."""
+        """Return True if the app's producers publish as kombu's do, and do not handle errors of that."""
         return all(
             getattr(self._producer_class, name) is getattr(Producer, name) for name in ("publish", "_publish")
         )
 
     def _is_sound(self, exc: BaseException) -> bool:
-        """Tell whether the broker still answers on the present connection, after ``exc`` was raised."""
+        """Return True if the broker still answers on this connection, after ``exc`` was raised."""
         is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
         if is_doubtful or self._producer is None:
             return False
@@ -359,17 +359,17 @@ class Broker:
             return False
 
     def is_of_connection(self, cause: BaseException) -> bool:
-        """Tell whether the connection may have raised ``cause``; so may the task's own code."""
-        is_somebody_elses = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
+        """Return True if the connection may have raised ``cause``; the task's own code may have, too."""
+        is_of_other_code = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
         is_known = isinstance(cause, (OSError, OperationalError, self._errors("connection_errors")))
-        return is_known and not is_somebody_elses
+        return is_known and not is_of_other_code
 
     def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
         connection = self._connection or self._app.connection_for_write()
         return tuple(getattr(connection, kind))
 
     def _options(self, connection: Any) -> dict[str, Any]:
-        """Return transport options: a broker that doesn't answer is an error, and publishes are confirmed."""
+        """Return transport options: a silent broker is an error, and publishes are confirmed."""
         transport, seconds = connection.get_transport_cls(), self.timeout_seconds
         if transport.driver_name == "py-amqp":
             return {

@@ -26,17 +26,17 @@ from redbeat.log.text import shorten
 
 
 class Origin(Enum):
-    """What has raised an error, and so what becomes of the run."""
+    """The code that has raised an error. It decides whether the run is retried or skipped."""
 
-    #: the connection or the broker; or Celery and kombu, which can't make the message: the run is retried
+    #: the connection or the broker; or Celery and kombu, which cannot make the message: the run is retried
     BROKER = "broker"
-    #: the application's own code: the run is skipped, as the schedule doesn't say when to call that again
+    #: the application's own code: the run is skipped, as the schedule does not say when to call it again
     APPLICATION = "application"
     #: the task itself, as ``task_always_eager`` is set: it has run
     TASK = "task"
 
 
-#: Celery's functions that send a message: what they call isn't a task's ``apply_async`` any more
+#: Celery's functions that send a message: below them there is no task's ``apply_async``
 _SENDING = frozenset(
     {
         ("celery.app.task", "apply_async"),
@@ -87,7 +87,7 @@ def _causes_of(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _origin_of_one(exc: BaseException) -> tuple[Origin, bool]:
-    """Return what has raised ``exc``, without its causes, and whether these can't say otherwise."""
+    """Return the origin of ``exc`` without its causes, and whether that is certain."""
     is_applications = is_hook = False
     for frame, _ in walk_tb(exc.__traceback__):
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name

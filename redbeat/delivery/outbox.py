@@ -33,11 +33,11 @@ class Outbox:
         event_exchange: the name of the exchange that Celery sends its events to.
 
     Attributes:
-        events: the task-sent events of what was collected last; they aren't sent either.
+        events: task-sent events of the messages that were collected last; they are not sent either.
         kombu_client: kombu's client of the broker.
         database: the number of the broker's database.
         user: the broker's name for the user that kombu logs in as.
-        has_given_up: this channel writes in a way that can't be collected, so all its messages are sent at
+        has_given_up: writes of this channel cannot be collected, so all its messages are sent at
             once.
         bindings: how many queues this channel has bound to exchanges.
         expiries: after how many milliseconds without messages a queue is deleted; others stay.
@@ -77,7 +77,7 @@ class Outbox:
 
     @classmethod
     def of(cls, channel: Any, event_exchange: str = "celeryev") -> Outbox | None:
-        """Return the outbox of ``channel``; None when its messages can't be collected, which is logged."""
+        """Return the outbox of ``channel``; None if its messages cannot be collected, which is logged."""
         driver = getattr(getattr(channel, "connection", None), "driver_type", "")
         if driver != "redis":
             return None
@@ -89,7 +89,7 @@ class Outbox:
 
     @contextmanager
     def collecting(self) -> Iterator[list[Push]]:
-        """Yield a list of the list writes of the block, which aren't sent; everything else in it is, but for
+        """Yield a list of the list writes of the block, which are not sent; everything else in it is, except
         its task-sent events, which go to :attr:`events`.
         """
         pushes: list[Push] = []
@@ -120,7 +120,7 @@ class Outbox:
         """Return which queues a message goes to; the bindings are looked up once a batch.
 
         Raises:
-            LookupError: there is none.
+            LookupError: to none.
         """
         with self.collecting():
             return list(self._lookup(exchange, routing_key))
@@ -129,7 +129,7 @@ class Outbox:
         """Send the writes of all ``batches`` in one round trip; return the error of each, None for one that
         was sent.
 
-        Raises what the redis client raises when the broker can't be reached.
+        Raises what the redis client raises if the broker is unreachable.
         """
         pipeline = self.kombu_client.pipeline(transaction=False)
         for push in (push for batch in batches for push in batch):
@@ -143,10 +143,10 @@ class Outbox:
         return outcomes
 
     def answers(self) -> bool:
-        """Tell whether the broker answers."""
+        """Return True if the broker answers."""
         try:
             return bool(self.kombu_client.ping())
-        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises
             logger.debug("beat: The broker doesn't answer: %r", exc)
             return False
 
@@ -179,7 +179,7 @@ class Outbox:
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
         try:
             queues = self._lookup_now(exchange, routing_key, *args, **kwargs)
-        except KeyError as exc:  # an exchange of type headers, say, or one that can't be declared
+        except KeyError as exc:  # an exchange of type headers, say, or one that cannot be declared
             raise LookupError(
                 f"Redis can't take a message by the exchange {exchange!r}: kombu has no {exc} there"
             ) from exc

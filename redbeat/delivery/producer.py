@@ -88,7 +88,7 @@ class BoundedProducer:
     _confirms: Confirms | None
 
     def begin(self, app: Any, *, is_redis: bool) -> Confirms | None:
-        """Read the exchanges of ``app``, and listen for confirms; return them, None where there are none."""
+        """Read the exchanges of ``app``, and listen for confirms; return these, or None."""
         self._app = app
         self.is_redis = is_redis
         self.declared, self.fleeting = {}, {}
@@ -96,13 +96,13 @@ class BoundedProducer:
         channel = self.channel  # type: ignore[attr-defined]
         self._confirms = Confirms.of(channel, self._forget_declared)
         if self._confirms is None and hasattr(channel, "events"):
-            # it may come back when the next one is being sent, so nobody can tell whose it is
+            # a message may come back while the next one is sent, so its entry is unknown
             channel.events["basic_return"].add(lambda *_: None)
         return self._confirms
 
     @contextmanager
     def sampling(self, expiration_seconds: float | None) -> Iterator[SampleRequests]:
-        """Yield what is asked for in the block: nothing is declared, and events aren't published.
+        """Yield what is asked for in the block: nothing is declared, and events are not published.
 
         A run is published, so its message must be collected, and dropped, by an outbox.
         """
@@ -148,7 +148,7 @@ class BoundedProducer:
             raise
 
     def _forget_declared(self, entities: Iterable[Any]) -> None:
-        """Let ``entities`` be declared again, as somebody may have deleted them."""
+        """Let ``entities`` be declared again, as another program may have deleted them."""
         client = getattr(self.channel.connection, "client", None)  # type: ignore[attr-defined]
         for entity in entities:
             self.declared.pop(id(entity), None)
@@ -156,7 +156,7 @@ class BoundedProducer:
                 client.declared_entities.discard(hash(entity))
 
     def _is_for_a_queue(self, options: Mapping[str, Any]) -> bool:
-        """Tell whether this is a run, not an event, and its exchange sends it to queues."""
+        """Return True if this is a run, not an event, and its exchange sends it to queues."""
         exchange = options.get("exchange") or ""
         kind = getattr(exchange, "type", None) or self._types.get(exchange, "direct")
         return kind in _ROUTING_TYPES and _is_run(options)
@@ -188,17 +188,17 @@ class BoundedProducer:
 
 
 def _is_run(options: Mapping[str, Any]) -> bool:
-    """Tell whether what is published with ``options`` is a run, and not an event."""
+    """Return True if a run is published with ``options``, and not an event."""
     return "redbeat_entry" in (options.get("headers") or ())
 
 
 def declare_exchanges(channel: Any, app: Any) -> None:
-    """Tell kombu the types of the app's exchanges, as on Redis kombu itself matches routing keys.
+    """Declare the types of the app's exchanges to kombu, which itself matches routing keys on Redis.
 
-    Otherwise it takes an exchange whose queues this process hasn't declared for a direct one, and drops
-    messages whose routing key isn't the name of a queue. Nothing is written.
+    Otherwise it takes an exchange whose queues this process has not declared for a direct one, and drops
+    messages whose routing key is not the name of a queue. Nothing is written.
     """
-    # of two exchanges with one name the first counts, and a passive one can't be declared: an error of those
+    # of two exchanges with one name the first counts, and a passive one cannot be declared: an error of those
     # entries
     errors = (NotEquivalentError, *channel.connection.channel_errors)
     for exchange in _exchanges_of(app):
@@ -232,7 +232,7 @@ class Sample:
         published: the body, and how to encode it.
         pushes: list writes, the message first.
         declarations: of queues and exchanges.
-        calls_backend: the result backend would have been told about the run.
+        calls_backend: the result backend would have been called.
     """
 
     values: RunValues

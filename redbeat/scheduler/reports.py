@@ -47,7 +47,7 @@ MAX_NAME = 100
 #: a missing entry that was not fetched again for this long has been removed by another program; seconds
 MISSING_SECONDS = 600.0
 
-#: how often Redis is asked for live workers that track runs, when that would explain something; and how often
+#: how often Redis is asked for live workers that track runs, when that would explain something, and how often
 #: it is logged that there are none; seconds. It is logged when two checks in a row find none, so that workers
 #: that start with beat have time
 WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
@@ -200,11 +200,11 @@ class Reports:
         )
 
     def report_untracked(self, name: str, what: str, has_workers: Callable[[], bool]) -> None:
-        """Log what becomes of runs while no live worker tracks any: once an hour, unless one did in between.
+        """Log that a run was held back or given up while no live worker tracks runs: at most once an hour.
 
         Arguments:
             name: the entry's.
-            what: what has become of its run.
+            what: 'held back', or how it was given up.
             has_workers: asks Redis, once a minute at most, whether a live worker tracks runs.
         """
         now = time.monotonic()

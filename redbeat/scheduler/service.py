@@ -93,7 +93,7 @@ class BeatService:
 
     def __init__(self, service: Any) -> None:
         self._service = service
-        # signals are handled in the main thread, where nobody waits for the end of this beat yet
+        # signals are handled in the main thread, where no thread waits for the end of this beat yet
         has_handlers = threading.current_thread() is threading.main_thread()
         if has_handlers and isinstance(getattr(service, "_is_stopped", None), threading.Event):
             service._is_stopped = Ended()  # noqa: SLF001 - Celery's handler sets it
@@ -106,7 +106,7 @@ class BeatService:
 
     @property
     def has_been_terminated(self) -> bool:
-        """Whether this beat was told to end, and still runs: what a signal's handler raises may get lost.
+        """Whether this beat was told to end, and still runs: an exception of a signal handler may get lost.
 
         Python goes on after an exception in a ``__del__`` or in a weak reference's callback. A worker tells
         the beat inside it once, and waits.

@@ -99,8 +99,8 @@ def check_eviction(store: Store) -> None:
 
     Raises:
         RedBeatKeyExpiryError: the setting is 'raise', and the server may.
-        ConfigurationError: the setting is 'raise', and the server doesn't tell.
-        StoreRefused: the server lets nobody in with this name and password.
+        ConfigurationError: the setting is 'raise', and the server does not show it.
+        StoreRefused: the server refuses this name and password.
     """
     level = store.config.key_expiry_check
     if level == "ignore":
@@ -156,7 +156,7 @@ def banner(scheduler: Any, store: Store) -> str:
     if scheduler.chooses_client and find_given(app) is None:
         return "\n".join(lines)  # nothing is connected to before
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
-    # settings that can't be used are an error when beat starts, not in its banner
+    # invalid settings are an error when beat starts, not in its banner
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
         lines.append(f"    . messages -> {describe_messages(scheduler, store.config, broker)}")
@@ -167,7 +167,7 @@ def banner(scheduler: Any, store: Store) -> str:
 
 
 def default_entries(app: Any) -> dict[str, Any]:
-    """Return Celery's own entries: the clean-up of a result backend that doesn't do it by itself."""
+    """Return Celery's own entries: the clean-up of a result backend that does not expire results itself."""
     if not app.conf.result_expires:
         return {}
     backend = app.backend
@@ -208,7 +208,7 @@ def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
         DeclarationError: two of them have the same name.
     """
     declared, why_unknown = Declarations(), ""
-    # what can't be imported says nothing about the rest; and a task that can't be made ends both
+    # a module that cannot be imported says nothing about the rest; a task that cannot be made ends both
     for read in (load_tasks, collect_declared):
         try:
             declared = read(app) or declared
@@ -249,7 +249,7 @@ def store_statics(
 
     Arguments:
         store: the schedule, or one part of it.
-        is_here: tells of a name in the code whether its entry belongs there.
+        is_here: returns True if the entry of this name belongs there.
     """
     config, keys_here, reserved = store.config, store.keys, store.config.reserved_names
     owners = config.statics_owners
@@ -275,7 +275,7 @@ def store_entries(
 ) -> None:
     """Store ``entries`` (name to entry or its keyword arguments); a bad one is reported and skipped.
 
-    An entry that is stored already with the same values isn't written. One that is paused stays so, unless
+    An entry that is stored with the same values is not written. One that is paused stays so, unless
     ``entries`` says whether it is.
     """
     # entries are made chunk by chunk, so that only one chunk is in memory
