@@ -58,6 +58,7 @@ class MisfireRules(NamedTuple):
         patience_seconds: how late a run may be; None: no limit.
         why_late: why a later one is not sent.
         counts_from_last_run: the next run depends on the last one, as that of an interval does.
+        records_due: last_run_at becomes the due time of a run that stands alone, not when it is sent.
     """
 
     way: str
@@ -65,11 +66,7 @@ class MisfireRules(NamedTuple):
     patience_seconds: float | None
     why_late: str
     counts_from_last_run: bool
-
-    @property
-    def records_due(self) -> bool:
-        """Whether last_run_at becomes the due time of a run; else it is the time at which it is sent."""
-        return self.way == "all" or self.counts_from_last_run
+    records_due: bool
 
     def stands_alone(self, nominal: datetime, following: datetime | None, now: datetime) -> bool:
         """Return True if the run due at ``nominal`` is not too late, and no later one is due, as usual."""
@@ -86,14 +83,15 @@ def rules_of(schedule_: Any, policy: Policy, defaults: Policy) -> MisfireRules:
     """
     way = policy.misfire or defaults.misfire or "latest"
     limit = (policy.misfire_limit or defaults.misfire_limit or MISFIRE_LIMIT) if way == "all" else 1
-    return MisfireRules(way, limit, *patience_of(policy, defaults, way), counts_from_last_run(schedule_))
+    counts = counts_from_last_run(schedule_)
+    return MisfireRules(way, limit, *patience_of(policy, defaults, way), counts, way == "all" or counts)
 
 
 def choose_run(
     schedule_: Any, policy: Policy, nominal: datetime, now: datetime, rules: MisfireRules
 ) -> Choice:
     """Return which run to send: of the one that was due at ``nominal``, and those after it until ``now``."""
-    way, limit, patience, why_late, _ = rules
+    way, limit, patience, why_late, _, _ = rules
     following = next_run(schedule_, policy, nominal, nominal)
     if rules.stands_alone(nominal, following, now):
         ran_at = nominal if rules.records_due else now

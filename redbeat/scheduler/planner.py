@@ -138,7 +138,7 @@ class Turn:
     """What follows from one due time.
 
     Attributes:
-        at: due time of the run that is sent, UTC; None: none is.
+        at: due time of the run that is sent, UTC; None: none is, and what is about that run does not count.
         nominal: the same in UNIX seconds, as the server writes them.
         due: the same in ISO 8601, as in the header ``redbeat_due``.
         ran_at: what becomes last_run_at; ``ran_at_json`` is its JSON.
@@ -179,8 +179,6 @@ class Timetable:
         self.bounds = bounds
         self.tracking = Tracking(bounds) if is_tracked else None
         self._rules = rules_of(schedule, bounds, defaults)
-        patience = self._rules.patience_seconds
-        self._patience_seconds = math.inf if patience is None else patience
         self._step = step_of(schedule, bounds)
         self._asked: tuple[str, datetime, bool] | None = None
         self._turn: Turn
@@ -218,24 +216,30 @@ class Timetable:
                 sent_at, due, at_json = _texts_of(float(nominal))
         following_at = math.inf if following is None else following.timestamp()
         new_score = NEVER if following is None else score_text(following_at)
-        records = records_of(dropped)
-        if sent_at is None:
-            texts = "", "", ran_at, ""
-            return Turn(None, *texts, following, new_score, dropped, records, counted(dropped), None, 0.0)
-        latest = float(nominal) + self._patience_seconds
+        records, counts = ((), "") if not dropped else (records_of(dropped), counted(dropped))
+        run, valid_until, ran_at_json = None, 0.0, ""
+        if sent_at is not None:
+            if self.tracking is not None:
+                run = self.tracking.run(nominal, new_score, records)
+            if records:
+                records = (*records, sent_record(nominal))
+            valid_until = following_at  # then another is due
+            if rules.patience_seconds is not None:  # or it is too late
+                valid_until = min(valid_until, float(nominal) + rules.patience_seconds)
+            ran_at_json = at_json if ran_at == sent_at else moment_json(ran_at)
         return Turn(
             sent_at,
             nominal,
             due,
             ran_at,
-            at_json if ran_at == sent_at else moment_json(ran_at),
+            ran_at_json,
             following,
             new_score,
             dropped,
-            (*records, sent_record(nominal)) if records else (),
-            counted(dropped),
-            None if self.tracking is None else self.tracking.run(nominal, new_score, records),
-            min(following_at, latest),  # another is due, or it is too late
+            records,
+            counts,
+            run,
+            valid_until,
         )
 
     def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
