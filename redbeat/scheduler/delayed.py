@@ -27,9 +27,9 @@ from redbeat.scheduler.quarantine import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.executor import ask
-from redbeat.store.fetching import fetch_due
 from redbeat.store.later import LaterStore, MessageTexts
 from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched
+from redbeat.store.schedule import fetch_due
 from redbeat.store.store import read_due_entry
 
 #: how soon to go on where the broker can't take all; seconds

@@ -42,9 +42,9 @@ from redbeat.scheduler.sinks import (
     report_held,
 )
 from redbeat.store.executor import CALL_ROWS, Executor, ask
-from redbeat.store.fetching import fetch_due
 from redbeat.store.records import NOWHERE, DueEntry, Held, KeyType, Result, Target
-from redbeat.store.schedule import Recording, commit_runs, record_last, reserve_runs
+from redbeat.store.reservations import reserve_runs
+from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
 
 #: with at_most_once, runs that are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_CHUNK = 20

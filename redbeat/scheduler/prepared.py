@@ -22,9 +22,9 @@ from redbeat.process.signals import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.quarantine import find_misplaced
+from redbeat.store.ahead import Cursor, Slice, read_upcoming
 from redbeat.store.executor import Request, run_all
 from redbeat.store.records import DueEntry
-from redbeat.store.schedule import Cursor, Slice, read_upcoming
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200

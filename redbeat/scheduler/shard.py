@@ -25,10 +25,11 @@ from redbeat.scheduler.delayed import MAX_ENLARGED, StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import Supervision
 from redbeat.schedules.occurrences import Excluded
+from redbeat.store.ahead import FetchAhead, fetch_ahead
 from redbeat.store.executor import Request
-from redbeat.store.fetching import FetchAhead, fetch_ahead, fetch_due
 from redbeat.store.later import LaterStore
 from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
+from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 
 #: seconds after which a shard is tried again whose node did not answer, if no heartbeat renews its lock

@@ -37,8 +37,8 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import read_entries
 from redbeat.store.records import Held, Push, Reserved
+from redbeat.store.reservations import reserve_runs
 from redbeat.store.runs import Runs
-from redbeat.store.schedule import reserve_runs
 
 Pushes = tuple[Push, ...]
 

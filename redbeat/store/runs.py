@@ -22,9 +22,9 @@ from redbeat.log.text import as_stored
 from redbeat.store.members import Members
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
+from redbeat.store.reservations import reserve_runs
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
-from redbeat.store.schedule import reserve_runs
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store

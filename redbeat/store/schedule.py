@@ -1,4 +1,4 @@
-"""The schedule of one part: commit decisions, reserve runs, read what is due next.
+"""The schedule of one part: fetch due entries, commit decisions.
 
 Functions named like a script take a store, and return a ``Request``: submit it to an ``Executor``, or ``ask``
 it alone. Those that end in ``_call`` make the call itself, from the names of keys. Invariant: a commit
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
@@ -25,7 +25,6 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
-from redbeat.store.fetching import due_entries_of
 from redbeat.store.records import (
     NOWHERE,
     PUBLISHED,
@@ -33,14 +32,14 @@ from redbeat.store.records import (
     Clear,
     Commit,
     Committed,
+    Deadline,
     DueEntry,
     Ending,
     Fence,
+    Fetched,
     Head,
     KeyType,
     LockStatus,
-    Reservation,
-    Reserved,
     Result,
     Target,
     TrackedRun,
@@ -50,24 +49,21 @@ from redbeat.store.records import (
     score_text,
     text_of,
     texts_of,
+    unpack_rows,
 )
 from redbeat.store.rights import HISTORIES
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
-#: larger entries are not read before they are due, as many are read at once; bytes
-UPCOMING_BYTES = 16_384
-
-#: how long a reservation is kept that is neither published nor taken over, seconds
-RESERVED_SECONDS = 60.0
+#: about how many bytes of entries one fetch returns at most; one entry in any case
+FETCH_BYTES = 8 * 1024 * 1024
 
 #: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
 LAST_LOCK_MS = 10_000
 
+_FETCH_DUE = Script("fetch_due")
 _COMMIT_RUNS = Script("commit_runs")
-_RESERVE_RUNS = Script("reserve_runs")
 _READ_HEAD = Script("read_head")
-_READ_UPCOMING = Script("read_upcoming")
 
 #: events that a commit can send
 _TOLD = (run_sent, run_skipped)
@@ -76,7 +72,107 @@ _TOLD = (run_sent, run_skipped)
 _CLEAR = ""
 #: and how an entry leaves the schedule
 _ENDINGS = {Ending.UNSCHEDULE: "remove", Ending.DELETE: "delete"}
-_RESERVED = {"reserved": Reserved.NOW, "known": Reserved.BEFORE}
+
+# -- fetch
+
+
+def read_head(store: Store) -> Request[Head]:
+    """Read the server's clock, and what is due first: a cheap look for a waiting beat."""
+    return Request(store, _READ_HEAD.call(store.keys).reading(_head_of))
+
+
+def _head_of(reply: Sequence[Any]) -> Head:
+    now, *heads = reply
+    return Head(float(now), *(float(head) if head else None for head in heads))
+
+
+def fetch_due(
+    store: Store,
+    fence: Fence,
+    *,
+    limit: int,
+    lease_ms: int = 0,
+    pending: Sequence[DueEntry] = (),
+    offset: int = 0,
+    max_bytes: int = FETCH_BYTES,
+) -> Request[Fetched]:
+    """Read the entries that are due, oldest first, the next due time, and which deadlines have passed.
+
+    The outcome is LockLost if another beat holds the lock, and StoreRefused if the connection ends each time,
+    as a proxy cuts large answers, say.
+
+    Arguments:
+        limit: how many entries at most.
+        lease_ms: how long they are hidden from other beats; 0: they aren't. Those of an answer that was
+            lost stay hidden for that time.
+        pending: due entries that are left out, the first ones.
+        offset: how many are left out after them.
+        max_bytes: about how many bytes of entries at most.
+    """
+    keys = store.keys
+    call = _FETCH_DUE.call(
+        keys,
+        fence=fence,
+        other=store.schedule_key if store.holds_messages else keys.later,
+        limit=limit,
+        max_bytes=max_bytes,
+        entry_bytes=store.config.max_entry_bytes,
+        lease_ms=lease_ms,
+        pending=len(pending),
+        last_pending=pending[-1].key if pending else None,
+        offset=offset,
+        are_messages=store.holds_messages,
+    )
+
+    def read(reply: Sequence[Any]) -> Fetched:
+        fetched = fetched_of(reply)
+        if fetched.status is not LockStatus.HELD:
+            store.check_lock(fetched.status, fence)
+        if store.config.is_cluster:
+            fetched = _without_moving(store, fetched)
+        if store.holds_messages:
+            store.read_bodies(fetched)
+        return fetched
+
+    call.read = read
+    return Request(store, call)
+
+
+def fetched_of(reply: Sequence[Any]) -> Fetched:
+    """Return what a reply of fetch_due says."""
+    status, now, upcoming, has_more, rows, texts, deadlines, next_deadline, other_head = reply
+    return Fetched(
+        status=LockStatus(status),
+        now=float(now),
+        next_score=float(upcoming) if upcoming else None,
+        has_more=bool(has_more),
+        rows=due_entries_of(rows, texts),
+        deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
+        next_deadline=float(next_deadline) if next_deadline else None,
+        other_score=float(other_head) if other_head else None,
+    )
+
+
+def due_entries_of(rows: str | bytes, texts: str | bytes) -> list[DueEntry]:
+    """Return the entries of the rows of fetch_due."""
+    found = unpack_rows(rows, texts)
+    for row in found:
+        row.setdefault("score", row["nominal"])
+        if "type" in row:
+            row["type"] = KeyType(row["type"])
+    return [DueEntry(**row) for row in found]
+
+
+def _without_moving(store: Store, fetched: Fetched) -> Fetched:
+    """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
+    missing = [row.key for row in fetched.rows if row.type is KeyType.NONE]
+    with store.translating():
+        if not missing or not store.client.exists(*missing):  # there may be thousands
+            return fetched
+        moving = {key for key in missing if store.client.exists(key)}
+    rows = [row for row in fetched.rows if row.key not in moving]
+    return replace(fetched, rows=rows, is_partial=True)
+
 
 # -- commit
 
@@ -347,144 +443,3 @@ def _report_unrecorded(store: Store, error: str) -> None:
         store.rights.note(HISTORIES, error)
     elif "WRONGTYPE" in error:
         store.report_wrong_types(store.keys.deadlines, store.keys.events)
-
-
-# -- reserve
-
-
-def reserve_runs(
-    store: Store,
-    fence: Fence,
-    runs: Sequence[tuple[str, str, TrackedRun]],
-    *,
-    holds_seconds: float = 0.0,
-    are_published: bool = False,
-) -> list[Reservation]:
-    """Reserve runs whose messages are about to be published; one round trip.
-
-    Returns for each whether it may be published. One that another run holds back waits from now on, if its
-    entry's policy says so.
-
-    Arguments:
-        runs: the key of the entry, the task id and the run.
-        holds_seconds: for how long each holds other runs back unless it is recorded as published.
-        are_published: they were reserved, and have been published since: record that.
-
-    Raises:
-        LockLost: another beat holds the lock; nothing was written.
-    """
-    if not runs:
-        return []
-    call = reserve_call(store.keys, fence, runs, holds_seconds=holds_seconds, are_published=are_published)
-    status, found = Request(store, call).send(store.client)
-    store.check_lock(status, fence)
-    return found
-
-
-def reserve_call(
-    keys: Keys,
-    fence: Fence,
-    runs: Sequence[tuple[str, str, TrackedRun]],
-    *,
-    holds_seconds: float = 0.0,
-    are_published: bool = False,
-) -> Call[tuple[LockStatus, list[Reservation]]]:
-    """Return the call of ``reserve_runs``."""
-    rows = [
-        {
-            "task_id": task_id,
-            "due": run.due,
-            "members": run.members,
-            "overlap": PUBLISHED if are_published else run.overlap,
-            "seconds": run.queue_seconds + 1 if are_published or run.overlap == "allow" else RESERVED_SECONDS,
-            "holds_seconds": holds_seconds,
-        }
-        for _, task_id, run in runs
-    ]
-    running = [keys.running(key) for key, _, _ in runs]
-    return _RESERVE_RUNS.call(keys, fence=fence, running=running, rows=rows).reading(_reserved_of)
-
-
-def _reserved_of(reply: Sequence[Any]) -> tuple[LockStatus, list[Reservation]]:
-    status, answers = reply
-    return LockStatus(status), [_reservation_of(text_of(answer)) for answer in answers]
-
-
-def _reservation_of(answer: str) -> Reservation:
-    kind, _, text = answer.partition(" ")
-    return held_of(text) if kind == "held" else _RESERVED.get(kind, text)
-
-
-# -- what is due next
-
-
-def read_head(store: Store) -> Request[Head]:
-    """Read the server's clock, and what is due first: a cheap look for a waiting beat."""
-    return Request(store, _READ_HEAD.call(store.keys).reading(_head_of))
-
-
-def _head_of(reply: Sequence[Any]) -> Head:
-    now, *heads = reply
-    return Head(float(now), *(float(head) if head else None for head in heads))
-
-
-class Cursor(NamedTuple):
-    """How far was read of what falls due soon.
-
-    Attributes:
-        score: of the last member that was looked at, as the server writes it; '': begin at the time now.
-        offset: how many members with that score were looked at; it doesn't count when that time is over.
-    """
-
-    score: str = ""
-    offset: int = 0
-
-    def after(self, scores: list[str]) -> Cursor:
-        """Return the cursor after members with these scores were looked at."""
-        if not scores:
-            return self
-        same = len(scores) - scores.index(scores[-1])
-        return Cursor(scores[-1], same + (self.offset if scores[-1] == self.score else 0))
-
-
-class Slice(NamedTuple):
-    """Entries that fall due soon.
-
-    Attributes:
-        now: the server's clock, UNIX seconds.
-        is_last: nothing more falls due in that time.
-        rows: usual entries; large ones are left out, and those that something special has happened to.
-        cursor: where to read on.
-    """
-
-    now: float
-    is_last: bool
-    rows: list[DueEntry]
-    cursor: Cursor
-
-
-def read_upcoming(
-    store: Store, cursor: Cursor, limit: int, *, seconds: float, again: Sequence[str] = ()
-) -> Request[Slice]:
-    """Read the next entries that fall due within ``seconds``, the earliest first.
-
-    Arguments:
-        limit: how many members of the schedule are looked at from ``cursor`` on.
-        again: keys of entries that are read besides, if they fall due in that time; they come first.
-    """
-    call = _READ_UPCOMING.call(
-        store.keys,
-        again=again,
-        seconds=seconds,
-        after=cursor.score,
-        offset=cursor.offset,
-        limit=limit,
-        entry_bytes=min(store.config.max_entry_bytes, UPCOMING_BYTES),
-    )
-
-    def read(reply: Sequence[Any]) -> Slice:
-        now, scores, rows, texts = reply
-        scores = [text_of(score) for score in scores]
-        return Slice(float(now), len(scores) < limit, due_entries_of(rows, texts), cursor.after(scores))
-
-    return Request(store, call.reading(read))

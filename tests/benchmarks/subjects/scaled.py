@@ -22,7 +22,7 @@ from subject import RoundTrips, lead, read_options, report, send_due
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.leadership.status import read_status
 from redbeat.store.executor import run_all
-from redbeat.store.fetching import fetch_due
+from redbeat.store.schedule import fetch_due
 
 TASK = "bench"
 DAY = 86_400

@@ -19,9 +19,8 @@ from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
 from redbeat.scheduler import deliver
 from redbeat.store.entries import write_entries
-from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Commit, Fence
-from redbeat.store.schedule import commit_runs
+from redbeat.store.schedule import commit_runs, fetch_due
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.deadlines import patience

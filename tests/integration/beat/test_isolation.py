@@ -19,8 +19,8 @@ from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.errors import EntryCorrupt, EntryError, RedBeatError, StoreCorrupt
 from redbeat.leadership.heartbeat import what_hangs
 from redbeat.schedules.occurrences import register_schedule
-from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Fence
+from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler

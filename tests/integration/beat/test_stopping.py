@@ -18,9 +18,9 @@ from redbeat import RedBeatScheduler
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
-from redbeat.store.fetching import fetch_due
 from redbeat.store.locks import LockKey, Take
 from redbeat.store.records import Fence
+from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import GREENLETS, celery_beat, patched_beat, run_beat, write_app

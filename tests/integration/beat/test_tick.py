@@ -17,8 +17,8 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.store.entries import read_entry
-from redbeat.store.fetching import fetch_due
 from redbeat.store.records import Fence
+from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.polling import eventually

@@ -14,13 +14,12 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.connection.stream import Stream
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import get_redis
-from redbeat.store.fetching import fetch_due
+from redbeat.store.executor import Stream
 from redbeat.store.records import Fence
-from redbeat.store.schedule import read_head
+from redbeat.store.schedule import fetch_due, read_head
 from redbeat.store.store import Store
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch

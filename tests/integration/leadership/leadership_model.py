@@ -33,9 +33,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redbeat.keys import NO_PART, Keys
-from redbeat.store.fetching import fetched_of
 from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target
-from redbeat.store.schedule import commit_call
+from redbeat.store.schedule import commit_call, fetched_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import renew_call
 from tests.support.schedule import LATER, LOCK, SCHEDULE, TICK

@@ -34,7 +34,7 @@ from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership import heartbeat
 from redbeat.leadership.assignment import find_leaders, max_shards
-from redbeat.store.fetching import fetch_due
+from redbeat.store.schedule import fetch_due
 from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
 from tests.support.servers import Server

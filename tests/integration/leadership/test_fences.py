@@ -23,8 +23,8 @@ from redbeat.store.records import (
     TrackedRun,
     Write,
 )
+from redbeat.store.reservations import reserve_call
 from redbeat.store.runs import Settlement, settle_call
-from redbeat.store.schedule import reserve_call
 from redbeat.store.scripts.script import Script
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore

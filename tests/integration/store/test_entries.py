@@ -22,15 +22,15 @@ from redbeat.store.calendars import calendar_names
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
-from redbeat.store.fetching import CALL_ENTRIES, fetch_due
-from redbeat.store.fetching import fetch_ahead as send_ahead
+from redbeat.store.ahead import CALL_ENTRIES
+from redbeat.store.ahead import fetch_ahead as send_ahead
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Orphans, Remains
 from redbeat.store.owners import Change, Owners, apply_call
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
-from redbeat.store.schedule import commit_runs, read_head
+from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited

@@ -19,12 +19,12 @@ from celery import Celery
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.connection.client import CLIENT_DEFAULTS, get_redis, naming_the_server
-from redbeat.connection.stream import Stream
 from redbeat.errors import (
     ConfigurationError,
     StoreRefused,
     StoreUnavailable,
 )
+from redbeat.store.executor import Stream
 from tests.support.ticks import assert_entry_runs, memory_app
 
 SECRET = "hunter2"

@@ -13,8 +13,7 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import NO_PART, Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
-from redbeat.store.fetching import fetched_of
-from redbeat.store.schedule import commit_call
+from redbeat.store.schedule import commit_call, fetched_of
 from redbeat.store.scripts.script import Script
 from tests.support.scripts import SCRIPTS
 

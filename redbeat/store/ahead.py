@@ -1,0 +1,164 @@
+"""What is read before its time: the batch after this one, and entries that fall due soon. Nothing is written.
+
+Invariant: what was fetched ahead could be fetched now; what it has missed, an ordinary fetch finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from redbeat.errors import LockLost
+from redbeat.store.executor import Executor, Request
+from redbeat.store.records import DueEntry, Fence, Fetched, text_of
+from redbeat.store.schedule import FETCH_BYTES, due_entries_of, fetch_due
+from redbeat.store.scripts.script import Script
+from redbeat.store.store import Store
+
+#: how many entries are fetched ahead at most
+MAX_ENTRIES = 500
+
+#: how many entries one of these calls fetches at most: it blocks the server
+CALL_ENTRIES = 125
+
+#: larger entries are not read before they are due, as many are read at once; bytes
+UPCOMING_BYTES = 16_384
+
+_READ_UPCOMING = Script("read_upcoming")
+
+
+@dataclass
+class FetchAhead:
+    """Fetches that are on their way while the batch before them is planned and sent.
+
+    Nothing is lost if they are dropped, as a fetch without a lease changes nothing.
+
+    Attributes:
+        fence: with which they were asked for.
+        asked_at: when they were, monotonic.
+    """
+
+    fence: Fence
+    requests: Sequence[Request[Fetched]]
+    executor: Executor
+    asked_at: float
+
+    def read(self) -> Fetched | None:
+        """Return what was fetched; None: fetch in the ordinary way.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        is_read = self.executor.exchange(0)
+        self.close()
+        rows: dict[str, DueEntry] = {}  # by key, as the schedule may have changed between the calls
+        found: Fetched | None = None
+        for request in self.requests:
+            fetched = request.outcome
+            if isinstance(fetched, LockLost):
+                raise fetched
+            if not is_read or not isinstance(fetched, Fetched):
+                return None
+            has_more = fetched.has_more
+            found = found or fetched
+            rows |= {row.key: row for row in fetched.rows}
+            if len(fetched.rows) < CALL_ENTRIES:  # the next call has left out what this one hasn't returned
+                break
+        return found and replace(found, rows=list(rows.values()), has_more=has_more, is_ahead=True)
+
+    def close(self) -> None:
+        """Give the connection back; answers that weren't read are waited for, and dropped."""
+        self.executor.close()
+
+
+def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
+    """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
+
+    Returns None where that isn't possible.
+
+    Arguments:
+        pending: the rows of the fetch before, none of which has been committed yet.
+    """
+    if store.config.is_cluster:
+        return None
+    firsts = range(0, min(limit, MAX_ENTRIES), CALL_ENTRIES)
+    requests = [
+        fetch_due(
+            store,
+            fence,
+            limit=min(CALL_ENTRIES, limit - first),
+            pending=pending,
+            offset=first,
+            max_bytes=FETCH_BYTES // len(firsts),
+        )
+        for first in firsts
+    ]
+    executor = Executor(store, is_spare=True)
+    for request in requests:
+        executor.submit(request)
+    is_asked = executor.exchange(len(requests))
+    return FetchAhead(fence, requests, executor, time.monotonic()) if is_asked else None
+
+
+class Cursor(NamedTuple):
+    """How far was read of what falls due soon.
+
+    Attributes:
+        score: of the last member that was looked at, as the server writes it; '': begin at the time now.
+        offset: how many members with that score were looked at; it doesn't count when that time is over.
+    """
+
+    score: str = ""
+    offset: int = 0
+
+    def after(self, scores: list[str]) -> Cursor:
+        """Return the cursor after members with these scores were looked at."""
+        if not scores:
+            return self
+        same = len(scores) - scores.index(scores[-1])
+        return Cursor(scores[-1], same + (self.offset if scores[-1] == self.score else 0))
+
+
+class Slice(NamedTuple):
+    """Entries that fall due soon.
+
+    Attributes:
+        now: the server's clock, UNIX seconds.
+        is_last: nothing more falls due in that time.
+        rows: usual entries; large ones are left out, and those that something special has happened to.
+        cursor: where to read on.
+    """
+
+    now: float
+    is_last: bool
+    rows: list[DueEntry]
+    cursor: Cursor
+
+
+def read_upcoming(
+    store: Store, cursor: Cursor, limit: int, *, seconds: float, again: Sequence[str] = ()
+) -> Request[Slice]:
+    """Read the next entries that fall due within ``seconds``, the earliest first.
+
+    Arguments:
+        limit: how many members of the schedule are looked at from ``cursor`` on.
+        again: keys of entries that are read besides, if they fall due in that time; they come first.
+    """
+    call = _READ_UPCOMING.call(
+        store.keys,
+        again=again,
+        seconds=seconds,
+        after=cursor.score,
+        offset=cursor.offset,
+        limit=limit,
+        entry_bytes=min(store.config.max_entry_bytes, UPCOMING_BYTES),
+    )
+
+    def read(reply: Sequence[Any]) -> Slice:
+        now, scores, rows, texts = reply
+        scores = [text_of(score) for score in scores]
+        return Slice(float(now), len(scores) < limit, due_entries_of(rows, texts), cursor.after(scores))
+
+    return Request(store, call.reading(read))

@@ -1,0 +1,91 @@
+"""Reservations: a run is noted as in progress before its message is published, and holds back others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redbeat.keys import Keys
+from redbeat.store.executor import Request
+from redbeat.store.records import (
+    PUBLISHED,
+    Fence,
+    LockStatus,
+    Reservation,
+    Reserved,
+    TrackedRun,
+    held_of,
+    text_of,
+)
+from redbeat.store.scripts.script import Call, Script
+from redbeat.store.store import Store
+
+#: how long a reservation is kept that is neither published nor taken over, seconds
+RESERVED_SECONDS = 60.0
+
+_RESERVE_RUNS = Script("reserve_runs")
+
+_RESERVED = {"reserved": Reserved.NOW, "known": Reserved.BEFORE}
+
+
+def reserve_runs(
+    store: Store,
+    fence: Fence,
+    runs: Sequence[tuple[str, str, TrackedRun]],
+    *,
+    holds_seconds: float = 0.0,
+    are_published: bool = False,
+) -> list[Reservation]:
+    """Reserve runs whose messages are about to be published; one round trip.
+
+    Returns for each whether it may be published. One that another run holds back waits from now on, if its
+    entry's policy says so.
+
+    Arguments:
+        runs: the key of the entry, the task id and the run.
+        holds_seconds: for how long each holds other runs back unless it is recorded as published.
+        are_published: they were reserved, and have been published since: record that.
+
+    Raises:
+        LockLost: another beat holds the lock; nothing was written.
+    """
+    if not runs:
+        return []
+    call = reserve_call(store.keys, fence, runs, holds_seconds=holds_seconds, are_published=are_published)
+    status, found = Request(store, call).send(store.client)
+    store.check_lock(status, fence)
+    return found
+
+
+def reserve_call(
+    keys: Keys,
+    fence: Fence,
+    runs: Sequence[tuple[str, str, TrackedRun]],
+    *,
+    holds_seconds: float = 0.0,
+    are_published: bool = False,
+) -> Call[tuple[LockStatus, list[Reservation]]]:
+    """Return the call of ``reserve_runs``."""
+    rows = [
+        {
+            "task_id": task_id,
+            "due": run.due,
+            "members": run.members,
+            "overlap": PUBLISHED if are_published else run.overlap,
+            "seconds": run.queue_seconds + 1 if are_published or run.overlap == "allow" else RESERVED_SECONDS,
+            "holds_seconds": holds_seconds,
+        }
+        for _, task_id, run in runs
+    ]
+    running = [keys.running(key) for key, _, _ in runs]
+    return _RESERVE_RUNS.call(keys, fence=fence, running=running, rows=rows).reading(_reserved_of)
+
+
+def _reserved_of(reply: Sequence[Any]) -> tuple[LockStatus, list[Reservation]]:
+    status, answers = reply
+    return LockStatus(status), [_reservation_of(text_of(answer)) for answer in answers]
+
+
+def _reservation_of(answer: str) -> Reservation:
+    kind, _, text = answer.partition(" ")
+    return held_of(text) if kind == "held" else _RESERVED.get(kind, text)
