@@ -9,7 +9,7 @@ from redbeat.entries.dropped import Dropped
 from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.decisions import Decision, Reschedule, Send
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched, Held, Push, Result
+from redbeat.store.records import Commit, DueEntry, Fence, Fetched, Push
 from redbeat.store.store import Store
 
 #: returns the decision about a due entry at a time (UNIX seconds), by these calendars
@@ -107,29 +107,3 @@ class Batch:
         send.commit.is_published = True
         self.published.append(send)
         self.ready.append(send)
-
-    def note_result(self, decision: Decision, result: Result) -> None:
-        """Note the result of a row."""
-        commit = decision.commit
-        self.recorded.append(commit)
-        records: Sequence[str] = commit.records if result is True else ()
-        if isinstance(result, Held) and commit.run is not None:
-            commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
-        elif result is not True:
-            self.is_cut = True
-            self.left.add(commit.due_entry.key)
-        else:
-            decision.is_recorded = True
-            self.deleted += commit.new_score is Ending.DELETE
-        if decision.dropped and records:
-            # a run that is retried has the same runs before it at each try: they are recorded once
-            name = self.store.keys.name(commit.due_entry.key)
-            self.reported += [(name, one) for one in decision.dropped if one.record in records]
-
-    def next_scores(self) -> dict[str, float]:
-        """Return when recorded entries that stay in the schedule are due next, by key, UNIX seconds."""
-        return {
-            commit.due_entry.key: float(commit.new_score)
-            for commit in self.recorded
-            if isinstance(commit.new_score, str)
-        }

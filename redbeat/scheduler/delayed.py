@@ -94,7 +94,7 @@ class StoredMessages:
         batch = self._begin(fetched)
         self._deliver([batch])
         self._left_behind = len(batch.behind)
-        left = [*batch.next_scores().values()]
+        left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
         if fetched.next_score is not None:
             left.append(fetched.next_score)
         if fetched.has_more or batch.is_cut or batch.behind:

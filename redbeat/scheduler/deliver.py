@@ -42,7 +42,7 @@ from redbeat.scheduler.sinks import (
     report_held,
 )
 from redbeat.store.executor import CALL_ROWS, Executor, ask
-from redbeat.store.records import NOWHERE, DueEntry, Held, KeyType, Result, Target
+from redbeat.store.records import NOWHERE, DueEntry, Ending, Held, KeyType, Result, Target
 from redbeat.store.reservations import reserve_runs
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
 
@@ -317,7 +317,21 @@ class Deliverer:
             else:
                 batch.ready.append(context.failures.retry(batch, decision, StoreRefused(result)))  # type: ignore[arg-type]
             return
-        batch.note_result(decision, result)
+        commit = decision.commit
+        batch.recorded.append(commit)
+        records: Sequence[str] = commit.records if result is True else ()
+        if result is True:
+            decision.is_recorded = True
+            batch.deleted += commit.new_score is Ending.DELETE
+        elif isinstance(result, Held) and commit.run is not None:
+            commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
+        else:
+            batch.is_cut = True
+            batch.left.add(row.key)
+        if decision.dropped and records:
+            # a run that is retried has the same runs before it at each try: they are recorded once
+            name = batch.store.keys.name(row.key)
+            batch.reported += [(name, one) for one in decision.dropped if one.record in records]
         if not isinstance(decision, Send):
             return
         if isinstance(result, Held):

@@ -32,6 +32,11 @@ from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
 from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 
+#: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
+SILENCE_SECONDS = 3.0
+#: by how much the server's clock may get ahead between two answers
+JUMP_SECONDS = 1.0
+
 #: seconds after which a shard is tried again whose node did not answer, if no heartbeat renews its lock
 AWAY_SECONDS = 5.0
 
@@ -56,6 +61,40 @@ class State(Enum):
     BLOCKED = "blocked"
     #: its node did not answer; the shard is left alone until the heartbeat has renewed its lock
     AWAY = "away"
+
+
+class Watch:
+    """Record since when a server answers, and its clock goes on: so long workers could renew their leases.
+
+    Arguments:
+        silence_seconds: it counts anew after a longer silence, and after a jump of the server's clock.
+        clock: a monotonic clock.
+    """
+
+    def __init__(self, silence_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._silence_seconds = silence_seconds
+        self._clock = clock
+        self._since = 0.0
+        self._answered_at = -math.inf
+        self._ahead_seconds = 0.0
+
+    def note_answer(self, server_now: float | None) -> None:
+        """Record that it has just answered.
+
+        Arguments:
+            server_now: the time of its clock, UNIX seconds; None: that was read some time ago.
+        """
+        now = self._clock()
+        ahead_seconds = self._ahead_seconds if server_now is None else server_now - now
+        has_jumped = ahead_seconds - self._ahead_seconds > JUMP_SECONDS
+        if now - self._answered_at > self._silence_seconds or has_jumped:
+            self._since = now
+        self._answered_at, self._ahead_seconds = now, ahead_seconds
+
+    @property
+    def seconds(self) -> float:
+        """For how long it answers without such a silence, up to its last answer."""
+        return max(self._answered_at - self._since, 0.0)
 
 
 class Shard:
@@ -103,6 +142,7 @@ class Shard:
         self._later = LaterStore.beside(store)
         self.messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
         self.look_ahead = LookAhead(leadership, context)
+        self._watch = Watch(max(store.config.run_lease / 3, SILENCE_SECONDS))
         self._supervision = Supervision(
             store, lambda: context.hooks.Entry, context.reports, store.config.run_lease
         )
@@ -239,7 +279,7 @@ class Shard:
         if not fetched.is_ahead:
             self.look_ahead.clock.offset = context.clock.offset = fetched.now - now
             context.reports.ahead_seconds = fetched.now - time.time()
-        self._supervision.watch.note_answer(None if fetched.is_ahead else fetched.now)
+        self._watch.note_answer(None if fetched.is_ahead else fetched.now)
 
     def begin(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
         """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery."""
@@ -268,14 +308,16 @@ class Shard:
         self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self.close()
-        has_settled = bool(fetched.deadlines) and self._supervision.settle(fetched, batch.fence)
+        has_settled = bool(fetched.deadlines) and self._supervision.settle(
+            fetched, batch.fence, self._watch.seconds
+        )
         if fetched.rows:
             is_safe = batch.is_pushed and batch.is_from_templates and not batch.is_leased
             self._may_ask_ahead = is_safe and batches <= MAX_AHEAD
         self.state, self.problem, self.next_at = State.READY, None, now
         if context.broker.is_away:
             return
-        next_scores = batch.next_scores() if batch.recorded else {}
+        next_scores = next_scores_of(batch)
         if batch.recorded:
             if context.broker.is_reported_away:
                 context.broker.note_well()
@@ -310,7 +352,7 @@ class Shard:
 
     def note_prepared(self, batch: Batch) -> bool:
         """Record that prepared runs were sent; return whether to go on."""
-        self.look_ahead.note_next(batch.next_scores())
+        self.look_ahead.note_next(next_scores_of(batch))
         return not (self._context.broker.is_away or batch.is_in_doubt)
 
     def _begin_messages(self, fetched: Fetched) -> Batch:
@@ -338,8 +380,17 @@ class Shard:
         self.seen_at = now = time.monotonic()
         has_changed = head.score != self.head_score or head.later != self.messages.head_score
         self.look_ahead.clock.offset = self._context.clock.offset = head.now - now
-        self._supervision.watch.note_answer(head.now)
+        self._watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
             self.next_at = 0.0
             return True
         return False
+
+
+def next_scores_of(batch: Batch) -> dict[str, float]:
+    """Return when recorded entries that stay in the schedule are due next, by key, UNIX seconds."""
+    return {
+        commit.due_entry.key: float(commit.new_score)
+        for commit in batch.recorded
+        if isinstance(commit.new_score, str)
+    }

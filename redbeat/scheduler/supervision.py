@@ -7,8 +7,6 @@ compare and set: one that was paused, deleted or given another policy meanwhile 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
@@ -33,10 +31,6 @@ from redbeat.store.records import Fence, Fetched, Stored, Write
 from redbeat.store.runs import Failing, Runs, Settlement
 from redbeat.store.store import Store
 
-#: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
-SILENCE_SECONDS = 3.0
-#: by how much the server's clock may get ahead between two answers
-JUMP_SECONDS = 1.0
 #: when a run is looked at again that can't be settled
 PUT_OFF_SECONDS = 60.0
 
@@ -44,42 +38,6 @@ PUT_OFF_SECONDS = 60.0
 PAUSED_BY, _NOTE = "redbeat", "paused after"
 #: how many records of an entry's history are searched for the last error
 _RECORDS = 20
-
-
-class Watch:
-    """Since when beat has seen Redis answer, and its clock go on: workers could have renewed their leases for
-    as long.
-
-    Arguments:
-        silence_seconds: when Redis didn't answer for longer, it counts anew; as it does when its clock has
-            jumped forward.
-        clock: a monotonic clock.
-    """
-
-    def __init__(self, silence_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._silence_seconds = silence_seconds
-        self._clock = clock
-        self._since = 0.0
-        self._answered_at = -math.inf
-        self._ahead_seconds = 0.0
-
-    def note_answer(self, server_now: float | None) -> None:
-        """Note that Redis has just answered.
-
-        Arguments:
-            server_now: what its clock has shown, UNIX seconds; None: that was some time ago.
-        """
-        now = self._clock()
-        ahead_seconds = self._ahead_seconds if server_now is None else server_now - now
-        has_jumped = ahead_seconds - self._ahead_seconds > JUMP_SECONDS
-        if now - self._answered_at > self._silence_seconds or has_jumped:
-            self._since = now
-        self._answered_at, self._ahead_seconds = now, ahead_seconds
-
-    @property
-    def seconds(self) -> float:
-        """For how long it has answered without such a silence, up to its last answer."""
-        return max(self._answered_at - self._since, 0.0)
 
 
 class Supervision:
@@ -102,11 +60,12 @@ class Supervision:
         self._lease_seconds = lease_seconds
         self._said = Memory[str, str]()
         self._is_in_trouble = False
-        self.watch = Watch(max(lease_seconds / 3, SILENCE_SECONDS))
 
-    def settle(self, fetched: Fetched, fence: Fence) -> bool:
-        """Do what is to be done about the deadlines that ``fetch`` has found; tell whether to fetch again
-        at once, as entries may be due now.
+    def settle(self, fetched: Fetched, fence: Fence, watched_seconds: float) -> bool:
+        """Act on deadlines that have passed; return True if entries may be due by that: fetch again at once.
+
+        Arguments:
+            watched_seconds: for how long the server answers, so that workers could renew their leases.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -115,8 +74,10 @@ class Supervision:
         if not fetched.deadlines:
             return False
         self._is_in_trouble = False
-        keys, watched = self._store.keys, self.watch.seconds
-        decisions = [judge(one, fetched.now, self._lease_seconds, watched) for one in fetched.deadlines]
+        keys = self._store.keys
+        decisions = [
+            judge(one, fetched.now, self._lease_seconds, watched_seconds) for one in fetched.deadlines
+        ]
         looked_at = [one.deadline.running for one in decisions if one.action is Action.LOOK]
         settlements = [decision.settlement(keys) for decision in decisions]
 

@@ -137,30 +137,30 @@ class Executor:
         self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
         self._stores: dict[Store, None] = {}  # of all requests
-        self._requests: list[Request[Any]] = []
         self._unsent: list[Request[Any]] = []
         self._unread: deque[Request[Any]] = deque()
+        self._left: list[Request[Any]] = []  # those that are sent alone, or together in another way
         self._unsent_rows = self._unread_rows = 0
         self._error: BaseException | None = None  # why the stream has ended
 
     def submit(self, request: Request[Any]) -> None:
         """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
-        self._requests.append(request)
         self._stores[request.store] = None
         if self._can_stream and not request.waits_for_replicas:
             self._unsent.append(request)
             self._unsent_rows += request.rows
             if request.rows > 1 and self._unsent_rows >= CALL_ROWS:
                 self.exchange(MAX_UNREAD)
+        else:
+            self._left.append(request)
 
     def drain(self) -> None:
         """Wait until each request has its outcome."""
-        requests, self._requests = self._requests, []
         if self._unsent or self._unread:
             self.exchange(0)
         self.close()
-        left = [one for one in requests if one.outcome is None]
-        if left:
+        if self._left:
+            left, self._left = self._left, []
             _settle(self._client, left, self._error)
 
     def exchange(self, most_unread: int) -> bool:
@@ -177,7 +177,9 @@ class Executor:
                     reply = self._stream.read()
                     request = self._unread.popleft()
                     self._unread_rows -= request.rows
-                    if not isinstance(reply, ResponseError):  # a refused call is sent again, alone
+                    if isinstance(reply, ResponseError):
+                        self._left.append(request)
+                    else:
                         request.take(reply)
         except RedBeatError as exc:
             logger.debug("beat: Calls are sent one after the other: %r", exc)
@@ -193,18 +195,23 @@ class Executor:
             self._stream = Stream.open(self._client, is_spare=self._is_spare)
         if self._stream is None:
             self._can_stream = False
-        else:
-            commands = []
-            for request in self._unsent:
-                commands.append(request.call.words(self._client))
-                self._unread.append(request)
-            self._stream.write_all(commands)
-            self._unread_rows += self._unsent_rows
+            self.close()
+            return
+        commands = []
+        for request in self._unsent:
+            commands.append(request.call.words(self._client))
+            self._unread.append(request)
+        self._unread_rows += self._unsent_rows
         self._unsent, self._unsent_rows = [], 0
+        self._stream.write_all(commands)
 
     def close(self) -> None:
-        """Give the connection back; what was written is waited for, 2 seconds at most."""
+        """Give the connection back; what was written is waited for, 2 seconds at most.
+
+        Requests that have no reply are left to be sent in another way, in their order.
+        """
         stream, self._stream = self._stream, None
+        self._left += [*self._unread, *self._unsent]
         self._unsent.clear()
         self._unread.clear()
         self._unsent_rows = self._unread_rows = 0

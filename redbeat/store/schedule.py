@@ -20,7 +20,7 @@ from redbeat.connection.retry import (
     without_retry,
 )
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreRefused
-from redbeat.keys import Keys
+from redbeat.keys import HISTORY_NAMES, Keys
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
@@ -302,7 +302,7 @@ def commit_call(
         kept: how many records of an entry are kept; 0: none.
         tells: the events to send, with spaces between: of run_sent and run_skipped.
     """
-    beside, history_beginning = beside or keys.beside, keys.history("")
+    beside, history_beginning = beside or keys.beside, f"{keys.prefix}{HISTORY_NAMES}"
     entry_keys: list[str] = []
     running: list[str] = []
     histories: list[str] = []

@@ -13,7 +13,7 @@ from kombu.common import Broadcast
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.scheduler.supervision import Watch
+from redbeat.scheduler.shard import Watch
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.schedule import (

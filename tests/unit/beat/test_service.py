@@ -18,7 +18,7 @@ from redbeat import signals
 from redbeat.keys import Keys
 from redbeat.scheduler.feed import Feed
 from redbeat.scheduler.service import Ended
-from redbeat.scheduler.supervision import Watch
+from redbeat.scheduler.shard import Watch
 from redbeat.store.records import Fence
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
