@@ -18,12 +18,12 @@ from celery import Celery
 
 from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
+from redbeat.store.ahead import CALL_ENTRIES
+from redbeat.store.ahead import fetch_ahead as send_ahead
 from redbeat.store.calendars import calendar_names
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
-from redbeat.store.ahead import CALL_ENTRIES
-from redbeat.store.ahead import fetch_ahead as send_ahead
 from redbeat.store.later import LaterStore
 from redbeat.store.members import Members
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
