@@ -265,10 +265,6 @@ class Keys:
         history, backfilled, failing = self._beginnings.beside
         return history + name, backfilled + name, failing + name
 
-    def history(self, key: str) -> str:
-        """Return the key of the history of the entry under ``key``."""
-        return self._beginnings.history + key.removeprefix(self.prefix)
-
     @cached_property
     def _beginnings(self) -> EntryKeys:
         """What the keys about an entry begin with: its name comes last in each."""
@@ -310,11 +306,6 @@ class Keys:
     def message_id(self, key: str) -> str | None:
         """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
         beginning = self.stored_message("")
-        return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
-
-    def body_id(self, key: str) -> str | None:
-        """Return the task id of the stored message whose body could be under ``key``; None: none's is."""
-        beginning = self.message_body("")
         return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
 
     def requested(self, key: str, request: str) -> str:

@@ -343,7 +343,7 @@ def _write(store: Store, writes: Sequence[tuple[Stored, Write]], fence: Fence) -
     Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
     it has changed since it was read, or is elsewhere by now.
     """
-    groups = next(store.parts.rounds(writes, lambda one: one[0].key))
+    groups = store.parts.by_part(writes, lambda one: one[0].key)
     answers = store.write_all([save_call(part, fence, those) for part, those in groups], store.watched())
     unwritten: dict[str, str] = {}
     records: list[tuple[str, str]] = []

@@ -15,13 +15,12 @@ go on where it has ended.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
@@ -55,7 +54,7 @@ _CREATE_LAYOUT, _CHANGE_LAYOUT = Script("create_layout"), Script("change_layout"
 _RAISE_GENERATION = Script("raise_generation")
 
 _FIELDS = "shards", "generation", "former", "state", "swept_until"
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+_NUMBER, _TIME = re.compile(r"0|[1-9][0-9]{0,14}"), re.compile(r"[0-9]{1,15}(\.[0-9]*)?")
 #: how a script that checks the layout is refused: the key, and what it holds
 _REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
 
@@ -134,44 +133,30 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
         if not is_slot_checked or not is_no_permission(exc.__cause__):
             raise
         return read_layout(store)
-    return _parsed(base, *map(text_of, found))
-
-
-def _parsed(
-    base: Keys,
-    shards: str | None,
-    generation: str | None,
-    former: str | None,
-    state: str | None,
-    swept_until: str | None,
-) -> Layout:
-    """Return the layout that has these texts in Redis.
-
-    Raises:
-        StoreCorrupt: they aren't a layout's.
-    """
-    if (shards, generation) == (None, None):
+    texts = [text_of(text) or "" for text in found]
+    if not any(texts[:2]):
         return Layout(base)
-    texts = shards or "", generation or "", former or "0"
-    numbers = [int(text) for text in texts if _NUMBER.fullmatch(text)]
-    if len(numbers) < len(texts) or not numbers[1] or max(numbers[0], numbers[2]) > MAX_SHARDS:
+    layout = _parsed(base, *texts)
+    if layout is None:
         raise StoreCorrupt(
             f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
             "where entries are.",
             base.layout,
         )
-    try:
-        known = LayoutState(state or "")
-    except ValueError:
-        raise StoreCorrupt(
-            f"{base.layout} says that the schedule is {state!r}, which this version doesn't know.",
-            base.layout,
-        ) from None
-    seconds = math.nan
-    with suppress(ValueError):
-        seconds = float(swept_until or "nan")
-    ends_at = seconds if math.isfinite(seconds) else None
-    return Layout(base, numbers[0] or None, numbers[1], numbers[2] or None, known, ends_at)
+    return layout
+
+
+def _parsed(base: Keys, *texts: str) -> Layout | None:
+    """Return the layout that has these texts in Redis, of ``_FIELDS``; None: they aren't a layout's."""
+    shards_text, generation_text, former_text, state, swept_until = texts
+    numbers = shards_text, generation_text, former_text or "0"
+    if not all(map(_NUMBER.fullmatch, numbers)) or state not in map(attrgetter("value"), LayoutState):
+        return None
+    shards, generation, former = map(int, numbers)
+    if not generation or max(shards, former) > MAX_SHARDS:
+        return None
+    ends_at = float(swept_until) if _TIME.fullmatch(swept_until) else None
+    return Layout(base, shards or None, generation, former or None, LayoutState(state), ends_at)
 
 
 def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:

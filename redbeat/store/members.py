@@ -276,7 +276,8 @@ class Members:
 
     def remove(self, members: Sequence[str]) -> None:
         """Remove members from the schedule; the entries under their keys stay."""
-        for groups in self._store.parts.rounds(members):
+        for chunk in in_chunks(members):
+            groups = self._store.parts.by_part(chunk)
             self._store.ask_each(
                 [methodcaller("zrem", part.schedule, *map(as_stored, those)) for part, those in groups]
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeVar
 
 from redbeat.keys import Keys
@@ -84,7 +84,11 @@ class Parts(tuple[Keys, ...]):
     def by_part(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
     ) -> list[tuple[Keys, list[Item]]]:
-        """Return all items by their parts; those of a part keep their order."""
+        """Return all items by their parts; those of a part keep their order.
+
+        Arguments:
+            key_of: returns the key or the name of an item's entry; None: the item itself is it.
+        """
         if not self.is_divided:
             every = [*items]
             return [(self[0], every)] if every else []
@@ -94,25 +98,12 @@ class Parts(tuple[Keys, ...]):
             by_part.setdefault(part, []).append(item)
         return [*by_part.items()]
 
-    def rounds(
-        self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
-    ) -> Iterator[list[tuple[Keys, list[Item]]]]:
-        """Yield items, at most 500 at a time, sorted by their parts; those of a part are in their order.
-
-        What is yielded together is meant to be asked together. Whoever needs what becomes of them in the
-        order of ``items`` calls :meth:`in_order`.
-
-        Arguments:
-            key_of: returns the key or the name of an item's entry; None: the item itself is it.
-        """
-        for chunk in in_chunks(items):
-            yield self.by_part(chunk, key_of)
-
     def chunks(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
     ) -> Iterator[tuple[Keys, list[Item]]]:
-        """Yield items, at most 500 of one part at a time, with that part, as :meth:`rounds` does."""
-        return chain.from_iterable(self.rounds(items, key_of))
+        """Yield items, at most 500 of one part at a time, with that part, as :meth:`by_part` returns them."""
+        for chunk in in_chunks(items):
+            yield from self.by_part(chunk, key_of)
 
     def in_order(
         self,
@@ -123,16 +114,17 @@ class Parts(tuple[Keys, ...]):
         """Return what is found out about each item, in the order of ``items``.
 
         Arguments:
-            ask: takes what :meth:`rounds` yields together, and returns for each of these parts what was found
-                out about its items.
-            key_of: as :meth:`rounds` takes it.
+            ask: takes at most 500 items by their parts, which are meant to be asked together, and returns for
+                each part what was found out about its items.
+            key_of: as :meth:`by_part` takes it.
         """
         found: list[Result | None] = [None] * len(items)
 
         def key_at(place: int) -> str:
             return key_of(items[place]) if key_of is not None else items[place]  # type: ignore[return-value]
 
-        for places in self.rounds(range(len(items)), key_at):
+        for chunk in in_chunks(range(len(items))):
+            places = self.by_part(chunk, key_at)
             groups = [(part, [items[place] for place in those]) for part, those in places]
             for (_, those), results in zip(places, ask(groups), strict=True):
                 for place, result in zip(those, results, strict=True):

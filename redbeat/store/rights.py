@@ -7,7 +7,6 @@ another right is a feature: without the right it is off, which is logged once, a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain, combinations
 from typing import NamedTuple, TypeVar
 
 from redbeat.config.config import RedBeatConfig
@@ -107,24 +106,24 @@ class Rights:
             self.note(feature, exc.__cause__)
             return found
 
-    def ask_without(self, features: Sequence[Feature], call: Callable[[Collection[Feature]], Item]) -> Item:
+    def ask_without(
+        self,
+        features: Sequence[Feature],
+        call: Callable[[Collection[Feature]], Item],
+        off: Collection[Feature] = (),
+    ) -> Item:
         """Return ``call(off)`` with as few of the ``features`` off as this user's rights allow.
 
         Raises what ``call`` raises if it lacks a right without any of them, too.
         """
-        reason = None
-        for off in chain.from_iterable(combinations(features, size) for size in range(len(features) + 1)):
-            try:
-                found = call(off)
-            except StoreRefused as exc:
-                if not is_no_permission(exc.__cause__) or len(off) == len(features):
-                    raise
-                reason = exc.__cause__
-                continue
-            for feature in off:
-                self.note(feature, reason)
-            return found
-        raise AssertionError("the last call returns or raises")
+        if not features:
+            return call(off)
+        first, *others = features
+        return self.ask(
+            first,
+            lambda: self.ask_without(others, call, off),
+            lambda: self.ask_without(others, call, (*off, first)),
+        )
 
     def note(self, feature: Feature, reason: object) -> None:
         """Log once that a feature is off; ``reason``: the error of Redis."""

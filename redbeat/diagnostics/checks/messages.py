@@ -85,7 +85,8 @@ def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Findin
                 "--fix puts it there, at its time.",
                 repair=Repair("schedule-message", key, key),
             )
-    bodies = {key: task_id for key in page if (task_id := keys.body_id(key)) is not None}
+    parts = store.parts
+    bodies = {key: id_ for key in page for kind, id_ in [parts.of(key).kind_of(key)] if kind == "body"}
     owners = [keys.stored_message(task_id) for task_id in bodies.values()]
     for body, owner, exists in zip(bodies, owners, context.server.which_exist(owners), strict=True):
         if not exists:
