@@ -90,18 +90,24 @@ class Confirms:
         channel: of a connection with ``confirm_publish``; nothing was published on it.
         forget_declared: called with what was declared for a message that has failed.
 
+    For templates it takes the place of an outbox: it makes drafts of samples, and publishes filled ones.
+
     Attributes:
         declared: what was declared for the next message.
-        forget_declared: as it was given.
         on_sample: called with a message, and the other arguments of its publish, instead of publishing it;
             None: messages are published.
+        bindings: always 0, as RabbitMQ itself knows to which queues a message goes.
+        expiries: always empty, as RabbitMQ itself deletes queues.
     """
 
     on_sample: Callable[[Any, str, str, bool, bool], None] | None = None
+    has_given_up = False
+    bindings = 0
+    expiries: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
         self._channel = channel
-        self.forget_declared = forget_declared
+        self._forget_declared = forget_declared
         self._open_now = channel.open
         self._publication: Publication | None = None  # of the run that is being sent
         self.declared: Iterable[Any] = ()
@@ -270,6 +276,43 @@ class Confirms:
             raise RecoverableConnectionError("the connection to RabbitMQ has ended")
         return connection
 
+    # -- drafts
+
+    @contextmanager
+    def sampling(self) -> Iterator[list[Push]]:
+        """Yield a list of the drafts of the messages in the block, which are not sent."""
+        drafts: list[Push] = []
+
+        def note(message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> None:
+            info = {"exchange": exchange, "routing_key": routing_key}
+            text = text_of(message, {**info, "mandatory": bool(mandatory), "immediate": bool(immediate)})
+            drafts.append(Push("lpush", routing_key, text))
+
+        self.on_sample = note
+        try:
+            yield drafts
+        finally:
+            self.on_sample = None
+
+    def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
+        """Return no queues: messages do not depend on them."""
+        return []
+
+    def publish_draft(self, draft: str, declared: Iterable[Any], timeout: float) -> None:
+        """Publish the message of ``draft``; raises what :meth:`publish` raises.
+
+        Arguments:
+            declared: what was declared for it.
+            timeout: how long that may take, seconds.
+        """
+        self.declared = declared
+        message, info = message_of(draft)
+        try:
+            self.publish(message, **info, timeout=timeout)
+        except Exception:
+            self._forget_declared(declared)
+            raise
+
     # -- what the broker says
 
     def _note_ack(self, tag: int, is_multiple: bool) -> None:
@@ -294,7 +337,7 @@ class Confirms:
         message.publication.unconfirmed -= 1
         if failure is not None:
             message.publication.failure = message.publication.failure or failure
-            self.forget_declared(message.declared)
+            self._forget_declared(message.declared)
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order
@@ -325,62 +368,6 @@ def _identity_of(exchange: str, routing_key: str, properties: Mapping[str, Any])
 _INFO = "delivery_info"
 _ENCODING = "body_encoding"
 _TAG = "delivery_tag"
-
-
-class Drafts:
-    """Takes the place of an outbox for templates: makes drafts of samples, and publishes filled ones.
-
-    Arguments:
-        confirms: publishes them.
-
-    Attributes:
-        bindings: always 0, as RabbitMQ itself knows to which queues a message goes.
-        expiries: always empty, as RabbitMQ itself deletes queues.
-    """
-
-    has_given_up = False
-    bindings = 0
-    expiries: Mapping[str, int] = MappingProxyType({})
-
-    def __init__(self, confirms: Confirms) -> None:
-        self._confirms = confirms
-
-    @contextmanager
-    def sampling(self) -> Iterator[list[Push]]:
-        """Yield a list of the drafts of the messages in the block, which are not sent."""
-        drafts: list[Push] = []
-
-        def note(message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> None:
-            info = {"exchange": exchange, "routing_key": routing_key}
-            text = text_of(message, {**info, "mandatory": bool(mandatory), "immediate": bool(immediate)})
-            drafts.append(Push("lpush", routing_key, text))
-
-        self._confirms.on_sample = note
-        try:
-            yield drafts
-        finally:
-            self._confirms.on_sample = None
-
-    def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
-        """Return no queues: messages do not depend on them."""
-        return []
-
-    def publish(self, draft: str, declared: Iterable[Any], timeout: float) -> None:
-        """Publish the message of ``draft``.
-
-        Arguments:
-            declared: what was declared for it.
-            timeout: how long that may take, seconds.
-
-        Raises what :meth:`Confirms.publish` raises.
-        """
-        self._confirms.declared = declared
-        message, info = message_of(draft)
-        try:
-            self._confirms.publish(message, **info, timeout=timeout)
-        except Exception:
-            self._confirms.forget_declared(declared)
-            raise
 
 
 def text_of(message: Any, info: dict[str, Any]) -> str:

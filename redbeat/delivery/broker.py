@@ -27,7 +27,7 @@ from kombu.messaging import Producer
 
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_refusal, send_once
-from redbeat.delivery.amqp import Confirms, Drafts, Publication
+from redbeat.delivery.amqp import Confirms, Publication
 from redbeat.delivery.failures import cause_of, reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer, declare_exchanges
@@ -78,7 +78,7 @@ class Broker:
         deadline: until when this batch may be sent, monotonic.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
-        drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: for other brokers.
+        drafts: ``confirms``, if it may publish compiled messages.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         peer: the broker of the last connection.
     """
@@ -104,7 +104,7 @@ class Broker:
         self._has_lost_events = False  # which was logged
         self.outbox: Outbox | None = None
         self.confirms: Confirms | None = None
-        self.drafts: Drafts | None = None
+        self.drafts: Confirms | None = None
         self.is_away = self.is_reported_away = False
         self.peer = Peer()
 
@@ -139,7 +139,7 @@ class Broker:
             self._producer = bounded(channel, auto_declare=False)
             self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
             if self.confirms is not None and self._has_plain_producer():
-                self.drafts = Drafts(self.confirms)
+                self.drafts = self.confirms
             self._producer.timeout_seconds = lambda: self.seconds_left() or self.timeout_seconds
         return self._producer
 
@@ -185,7 +185,7 @@ class Broker:
         Raises what :meth:`Confirms.publish` raises.
         """
         assert self.drafts is not None  # noqa: S101 - there is a producer
-        self.drafts.publish(draft, declared, self.seconds_left() or self.timeout_seconds)
+        self.drafts.publish_draft(draft, declared, self.seconds_left() or self.timeout_seconds)
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.

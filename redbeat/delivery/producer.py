@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kombu.transport.virtual.base import NotEquivalentError
 
-from redbeat.delivery.amqp import Confirms, Drafts
+from redbeat.delivery.amqp import Confirms
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import RunValues, UnfitError
 from redbeat.delivery.reserved_names import find_reserved_way
@@ -244,7 +244,7 @@ class Sample:
 
 
 def take_sample(
-    app: Any, producer: BoundedProducer, outbox: Outbox | Drafts, values: RunValues, send: Send
+    app: Any, producer: BoundedProducer, outbox: Outbox | Confirms, values: RunValues, send: Send
 ) -> Sample:
     """Return the message that ``send`` would have sent by ``producer``.
 

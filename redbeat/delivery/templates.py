@@ -26,8 +26,7 @@ from celery.backends.base import Backend
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.delivery import guard
-from redbeat.delivery.amqp import Drafts
-from redbeat.delivery.broker import Broker
+from redbeat.delivery.amqp import Confirms
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
@@ -204,7 +203,7 @@ class Templates:
     def begin_batch(
         self,
         producer: Any,
-        outbox: Outbox | Drafts | None,
+        outbox: Outbox | Confirms | None,
         trace: TraceHeaders | None = None,
         provider: Any = None,
     ) -> str:
@@ -499,15 +498,13 @@ def _require_equal(template: MessageTemplate, sample: Sample) -> None:
         raise UnfitError("kombu writes to another queue from run to run, or from entry to entry")
 
 
-def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> str:
+def describe_messages(scheduler: Any, config: RedBeatConfig) -> str:
     """Return in words, for the banner, how messages are made."""
     try:
-        is_given_up = broker.outbox is not None and broker.outbox.has_given_up
         obstacle = joined(
             guard.find_setting_obstacle(config),
             guard.find_broker_obstacle(config.app),
             guard.find_obstacle(config.app, scheduler),
-            guard.NOT_COLLECTED if is_given_up else "",
         )
     except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
         return f"not known yet: {printable(reason_of(exc))}"

@@ -159,7 +159,7 @@ def banner(scheduler: Any, store: Store) -> str:
     # invalid settings are an error when beat starts, not in its banner
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
-        lines.append(f"    . messages -> {describe_messages(scheduler, store.config, broker)}")
+        lines.append(f"    . messages -> {describe_messages(scheduler, store.config)}")
         if store.config.key_expiry_check != "ignore":
             warning = eviction_warning(hasty_store)
             lines += [f"    . warning -> {warning}"] if warning else []
