@@ -35,7 +35,7 @@ from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.store.calendars import calendar_names, replace_calendar
 from redbeat.store.entries import read_entries, write_entries
-from redbeat.store.members import Members
+from redbeat.store.members import scan_members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 
@@ -215,7 +215,7 @@ class Calendar(Exclusions):
             new: keys of entries that were stored with it: beat has decided nothing about them yet.
         """
         store = Store(self.app)
-        for page in Members(store).scan():
+        for page in scan_members(store):
             keys = [store.keys.entry_of(member) for member, _ in page]
             write_entries(store, keys, partial(_plan_retiming, store.config.app, self, before, new))
 
@@ -328,7 +328,7 @@ def find_users(
         without: the keys of entries to leave out.
     """
     users: dict[str, set[str]] = {}
-    for page in Members(store).scan():
+    for page in scan_members(store):
         keys = [store.keys.entry_of(member) for member, _ in page]
         _, found = read_entries(store, [key for key in keys if key not in without])
         for stored in found:

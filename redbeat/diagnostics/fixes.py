@@ -22,8 +22,8 @@ from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import raise_generations, read_contents, read_layout, rewrite_layout
 from redbeat.store.mover import Stray
-from redbeat.store.orphans import LostRun, Orphans, Remains
-from redbeat.store.owners import Owners
+from redbeat.store.orphans import LostRun, Remains, forget_runs, remove_orphans
+from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.recovery import read_knowledge
@@ -60,7 +60,7 @@ def _entry_of(store: Store, stored: Stored) -> Any:
 
 
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    statics = Owners(store).statics()
+    statics = read_static_names(store)
 
     def remains(one: Repair) -> Remains:
         return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
@@ -86,7 +86,7 @@ def _remove(
 ) -> Iterator[str]:
     gone = _without_entry(store, repairs)
     if not is_dry:
-        gone = [one for one in gone if Orphans(store).remove([remains(one)])]
+        gone = [one for one in gone if remove_orphans(store, [remains(one)])]
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}{words(one)}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
@@ -98,7 +98,7 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
         LostRun(one.entry_key, "" if one.target == key else one.target)
         for one, key in zip(repairs, keys, strict=True)
     ]
-    done = [True] * len(lost) if is_dry else Orphans(store).forget(lost)
+    done = [True] * len(lost) if is_dry else forget_runs(store, lost)
     for key, one, is_done in zip(keys, lost, done, strict=True):
         what = f"a deadline in {store.parts.of(one.key).deadlines}" if one.member else key
         would = "would be " if is_dry else ""

@@ -14,7 +14,7 @@ from redbeat.declared.collection import collect_declared
 from redbeat.declared.modules import load_tasks
 from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError
-from redbeat.store.owners import Owners
+from redbeat.store.owners import static_among
 from redbeat.store.store import Store
 
 
@@ -75,7 +75,7 @@ def source_of(app: Any, name: str) -> str:
 def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
     """Return where those of the entries that come from the code stand, in words."""
     try:
-        static = sorted(Owners(Store(app)).static_among(list(names)))
+        static = sorted(static_among(Store(app), list(names)))
     except RedBeatError:  # a right that is missing, say
         return {}
     try:

@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from redbeat.store.orphans import LostRun, Orphans, Remains
-from redbeat.store.owners import Owners, StaticNames
+from redbeat.store.orphans import (
+    LostRun,
+    Remains,
+    find_kept,
+    find_lost_runs,
+    forget_runs,
+    remove_orphans,
+)
+from redbeat.store.owners import StaticNames, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -50,7 +57,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
     """
     store = Store(app)
     looked_at, seen = 0, set[Orphan]()
-    candidates = (Orphan(*one) for one in Orphans(store).candidates())
+    candidates = (Orphan(*one) for one in find_kept(store))
     for chunk in in_chunks(candidates):
         found = Server(store).which_exist([_entry_key(store, one) for one in chunk])
         for one, exists in zip(chunk, found, strict=True):
@@ -60,7 +67,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
-    for lost in Orphans(store).lost_runs():
+    for lost in find_lost_runs(store):
         text = lost.member or store.keys.running(lost.key)
         yield Orphan("deadline" if lost.member else "running", store.keys.name(lost.key), text)
 
@@ -70,7 +77,7 @@ def purge_orphans(
 ) -> int:
     """Remove ``orphans`` whose entries still don't exist; return how many were removed."""
     store, removed = Store(app), 0
-    statics = Owners(store).statics()
+    statics = read_static_names(store)
     members = {_entry_key(store, one): one.text for one in orphans if one.kind == "member"}
     keys = sorted({_entry_key(store, one) for one in orphans if one.kind not in OF_RUNS})
     lost = [
@@ -80,13 +87,13 @@ def purge_orphans(
     ]
     looked_at = 0
     for chunk in in_chunks(keys):
-        removed += Orphans(store).remove(
-            [_remains_of(store, key, members.get(key), statics) for key in chunk]
+        removed += remove_orphans(
+            store, [_remains_of(store, key, members.get(key), statics) for key in chunk]
         )
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
-    return removed + sum(Orphans(store).forget(lost))
+    return removed + sum(forget_runs(store, lost))
 
 
 def _entry_key(store: Store, orphan: Orphan) -> str:

@@ -21,7 +21,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import scan_entries
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, RedBeatError
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.store import Store
 
 #: how many names and how many rules are kept of a destination, and how many destinations
@@ -100,7 +100,7 @@ def survey_routes(
         load_tasks(app)
     except Exception as exc:
         raise ConfigurationError(f"Its tasks can't be imported: {one_line(repr(exc))}") from exc
-    book, total = _Book(app), Members(Store(app)).count()
+    book, total = _Book(app), count_members(Store(app))
     seen = unusable = 0
     is_over = True
     for entry in scan_entries(RedBeatSchedulerEntry, app):

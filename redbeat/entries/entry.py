@@ -72,7 +72,7 @@ from redbeat.policy.policy import (
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
 from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
-from redbeat.store.members import Members
+from redbeat.store.members import rank_of
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 from redbeat.store.unrun import note_deletion
@@ -336,7 +336,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     @property
     def rank(self) -> int | None:
         """Its place in the stored schedule, 0 for the entry that is due next; None if it isn't there."""
-        return Members(Store(self.app)).rank_of(self.key)
+        return rank_of(Store(self.app), self.key)
 
     def is_due(self) -> schedstate:
         """Return whether it is due, and the seconds to the next look, as Celery's schedules do."""

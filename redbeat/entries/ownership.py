@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from redbeat.log.text import is_utf8
-from redbeat.store.owners import Owners, StaticNames
+from redbeat.store.owners import StaticNames, change_statics
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -69,10 +69,9 @@ def note_statics(store: Store, fence: Fence, owner: str, plan: StaticsPlan) -> N
     Raises:
         LockLost: ``fence`` has a token that isn't the lock's value.
     """
-    owners = Owners(store)
-    owners.change_statics(fence, "remove", owner, plan.removed)
+    change_statics(store, fence, "remove", owner, plan.removed)
     # a name that isn't UTF-8 text can't be sent
     texts = [name for name in plan.added if isinstance(name, str) and is_utf8(name)]
-    owners.change_statics(fence, "add", owner, texts)
+    change_statics(store, fence, "add", owner, texts)
     for former, names in plan.released.items():
-        owners.change_statics(fence, "release", former, names)
+        change_statics(store, fence, "release", former, names)

@@ -23,7 +23,14 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import delete_entries, read_entries, read_entry
-from redbeat.store.members import Members
+from redbeat.store.members import (
+    count_members,
+    first_members,
+    members_in_order,
+    remove_members,
+    scan_members,
+    scores_of,
+)
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -111,7 +118,7 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
     if not any(value is not None for value in filters.values()):
         store = Store(app)
         store.check_slots()
-        return Members(store).count() + sum(1 for _ in _read_away(store))
+        return count_members(store) + sum(1 for _ in _read_away(store))
     return sum(1 for _ in list_entries(cls, app, **filters))
 
 
@@ -126,7 +133,7 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
     if not stored.exists:
         # a member may be a bare name; one that begins like a key is another entry's
         members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
-        scores = Members(store).scores_of(members)
+        scores = scores_of(store, members)
         stored = replace(stored, score=next((one for one in scores if one is not None), None))
         if stored.score is None:
             raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
@@ -151,7 +158,7 @@ def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[En
     away: Mapping[str, float | None] | None = None
     for place in unknown:  # there are few
         stored, name = found[place], names[place]
-        scores = Members(store).scores_of([stored.key, name])  # a member may be a bare name
+        scores = scores_of(store, [stored.key, name])  # a member may be a bare name
         score = next((one for one in scores if one is not None), None)
         if score is None and stored.exists:
             away = read_downgraded(store) if away is None else away
@@ -184,7 +191,7 @@ def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
 
 def name_pages(store: Store) -> Iterator[list[str]]:
     """Yield the names in the schedule, in any order, about 500 at a time; some may come twice."""
-    for page in Members(store).scan():
+    for page in scan_members(store):
         yield [store.keys.name(member) for member, _ in page]
     yield [store.keys.name(key) for key in read_downgraded(store)]
 
@@ -231,7 +238,7 @@ def scan_stored(
 def _scan(store: Store) -> Iterator[dict[str, float]]:
     """Yield members of the schedule and their scores, each name once."""
     seen = set[str]()
-    for found in Members(store).scan():
+    for found in scan_members(store):
         page: dict[str, float] = {}
         for member, score in found:
             name = store.keys.name(member)
@@ -252,9 +259,9 @@ def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> 
     """Remove every member of the schedule, with its entry; return how many there were."""
     store, total = Store(app), 0
     for part in map(store.of_part, store.all_parts):
-        while members := Members(part).first(PAGE_SIZE):
+        while members := first_members(part, PAGE_SIZE):
             delete_entries(part, [part.keys.entry_of(member) for member in members])
-            Members(part).remove(members)  # those that are bare names are still there
+            remove_members(part, members)  # those that are bare names are still there
             total += len(members)
             if progress is not None:
                 progress(total)
@@ -268,7 +275,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
     They are ordered by their scores, negative ones last. A member may be a bare name instead of a key.
     """
     seen: set[str] = set()
-    for page in Members(store).in_order(last_score):
+    for page in members_in_order(store, last_score):
         is_moving = store.config.layout.is_moving  # then an entry's member becomes another one
         members = [(member, score) for member, score in page if member not in seen]
         now, entries = read_entries(store, [store.keys.entry_of(member) for member, _ in members])

@@ -25,7 +25,7 @@ from redbeat.entries.runs import (
 )
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.run import Run, run_of_failure, run_of_record
-from redbeat.store.members import Members
+from redbeat.store.members import count_members, entry_keys
 from redbeat.store.runs import Runs
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -126,8 +126,8 @@ def search_runs(
 
     if not others:
         return so_far(0, 0, is_whole=True)
-    total, seen = 1 if name is not None else Members(store).count(), 0
-    names = iter([name]) if name is not None else map(store.keys.name, Members(store).entries())
+    total, seen = 1 if name is not None else count_members(store), 0
+    names = iter([name]) if name is not None else map(store.keys.name, entry_keys(store))
     while chunk := list(islice(names, SLICE)):
         for run in past_of(store, list(filter(is_meant, chunk)), now):
             if run.outcome in others and (since is None or recorded_at(run) >= since):

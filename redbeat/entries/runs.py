@@ -15,7 +15,7 @@ from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, 
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
 from redbeat.store.histories import read_history_texts, read_newest, read_newest_allowed
-from redbeat.store.members import Members
+from redbeat.store.members import entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
@@ -234,7 +234,7 @@ def find_runs(
             past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
             others -= set(FAILED_OUTCOMES)
     if others:
-        names = map(store.keys.name, Members(store).entries()) if name is None else iter([name])
+        names = map(store.keys.name, entry_keys(store)) if name is None else iter([name])
         for chunk in in_chunks(filter(is_meant, names)):
             past += (run for run in past_of(store, chunk, now) if run.outcome in others)
     found.sort(key=lambda run: run.due, reverse=True)

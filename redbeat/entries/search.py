@@ -20,8 +20,8 @@ from redbeat.entries.runs import read_last_outcomes
 from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.members import Members
-from redbeat.store.owners import Owners
+from redbeat.store.members import count_members, place_after, read_slice, scores_of
+from redbeat.store.owners import are_owned_by, candidates_of, count_candidates
 from redbeat.store.store import Store
 
 #: the word for entries without any run in their history, among the last outcomes
@@ -81,26 +81,25 @@ class ByNextRun:
 
     def __init__(self, app: Any) -> None:
         self._store = Store(app)
-        self._members = Members(self._store)
 
     def count(self) -> int:
         """Return how many there are."""
-        return self._members.count() + len(read_downgraded(self._store))
+        return count_members(self._store) + len(read_downgraded(self._store))
 
     def offset_of(self, place: Place) -> int:
         """Return how many rows are before ``place``."""
         if place.after is None or place.after.score is None:
             return place.offset
-        return self._members.place_after(place.after.member, place.after.score)
+        return place_after(self._store, place.after.member, place.after.score)
 
     def slice(self, offset: int, count: int) -> Sequence[Row]:
         """Return at most ``count`` rows from ``offset`` on."""
         keys = self._store.keys
         found = [
-            Row(keys.name(member), member, score) for member, score in self._members.slice(offset, count)
+            Row(keys.name(member), member, score) for member, score in read_slice(self._store, offset, count)
         ]
         if len(found) < count and (downgraded := read_downgraded(self._store)):
-            first = max(offset - self._members.count(), 0)
+            first = max(offset - count_members(self._store), 0)
             away = sorted(downgraded)[first : first + count - len(found)]
             found += [Row(keys.name(key)) for key in away]
         return found
@@ -139,13 +138,13 @@ def owned(app: Any, owner: str, *, by_name: bool) -> Listed | None:
         by_name: in the order of names, not of due times.
     """
     store = Store(app)
-    if Owners(store).count_candidates(owner) > MAX_OWNED:
+    if count_candidates(store, owner) > MAX_OWNED:
         return None
-    names = sorted(Owners(store).candidates(owner), key=as_stored)
+    names = sorted(candidates_of(store, owner), key=as_stored)
     if by_name:
         return Listed([Row(name) for name in names], lambda row: as_stored(row.name))
     keys = [store.keys.entry(name) for name in names]
-    scores = Members(store).scores_of(keys)
+    scores = scores_of(store, keys)
     rows = [
         Row(name, key, score) if score is not None else Row(name)  # it may be a member by its bare name
         for name, key, score in zip(names, keys, scores, strict=True)
@@ -306,7 +305,7 @@ class _Filters:
         ]
         if wanted.owner and chosen:
             names = [str(entry.name) for _, entry in chosen]
-            are_theirs = Owners(Store(self._app)).are_of(wanted.owner, names)
+            are_theirs = are_owned_by(Store(self._app), wanted.owner, names)
             chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
         if wanted.outcome and chosen:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome

@@ -14,7 +14,7 @@ from typing import Any
 from redbeat.entries.coverage import Coverage
 from redbeat.entries.query import STATES, states_of
 from redbeat.store.figures import count_entry_states
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.store import Store
 
 #: how many entries are counted by one script, and how many of those are read whose state isn't obvious
@@ -47,7 +47,7 @@ def count_states(
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     store, began = Store(app), time.monotonic()
-    total, cursor = Members(store).count(), "0"
+    total, cursor = count_members(store), "0"
     found = Counter[str]()
     parts = list(store.all_parts)
     while parts and time.monotonic() < began + max_seconds:

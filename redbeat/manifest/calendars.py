@@ -15,7 +15,7 @@ from redbeat.log.text import printable
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.owners import CalendarChange, Owners
+from redbeat.store.owners import CalendarChange, apply_changes
 from redbeat.store.store import Store
 
 
@@ -148,7 +148,7 @@ def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
         change = removed[name]
         fields = dict(change.read) if isinstance(change.read, Mapping) else {}
         back = replace(change, read="none", fields=fields, is_owned=True)
-        if Owners(store).apply([], [back]).changed is not None:
+        if apply_changes(store, [], [back]).changed is not None:
             continue  # somebody has stored a calendar of this name
         Calendar.load(name, store.config.app).retime(Unusable(f"the calendar {name!r} was missing.", "none"))
         plan.difference.removed.pop(name, None)

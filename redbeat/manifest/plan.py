@@ -43,7 +43,14 @@ from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.store.entries import add_records, read_entries, record_text
-from redbeat.store.owners import Change, Owners
+from redbeat.store.owners import (
+    Change,
+    apply_changes,
+    names_owned_by,
+    read_calendar_owners,
+    read_owners,
+    read_static_names,
+)
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -181,8 +188,8 @@ def make_plan(
             declared.origin,
         )
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
-    gone = sorted(Owners(store).names_of(owner) - declared.entries.keys())
-    calendar_owners = Owners(store).calendars()
+    gone = sorted(names_owned_by(store, owner) - declared.entries.keys())
+    calendar_owners = read_calendar_owners(store)
     now, found = read_with_owners(store, [*entries, *(store.keys.entry(name) for name in gone)], progress)
     plan.read_at = now
     if not take_over:
@@ -234,7 +241,7 @@ def read_with_owners(
     now = datetime.now(timezone.utc)
     for chunk in in_chunks(keys):
         now, stored = read_entries(store, chunk)
-        found += zip(stored, Owners(store).read(chunk), strict=True)
+        found += zip(stored, read_owners(store, chunk), strict=True)
         if progress is not None:
             progress(len(found))
     return now, found
@@ -242,7 +249,7 @@ def read_with_owners(
 
 def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
     """Raise OwnedByOthers if entries of the file belong to another owner."""
-    statics = Owners(store).statics()
+    statics = read_static_names(store)
     others: dict[str, str] = {}
     for stored, read_owner in found:
         name = store.keys.name(stored.key)
@@ -336,7 +343,7 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
             same.
     """
     store = Store(plan.app)
-    applied = Owners(store).apply(plan.changes, plan.calendars.changes)
+    applied = apply_changes(store, plan.changes, plan.calendars.changes)
     is_done = applied.changed is None or _stands(store, plan)
     if plan.read_at is not None:
         records = [

@@ -31,7 +31,7 @@ from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.histories import read_pasts
-from redbeat.store.owners import Change, Owners
+from redbeat.store.owners import Change, read_calendar_owners, read_owners, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -94,7 +94,7 @@ def export_entries(
     def take(chunk: Sequence[Any]) -> None:
         keys = [entry.stored.key for entry in chunk]
         pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
-        for entry, its_owner, past in zip(chunk, Owners(store).read(keys), pasts, strict=True):
+        for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
             if owner is not None and its_owner != owner:
                 continue
             if not entry.stored.exists:
@@ -323,7 +323,7 @@ def plan_import(
         raise declared.fault(("entries", refused[0]), reason)
     entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
     named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    owners = Owners(store).calendars() if owner else {}
+    owners = read_calendar_owners(store) if owner else {}
     named_calendars = {entry.policy.exclude for entry in named}
     plan.calendars = plan_calendars(store, declared, named_calendars, owner, owners)
     if not replace_existing:
@@ -467,4 +467,4 @@ def declare_beat_schedule(app: Any) -> tuple[Declared, set[str]]:
         except Exception as exc:
             reason = printable(f"{name!r}: {type(exc).__name__}: {exc}")
             raise FileError(f"beat_schedule: {reason}", "beat_schedule") from exc
-    return Declared("beat_schedule", None, items), set(Owners(Store(app)).statics().names)
+    return Declared("beat_schedule", None, items), set(read_static_names(Store(app)).names)

@@ -50,7 +50,7 @@ from redbeat.scheduler.shard import Shard
 from redbeat.scheduler.supervision import is_about_all
 from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import delete_entries, write_entries
-from redbeat.store.owners import Owners
+from redbeat.store.owners import read_owners, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.rights import EVICTION
@@ -255,12 +255,12 @@ def store_statics(
     owners = config.statics_owners
     # one of RedBeat's own keys is never removed as an entry
     plan = plan_statics(
-        Owners(store).statics(), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
+        read_static_names(store), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
     )
     if statics.why_unknown:
         plan = replace(plan, removed=(), released={})
     keys = [keys_here.entry(name) for name in plan.removed]
-    gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
+    gone = [key for key, owner in zip(keys, read_owners(store, keys), strict=True) if not owner]
     for key in gone:
         name = keys_here.name(key)
         extra = STATIC_REMOVED.of(entry=name)

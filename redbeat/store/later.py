@@ -14,7 +14,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
-from redbeat.store.members import Members
+from redbeat.store.members import count_members, place_after, read_slice, scores_of
 from redbeat.store.messages import MessageTexts as MessageTexts
 from redbeat.store.messages import NewMessage as NewMessage
 from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
@@ -172,7 +172,7 @@ class LaterStore(Store):
 
     def count(self) -> int:
         """Return how many messages are stored."""
-        return Members(self).count()
+        return count_members(self)
 
     def first(self, limit: int | None, offset: int = 0) -> Iterator[Listed]:
         """Yield stored messages, the next one first.
@@ -183,7 +183,7 @@ class LaterStore(Store):
         """
         left = float("inf") if limit is None else limit
         while left > 0:
-            page = Members(self).slice(offset, int(min(left, CHUNK_SIZE)))
+            page = read_slice(self, offset, int(min(left, CHUNK_SIZE)))
             yield from self._listed(page)
             if len(page) < CHUNK_SIZE:
                 return
@@ -192,7 +192,7 @@ class LaterStore(Store):
     def find(self, task_id: str) -> Listed | None:
         """Return the message with ``task_id``; None: it isn't stored."""
         [key] = self.located([self.config.keys.stored_message(task_id)])
-        [score] = Members(self).scores_of([key])
+        [score] = scores_of(self, [key])
         return None if score is None else next(iter(self._listed([(key, score)])))
 
     def named(self, task_ids: Sequence[str]) -> list[Listed]:
@@ -202,7 +202,7 @@ class LaterStore(Store):
 
     def scores_of(self, keys: Sequence[str]) -> list[float | None]:
         """Return when the message of each entry is to be sent; None: it isn't."""
-        return Members(self).scores_of(keys)
+        return scores_of(self, keys)
 
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
         """Tell of each entry whether it has a message."""
@@ -219,7 +219,7 @@ class LaterStore(Store):
 
         That one need not be there any more.
         """
-        return Members(self).place_after(self.config.keys.stored_message(task_id), due)
+        return place_after(self, self.config.keys.stored_message(task_id), due)
 
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
         found = self._read([key for key, _ in page])

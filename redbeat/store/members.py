@@ -30,257 +30,272 @@ NEAR = 50
 MIN_PAGE = 50
 
 
-class Members:
-    """The members of the schedule of ``store``. Scores are UNIX seconds, < 0: never."""
+def _schedules(store: Store) -> list[str]:
+    return [part.schedule for part in store.all_parts]
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    @property
-    def _schedules(self) -> list[str]:
-        return [part.schedule for part in self._store.all_parts]
+def count_members(store: Store) -> int:
+    """Return how many there are."""
+    return sum(_numbers(store, [methodcaller("zcard", key) for key in _schedules(store)]))
 
-    def count(self) -> int:
-        """Return how many there are."""
-        return sum(self._numbers([methodcaller("zcard", key) for key in self._schedules]))
 
-    def _numbers(self, asks: Sequence[Any]) -> list[int]:
-        return [*map(int, self._store.ask_each(asks))]
+def _numbers(store: Store, asks: Sequence[Any]) -> list[int]:
+    return [*map(int, store.ask_each(asks))]
 
-    def scores_of(self, members: Sequence[str]) -> list[float | None]:
-        """Return the score of each; None: it isn't a member."""
-        part_of = self._store.parts.of
-        return self._store.in_one_trip(
-            members, lambda pipeline, one: pipeline.zscore(part_of(one).schedule, as_stored(one))
-        )
 
-    def rank_of(self, member: str) -> int | None:
-        """Return how many have a lower score, or the same and are before it; None: it isn't there."""
-        rank = self._rank_in_part(member)
-        if rank is None or not self._store.parts.is_divided:
-            return rank
-        [score] = self.scores_of([member])
-        if score is None:
-            return None
-        asks = [methodcaller("zcount", key, "-inf", last) for key, last in self._others(member, score)]
-        return rank + sum(self._numbers(asks))
+def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:
+    """Return the score of each; None: it isn't a member."""
+    part_of = store.parts.of
+    return store.in_one_trip(
+        members, lambda pipeline, one: pipeline.zscore(part_of(one).schedule, as_stored(one))
+    )
 
-    def _rank_in_part(self, member: str) -> int | None:
-        key = self._store.parts.of(member).schedule
-        rank: int | None = self._store.ask(lambda client: client.zrank(key, as_stored(member)))
+
+def rank_of(store: Store, member: str) -> int | None:
+    """Return how many have a lower score, or the same and are before it; None: it isn't there."""
+    rank = _rank_in_part(store, member)
+    if rank is None or not store.parts.is_divided:
         return rank
+    [score] = scores_of(store, [member])
+    if score is None:
+        return None
+    asks = [methodcaller("zcount", key, "-inf", last) for key, last in _others(store, member, score)]
+    return rank + sum(_numbers(store, asks))
 
-    def _others(self, member: str, score: float) -> list[tuple[str, str]]:
-        """Return the schedules of the other parts, and the last score of those before ``member`` in each."""
-        keys, own = self._schedules, self._store.parts.of(member).schedule
-        at = keys.index(own) if own in keys else 0
-        # those with the same score are shard by shard
-        return [(key, f"{'(' if n > at else ''}{score!r}") for n, key in enumerate(keys) if n != at]
 
-    def slice(self, offset: int, count: int) -> list[tuple[str, float]]:
-        """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
+def _rank_in_part(store: Store, member: str) -> int | None:
+    key = store.parts.of(member).schedule
+    rank: int | None = store.ask(lambda client: client.zrank(key, as_stored(member)))
+    return rank
 
-        It takes no longer far behind than at the beginning, or hardly: in one part a place is a rank; in
-        several :meth:`_approach` finds the ranks.
-        """
-        keys = self._schedules
-        nevers, sizes = self._sizes(keys)
-        rows: list[tuple[str, float]] = []
-        for firsts, ends in ((nevers, sizes), ([0] * len(keys), nevers)):
-            number = sum(ends) - sum(firsts)
-            if offset < number and len(rows) < count:
-                rows += self._read_from(keys, firsts, ends, offset, count - len(rows))
-            offset = max(offset - number, 0)
-        return rows
 
-    def _sizes(self, keys: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return how many members of each schedule never run again, and how many it has."""
-        nevers = [methodcaller("zcount", key, "-inf", "(0") for key in keys]
-        # a beat has no right to ZCARD
-        found = self._numbers([*nevers, *(methodcaller("zcount", key, "-inf", "+inf") for key in keys)])
-        return found[: len(keys)], found[len(keys) :]
+def _others(store: Store, member: str, score: float) -> list[tuple[str, str]]:
+    """Return the schedules of the other parts, and the last score of those before ``member`` in each."""
+    keys, own = _schedules(store), store.parts.of(member).schedule
+    at = keys.index(own) if own in keys else 0
+    # those with the same score are shard by shard
+    return [(key, f"{'(' if n > at else ''}{score!r}") for n, key in enumerate(keys) if n != at]
 
-    def _read_from(
-        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, count: int
-    ) -> list[tuple[str, float]]:
-        """Return at most ``count`` members, merged, from the place ``offset`` on.
 
-        Arguments:
-            firsts, ends: the rank of the first member of each schedule that counts, and of the first behind
-                them that doesn't.
-        """
-        if len(keys) == 1:
-            firsts, offset = [firsts[0] + offset], 0
-        else:
-            firsts, offset = self._approach(keys, firsts, ends, offset, max(count, NEAR))
-        pages = self._ranked(
-            [
-                (key, first, min(end, first + offset + count) - 1)
-                for key, first, end in zip(keys, firsts, ends, strict=True)
-                if first < end
-            ]
-        )
-        return [*islice(heapq.merge(*pages, key=_order), offset, offset + count)]
+def read_slice(store: Store, offset: int, count: int) -> list[tuple[str, float]]:
+    """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
 
-    def _approach(
-        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, near: int
-    ) -> tuple[Sequence[int], int]:
-        """Leave out members before the place ``offset``, until it is ``near`` or less.
+    It takes no longer far behind than at the beginning, or hardly: in one part a place is a rank; in
+    several :meth:`_approach` finds the ranks.
+    """
+    keys = _schedules(store)
+    nevers, sizes = _sizes(store, keys)
+    rows: list[tuple[str, float]] = []
+    for firsts, ends in ((nevers, sizes), ([0] * len(keys), nevers)):
+        number = sum(ends) - sum(firsts)
+        if offset < number and len(rows) < count:
+            rows += _read_from(store, keys, firsts, ends, offset, count - len(rows))
+        offset = max(offset - number, 0)
+    return rows
 
-        Samples are read of each schedule, at even distances, and put into the common order. How many members
-        are before a sample isn't known, but its limits are: of each schedule all up to the last sample
-        before it are, and none is from the next one on. So two samples are found between which the place is,
-        and what is between them is looked at again: a round trip for about a factor of ten.
 
-        Returns the new ``firsts``, and the place counted from there.
-        """
-        while offset > near:
-            samples = self._samples(keys, firsts, ends)
-            ranks: list[list[int]] = [[] for _ in keys]
-            for _, at, rank in samples:
-                ranks[at].append(rank)
-            left = [iter(found) for found in ranks]
-            nexts = [next(found, end) for found, end in zip(left, ends, strict=True)]
-            passed, lows, highs = [*firsts], [*firsts], [*ends]
-            begin = at_least = sum(firsts)
-            at_most, is_behind = sum(nexts), False
-            for _, at, rank in samples:
-                is_behind = is_behind or at_most - begin > offset  # the place may be before this one
-                if at_least - passed[at] + rank - begin > offset:  # it is
-                    highs = [*nexts]
-                    break
-                at_least += rank + 1 - passed[at]
-                passed[at] = rank + 1
-                if not is_behind:
-                    lows = [*passed]
-                    lows[at] = rank
-                following = next(left[at], ends[at])
-                at_most += following - nexts[at]
-                nexts[at] = following
-            if lows == [*firsts] and highs == [*ends]:
+def _sizes(store: Store, keys: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Return how many members of each schedule never run again, and how many it has."""
+    nevers = [methodcaller("zcount", key, "-inf", "(0") for key in keys]
+    # a beat has no right to ZCARD
+    found = _numbers(store, [*nevers, *(methodcaller("zcount", key, "-inf", "+inf") for key in keys)])
+    return found[: len(keys)], found[len(keys) :]
+
+
+def _read_from(
+    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, count: int
+) -> list[tuple[str, float]]:
+    """Return at most ``count`` members, merged, from the place ``offset`` on.
+
+    Arguments:
+        firsts, ends: the rank of the first member of each schedule that counts, and of the first behind
+            them that doesn't.
+    """
+    if len(keys) == 1:
+        firsts, offset = [firsts[0] + offset], 0
+    else:
+        firsts, offset = _approach(store, keys, firsts, ends, offset, max(count, NEAR))
+    pages = _ranked(
+        store,
+        [
+            (key, first, min(end, first + offset + count) - 1)
+            for key, first, end in zip(keys, firsts, ends, strict=True)
+            if first < end
+        ],
+    )
+    return [*islice(heapq.merge(*pages, key=_order), offset, offset + count)]
+
+
+def _approach(
+    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, near: int
+) -> tuple[Sequence[int], int]:
+    """Leave out members before the place ``offset``, until it is ``near`` or less.
+
+    Samples are read of each schedule, at even distances, and put into the common order. How many members
+    are before a sample isn't known, but its limits are: of each schedule all up to the last sample
+    before it are, and none is from the next one on. So two samples are found between which the place is,
+    and what is between them is looked at again: a round trip for about a factor of ten.
+
+    Returns the new ``firsts``, and the place counted from there.
+    """
+    while offset > near:
+        samples = _samples(store, keys, firsts, ends)
+        ranks: list[list[int]] = [[] for _ in keys]
+        for _, at, rank in samples:
+            ranks[at].append(rank)
+        left = [iter(found) for found in ranks]
+        nexts = [next(found, end) for found, end in zip(left, ends, strict=True)]
+        passed, lows, highs = [*firsts], [*firsts], [*ends]
+        begin = at_least = sum(firsts)
+        at_most, is_behind = sum(nexts), False
+        for _, at, rank in samples:
+            is_behind = is_behind or at_most - begin > offset  # the place may be before this one
+            if at_least - passed[at] + rank - begin > offset:  # it is
+                highs = [*nexts]
                 break
-            offset -= sum(lows) - begin
-            firsts, ends = lows, highs
-        return firsts, offset
+            at_least += rank + 1 - passed[at]
+            passed[at] = rank + 1
+            if not is_behind:
+                lows = [*passed]
+                lows[at] = rank
+            following = next(left[at], ends[at])
+            at_most += following - nexts[at]
+            nexts[at] = following
+        if lows == [*firsts] and highs == [*ends]:
+            break
+        offset -= sum(lows) - begin
+        firsts, ends = lows, highs
+    return firsts, offset
 
-    def _samples(
-        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int]
-    ) -> list[tuple[tuple[bool, float], int, int]]:
-        """Return members at even distances, in order: what orders it, of which schedule it is, its rank."""
-        most = max(SAMPLES // len(keys), MIN_SAMPLES)
-        asked: list[tuple[int, int]] = []
-        for at, (first, end) in enumerate(zip(firsts, ends, strict=True)):
-            size = end - first
-            number = min(size, most)
-            asked += [(at, first + size * place // number) for place in range(number)]
-        found = self._ranked([(keys[at], rank, rank) for at, rank in asked])
-        # some may have been removed meanwhile
-        return sorted(
-            (_order(row), at, rank) for (at, rank), rows in zip(asked, found, strict=True) for row in rows
+
+def _samples(
+    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int]
+) -> list[tuple[tuple[bool, float], int, int]]:
+    """Return members at even distances, in order: what orders it, of which schedule it is, its rank."""
+    most = max(SAMPLES // len(keys), MIN_SAMPLES)
+    asked: list[tuple[int, int]] = []
+    for at, (first, end) in enumerate(zip(firsts, ends, strict=True)):
+        size = end - first
+        number = min(size, most)
+        asked += [(at, first + size * place // number) for place in range(number)]
+    found = _ranked(store, [(keys[at], rank, rank) for at, rank in asked])
+    # some may have been removed meanwhile
+    return sorted(
+        (_order(row), at, rank) for (at, rank), rows in zip(asked, found, strict=True) for row in rows
+    )
+
+
+def place_after(store: Store, member: str, score: float) -> int:
+    """Return the place, as ``slice`` takes it, of the first behind ``member`` with ``score``.
+
+    ``member`` need not be there any more, or may have another score.
+    """
+    place = _place_in(store, store.parts.of(member), member, score)
+    if not store.parts.is_divided:
+        return place
+    asks = []
+    for key, last in _others(store, member, score):
+        if score < 0:
+            asks.append(methodcaller("zcount", key, "0", "+inf"))
+        asks.append(methodcaller("zcount", key, "-inf" if score < 0 else "0", last))
+    return place + sum(_numbers(store, asks))
+
+
+def _place_in(store: Store, part: Keys, member: str, score: float) -> int:
+    """Return how many members of one part are ``member`` with ``score`` or before it."""
+    key = part.schedule
+    [never], [number] = _sizes(store, [key])
+    rank = _rank_in_part(store, member)
+    if rank is not None and scores_of(store, [member]) == [score]:
+        return (rank - never) % number + 1
+
+    def place_at(place: int) -> tuple[bool, float, bytes]:
+        rank = (place + never) % number
+        [found] = _ranked(store, [(key, rank, rank)])
+        return _place_of(found[0]) if found else (True, inf, b"")  # others are removed meanwhile
+
+    return bisect_right(range(number), _place_of((member, score)), key=place_at)
+
+
+def _ranked(store: Store, asked: Sequence[tuple[str, int, int]]) -> list[list[tuple[str, float]]]:
+    """Return the members with some ranks: each is of a schedule, from one rank to another."""
+    found = store.ask_each([methodcaller("zrange", *ranks, withscores=True) for ranks in asked])
+    return [[(text_of(member), score) for member, score in rows] for rows in found]
+
+
+def members_in_order(store: Store, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
+    """Yield the members with their scores, page by page: the lowest score first, negative ones last.
+
+    Members with the same score are in the order of their bytes, shard by shard. One that is moved
+    meanwhile may come twice.
+
+    Arguments:
+        last_score: only those with a score from 0 to this; None: all.
+    """
+    parts = store.all_parts
+    size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
+    readers = [_Reader(part.schedule, size, last_score) for part in parts]
+    return in_chunks(_read(store, readers[0]) if len(readers) == 1 else _merged(store, readers))
+
+
+def _read(store: Store, reader: _Reader) -> Iterator[tuple[str, float]]:
+    while reader.is_reading:
+        reader.take(*store.ask_each([reader.ask]))
+        yield from reader.rows
+        reader.rows.clear()
+
+
+def _merged(store: Store, readers: Sequence[_Reader]) -> Iterator[tuple[str, float]]:
+    """Yield what all readers read, in order. When one has nothing left, all with little left read on."""
+    while True:
+        while any(reader.is_empty for reader in readers):
+            low = [reader for reader in readers if reader.is_low]
+            for reader, found in zip(low, store.ask_each([one.ask for one in low]), strict=True):
+                reader.take(found)
+        heads = [(_order(reader.rows[0]), at) for at, reader in enumerate(readers) if reader.rows]
+        if not heads:
+            return
+        heapq.heapify(heads)
+        while heads:
+            rows = readers[heads[0][1]].rows
+            yield rows.popleft()
+            if rows:
+                heapq.heapreplace(heads, (_order(rows[0]), heads[0][1]))
+            elif readers[heads[0][1]].is_reading:
+                break
+            else:
+                heapq.heappop(heads)
+
+
+def entry_keys(store: Store) -> Iterator[str]:
+    """Yield the keys of all entries in the schedule, in order."""
+    for page in members_in_order(store):
+        yield from (store.keys.entry_of(member) for member, _ in page)
+
+
+def first_members(store: Store, count: int) -> list[str]:
+    """Return at most ``count`` members of one part, the lowest score first; []: no part has any."""
+    asks = [methodcaller("zrange", key, 0, count - 1) for key in _schedules(store)]
+    return [*map(text_of, next(filter(None, store.ask_each(asks)), []))]
+
+
+def scan_members(store: Store) -> Iterator[list[tuple[str, float]]]:
+    """Yield all members with their scores in any order, about 500 at a time.
+
+    A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
+    """
+    count = max(CHUNK_SIZE // len(store.all_parts), MIN_PAGE)
+    for page in store.scan_parts(attrgetter("schedule"), count):
+        yield [(text_of(member), score) for member, score in page]
+
+
+def remove_members(store: Store, members: Sequence[str]) -> None:
+    """Remove members from the schedule; the entries under their keys stay."""
+    for chunk in in_chunks(members):
+        groups = store.parts.by_part(chunk)
+        store.ask_each(
+            [methodcaller("zrem", part.schedule, *map(as_stored, those)) for part, those in groups]
         )
-
-    def place_after(self, member: str, score: float) -> int:
-        """Return the place, as ``slice`` takes it, of the first behind ``member`` with ``score``.
-
-        ``member`` need not be there any more, or may have another score.
-        """
-        place = self._place_in(self._store.parts.of(member), member, score)
-        if not self._store.parts.is_divided:
-            return place
-        asks = []
-        for key, last in self._others(member, score):
-            if score < 0:
-                asks.append(methodcaller("zcount", key, "0", "+inf"))
-            asks.append(methodcaller("zcount", key, "-inf" if score < 0 else "0", last))
-        return place + sum(self._numbers(asks))
-
-    def _place_in(self, part: Keys, member: str, score: float) -> int:
-        """Return how many members of one part are ``member`` with ``score`` or before it."""
-        key = part.schedule
-        [never], [number] = self._sizes([key])
-        rank = self._rank_in_part(member)
-        if rank is not None and self.scores_of([member]) == [score]:
-            return (rank - never) % number + 1
-
-        def place_at(place: int) -> tuple[bool, float, bytes]:
-            rank = (place + never) % number
-            [found] = self._ranked([(key, rank, rank)])
-            return _place_of(found[0]) if found else (True, inf, b"")  # others are removed meanwhile
-
-        return bisect_right(range(number), _place_of((member, score)), key=place_at)
-
-    def _ranked(self, asked: Sequence[tuple[str, int, int]]) -> list[list[tuple[str, float]]]:
-        """Return the members with some ranks: each is of a schedule, from one rank to another."""
-        found = self._store.ask_each([methodcaller("zrange", *ranks, withscores=True) for ranks in asked])
-        return [[(text_of(member), score) for member, score in rows] for rows in found]
-
-    def in_order(self, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
-        """Yield the members with their scores, page by page: the lowest score first, negative ones last.
-
-        Members with the same score are in the order of their bytes, shard by shard. One that is moved
-        meanwhile may come twice.
-
-        Arguments:
-            last_score: only those with a score from 0 to this; None: all.
-        """
-        parts = self._store.all_parts
-        size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
-        readers = [_Reader(part.schedule, size, last_score) for part in parts]
-        return in_chunks(self._read(readers[0]) if len(readers) == 1 else self._merged(readers))
-
-    def _read(self, reader: _Reader) -> Iterator[tuple[str, float]]:
-        while reader.is_reading:
-            reader.take(*self._store.ask_each([reader.ask]))
-            yield from reader.rows
-            reader.rows.clear()
-
-    def _merged(self, readers: Sequence[_Reader]) -> Iterator[tuple[str, float]]:
-        """Yield what all readers read, in order. When one has nothing left, all with little left read on."""
-        while True:
-            while any(reader.is_empty for reader in readers):
-                low = [reader for reader in readers if reader.is_low]
-                for reader, found in zip(low, self._store.ask_each([one.ask for one in low]), strict=True):
-                    reader.take(found)
-            heads = [(_order(reader.rows[0]), at) for at, reader in enumerate(readers) if reader.rows]
-            if not heads:
-                return
-            heapq.heapify(heads)
-            while heads:
-                rows = readers[heads[0][1]].rows
-                yield rows.popleft()
-                if rows:
-                    heapq.heapreplace(heads, (_order(rows[0]), heads[0][1]))
-                elif readers[heads[0][1]].is_reading:
-                    break
-                else:
-                    heapq.heappop(heads)
-
-    def entries(self) -> Iterator[str]:
-        """Yield the keys of all entries in the schedule, in order."""
-        for page in self.in_order():
-            yield from (self._store.keys.entry_of(member) for member, _ in page)
-
-    def first(self, count: int) -> list[str]:
-        """Return at most ``count`` members of one part, the lowest score first; []: no part has any."""
-        asks = [methodcaller("zrange", key, 0, count - 1) for key in self._schedules]
-        return [*map(text_of, next(filter(None, self._store.ask_each(asks)), []))]
-
-    def scan(self) -> Iterator[list[tuple[str, float]]]:
-        """Yield all members with their scores in any order, about 500 at a time.
-
-        A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
-        """
-        count = max(CHUNK_SIZE // len(self._store.all_parts), MIN_PAGE)
-        for page in self._store.scan_parts(attrgetter("schedule"), count):
-            yield [(text_of(member), score) for member, score in page]
-
-    def remove(self, members: Sequence[str]) -> None:
-        """Remove members from the schedule; the entries under their keys stay."""
-        for chunk in in_chunks(members):
-            groups = self._store.parts.by_part(chunk)
-            self._store.ask_each(
-                [methodcaller("zrem", part.schedule, *map(as_stored, those)) for part, those in groups]
-            )
 
 
 class _Reader:

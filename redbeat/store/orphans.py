@@ -14,8 +14,8 @@ from typing import NamedTuple
 from redbeat.keys import EntryKeys, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.members import Members
-from redbeat.store.owners import Owners
+from redbeat.store.members import scan_members
+from redbeat.store.owners import read_static_names
 from redbeat.store.parts import CHUNK_SIZE
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
@@ -58,117 +58,121 @@ class Remains(NamedTuple):
     beside: Sequence[str] = ()
 
 
-class Orphans:
-    """What is kept in ``store`` for entries."""
+def find_kept(store: Store) -> Iterator[tuple[str, str, str]]:
+    """Yield all that is kept for any entry: what it is, the entry's name, and the text in Redis.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    It is a 'member' of the schedule, a name among the statics ('static'), a key that is 'downgraded', or
+    the key of a 'history' or of what was 'backfilled'. Every key under the prefix is looked at.
+    """
+    keys = store.keys
+    for page in scan_members(store):
+        for member, _ in page:
+            yield "member", keys.name(member), member
+    statics = read_static_names(store)
+    for name in sorted(statics.names | statics.owners.keys()):
+        yield "static", name, name
+    for key in read_downgraded(store):
+        yield "downgraded", keys.name(key), key
+    for kind in "history", "backfilled", "failing":
+        for found in _pages(store, attrgetter(kind)):
+            yield from ((kind, store.parts.of(key).kind_of(key)[1], key) for key in found)
 
-    def candidates(self) -> Iterator[tuple[str, str, str]]:
-        """Yield all that is kept for any entry: what it is, the entry's name, and the text in Redis.
 
-        It is a 'member' of the schedule, a name among the statics ('static'), a key that is 'downgraded', or
-        the key of a 'history' or of what was 'backfilled'. Every key under the prefix is looked at.
-        """
-        keys = self._store.keys
-        for page in Members(self._store).scan():
-            for member, _ in page:
-                yield "member", keys.name(member), member
-        statics = Owners(self._store).statics()
-        for name in sorted(statics.names | statics.owners.keys()):
-            yield "static", name, name
-        for key in read_downgraded(self._store):
-            yield "downgraded", keys.name(key), key
-        for kind in "history", "backfilled", "failing":
-            for found in self._pages(attrgetter(kind)):
-                yield from ((kind, self._store.parts.of(key).kind_of(key)[1], key) for key in found)
+def _pages(store: Store, start_in: Callable[[EntryKeys], str]) -> Iterator[list[str]]:
+    """Yield the keys that begin as ``start_in`` says and have the right type, page by page."""
+    parts = store.parts
+    starts = {part.prefix: start_in(part.about("")) for part in parts}
+    type_ = parts[0].kind_held(starts[parts[0].prefix])
+    for page in Server(store).scan(*starts.values(), kind=type_):
+        # one of a former shard has no part
+        yield [key for key in page if key.startswith(starts.get(parts.of(key).prefix, ()))]
 
-    def _pages(self, start_in: Callable[[EntryKeys], str]) -> Iterator[list[str]]:
-        """Yield the keys that begin as ``start_in`` says and have the right type, page by page."""
-        parts = self._store.parts
-        starts = {part.prefix: start_in(part.about("")) for part in parts}
-        type_ = parts[0].kind_held(starts[parts[0].prefix])
-        for page in Server(self._store).scan(*starts.values(), kind=type_):
-            # one of a former shard has no part
-            yield [key for key in page if key.startswith(starts.get(parts.of(key).prefix, ()))]
 
-    def lost_runs(self) -> Iterator[LostRun]:
-        """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
+def find_lost_runs(store: Store) -> Iterator[LostRun]:
+    """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
 
-        All keys under the prefix are looked at. A running beat removes such things by itself, when their
-        time has come.
-        """
-        latest, parts = self._latest(), self._store.parts
-        for page in self._pages(attrgetter("running")):
-            entries = [parts.of(running).entry_of_running(running) for running in page]
-            exist = Server(self._store).which_exist(entries)
-            for running, entry, exists in zip(page, entries, exist, strict=True):
-                if not exists and self._are_old(parts.of(running).deadlines, running, latest):
-                    yield LostRun(entry)
-        for part in parts:
-            yield from self._lost_deadlines(part, latest)
+    All keys under the prefix are looked at. A running beat removes such things by itself, when their
+    time has come.
+    """
+    latest, parts = _latest(store), store.parts
+    for page in _pages(store, attrgetter("running")):
+        entries = [parts.of(running).entry_of_running(running) for running in page]
+        exist = Server(store).which_exist(entries)
+        for running, entry, exists in zip(page, entries, exist, strict=True):
+            if not exists and _are_old(store, parts.of(running).deadlines, running, latest):
+                yield LostRun(entry)
+    for part in parts:
+        yield from _lost_deadlines(store, part, latest)
 
-    def _lost_deadlines(self, keys: Keys, latest: float) -> Iterator[LostRun]:
-        for start in count(0, CHUNK_SIZE):
-            ask = methodcaller("zrangebyscore", keys.deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)
-            members = [*map(text_of, self._store.ask(ask, keys.deadlines))]
-            for member in members:
-                task_id, _, running = member.partition("\0")
-                if task_id and not self._is_run(keys, running, task_id):
-                    yield LostRun(keys.entry_of_running(running), member)
-            if len(members) < CHUNK_SIZE:
-                return
 
-    def forget(self, lost: Sequence[LostRun]) -> list[bool]:
-        """Remove what nobody looks after, if that is still so; return which of it was removed."""
+def _lost_deadlines(store: Store, keys: Keys, latest: float) -> Iterator[LostRun]:
+    for start in count(0, CHUNK_SIZE):
+        ask = methodcaller("zrangebyscore", keys.deadlines, "-inf", latest, start=start, num=CHUNK_SIZE)
+        members = [*map(text_of, store.ask(ask, keys.deadlines))]
+        for member in members:
+            task_id, _, running = member.partition("\0")
+            if task_id and not _is_run(store, keys, running, task_id):
+                yield LostRun(keys.entry_of_running(running), member)
+        if len(members) < CHUNK_SIZE:
+            return
 
-        def forget(groups: list[tuple[Keys, list[LostRun]]]) -> Iterator[list[bool]]:
-            for part, chunk in groups:
-                yield self._store.run(partial(self._forget_call, part, chunk))
 
-        return self._store.parts.in_order(lost, forget, lambda one: one.key)
+def forget_runs(store: Store, lost: Sequence[LostRun]) -> list[bool]:
+    """Remove what nobody looks after, if that is still so; return which of it was removed."""
 
-    def _forget_call(self, part: Keys, chunk: list[LostRun]) -> Call[list[bool]]:
-        keys = self._store.present(part)
-        call = _FORGET_RUNS.call(
-            keys,
-            entries=[one.key for one in chunk],
-            running=[keys.running(one.key) for one in chunk],
-            latest=self._latest(),
-            members=[one.member for one in chunk],
-        )
-        return call.reading(lambda digits: [digit == "1" for digit in text_of(digits)])
+    def forget(groups: list[tuple[Keys, list[LostRun]]]) -> Iterator[list[bool]]:
+        for part, chunk in groups:
+            yield store.run(partial(_forget_call, store, part, chunk))
 
-    def _latest(self) -> float:
-        """Return the time up to which deadlines have been left for too long, UNIX seconds."""
-        return Server(self._store).now().timestamp() - LEFT_SECONDS
+    return store.parts.in_order(lost, forget, lambda one: one.key)
 
-    def _are_old(self, deadlines: str, running: str, latest: float) -> bool:
-        """Return True if no deadline of an entry's runs is later than ``latest``."""
-        task_ids = self._store.ask(methodcaller("hgetall", running), running)
-        members = [as_stored(f"{text_of(task_id)}\0{running}") for task_id in task_ids]
-        scores = self._store.ask_each(
-            [methodcaller("zscore", deadlines, one) for one in members], [deadlines] * len(members)
-        )
-        return all(score is None or score <= latest for score in scores)
 
-    def _is_run(self, keys: Keys, running: str, task_id: str) -> bool:
-        if keys.running(keys.entry_of_running(running)) != running:
-            return False  # it is no key of this schedule's
-        return self._store.ask(methodcaller("hget", running, as_stored(task_id)), running) is not None
+def _forget_call(store: Store, part: Keys, chunk: list[LostRun]) -> Call[list[bool]]:
+    keys = store.present(part)
+    call = _FORGET_RUNS.call(
+        keys,
+        entries=[one.key for one in chunk],
+        running=[keys.running(one.key) for one in chunk],
+        latest=_latest(store),
+        members=[one.member for one in chunk],
+    )
+    return call.reading(lambda digits: [digit == "1" for digit in text_of(digits)])
 
-    def remove(self, remains: Sequence[Remains]) -> int:
-        """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
-        removed = 0
-        for part, chunk in self._store.parts.chunks(remains, lambda one: one.key):
-            removed += self._store.run(partial(self._remove_call, part, chunk))
-        return removed
 
-    def _remove_call(self, part: Keys, chunk: list[Remains]) -> Call[int]:
-        keys = self._store.present(part)
-        beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
-            key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
-        ]
-        rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
-        call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
-        return call.reading(int)
+def _latest(store: Store) -> float:
+    """Return the time up to which deadlines have been left for too long, UNIX seconds."""
+    return Server(store).now().timestamp() - LEFT_SECONDS
+
+
+def _are_old(store: Store, deadlines: str, running: str, latest: float) -> bool:
+    """Return True if no deadline of an entry's runs is later than ``latest``."""
+    task_ids = store.ask(methodcaller("hgetall", running), running)
+    members = [as_stored(f"{text_of(task_id)}\0{running}") for task_id in task_ids]
+    scores = store.ask_each(
+        [methodcaller("zscore", deadlines, one) for one in members], [deadlines] * len(members)
+    )
+    return all(score is None or score <= latest for score in scores)
+
+
+def _is_run(store: Store, keys: Keys, running: str, task_id: str) -> bool:
+    if keys.running(keys.entry_of_running(running)) != running:
+        return False  # it is no key of this schedule's
+    return store.ask(methodcaller("hget", running, as_stored(task_id)), running) is not None
+
+
+def remove_orphans(store: Store, remains: Sequence[Remains]) -> int:
+    """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
+    removed = 0
+    for part, chunk in store.parts.chunks(remains, lambda one: one.key):
+        removed += store.run(partial(_remove_call, store, part, chunk))
+    return removed
+
+
+def _remove_call(store: Store, part: Keys, chunk: list[Remains]) -> Call[int]:
+    keys = store.present(part)
+    beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
+        key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
+    ]
+    rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
+    call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
+    return call.reading(int)

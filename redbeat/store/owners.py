@@ -179,189 +179,198 @@ class Applied:
         return " and ".join(words)
 
 
-class Owners:
-    """The owners of the entries and the calendars of ``store``."""
+def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
+    """Return the owner of each entry; '': it wasn't applied from a file."""
+    found = store.parts.in_order(
+        store.located(keys),
+        lambda groups: store.ask_all([short_call(those, ["HGET", "owner"]) for _, those in groups]),
+    )
+    return [texts[0] if texts else "" for texts in found]
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def read(self, keys: Sequence[str]) -> list[str]:
-        """Return the owner of each entry; '': it wasn't applied from a file."""
-        found = self._store.parts.in_order(
-            self._store.located(keys),
-            lambda groups: self._store.ask_all([short_call(those, ["HGET", "owner"]) for _, those in groups]),
-        )
-        return [texts[0] if texts else "" for texts in found]
+def names_owned_by(store: Store, owner: str) -> set[str]:
+    """Return the names that ``owner`` has applied; some may belong to another owner by now."""
+    return set(_members(store, lambda keys: keys.owner(owner)))
 
-    def names_of(self, owner: str) -> set[str]:
-        """Return the names that ``owner`` has applied; some may belong to another owner by now."""
-        return set(self._members(lambda keys: keys.owner(owner)))
 
-    def count_candidates(self, owner: str) -> int:
-        """Return how many names ``candidates`` looks through."""
-        sets = [key for part in self._store.parts for key in (part.owner(owner), part.static_owners)]
-        return sum(map(int, self._store.ask_each([methodcaller("scard", key) for key in sets], sets)))
+def count_candidates(store: Store, owner: str) -> int:
+    """Return how many names ``candidates_of`` looks through."""
+    sets = [key for part in store.parts for key in (part.owner(owner), part.static_owners)]
+    return sum(map(int, store.ask_each([methodcaller("scard", key) for key in sets], sets)))
 
-    def candidates(self, owner: str) -> set[str]:
-        """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
-        pairs = self._members(lambda keys: keys.static_owners)
-        beginning = f"{owner}\t"
-        return self.names_of(owner) | {
-            pair.removeprefix(beginning) for pair in pairs if pair.startswith(beginning)
-        }
 
-    def are_of(self, owner: str, names: Sequence[str]) -> list[bool]:
-        """Tell of each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
-        of_files = self.read([*map(self._store.keys.entry, names)])
-        are_static = self._are_among(
-            names, lambda keys: keys.static_owners, lambda name: as_stored(f"{owner}\t{name}")
-        )
-        return [one == owner or is_static for one, is_static in zip(of_files, are_static, strict=True)]
+def candidates_of(store: Store, owner: str) -> set[str]:
+    """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
+    pairs = _members(store, lambda keys: keys.static_owners)
+    beginning = f"{owner}\t"
+    return names_owned_by(store, owner) | {
+        pair.removeprefix(beginning) for pair in pairs if pair.startswith(beginning)
+    }
 
-    def _are_among(
-        self, names: Sequence[str], key_in: Callable[[Keys], str], text_of_name: Callable[[str], bytes]
-    ) -> list[bool]:
-        """Tell of each name whether its text is in the set that its part has under ``key_in(keys)``."""
 
-        def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[bool]]:
-            sets = [key_in(part) for part, _ in groups]
-            asks = [
-                methodcaller("smismember", key, [*map(text_of_name, those)])
-                for key, (_, those) in zip(sets, groups, strict=True)
-            ]
-            return [[*map(bool, found)] for found in self._store.ask_each(asks, sets)]
+def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
+    """Tell of each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
+    of_files = read_owners(store, [*map(store.keys.entry, names)])
+    are_static = _are_among(
+        store, names, lambda keys: keys.static_owners, lambda name: as_stored(f"{owner}\t{name}")
+    )
+    return [one == owner or is_static for one, is_static in zip(of_files, are_static, strict=True)]
 
-        return self._store.parts.in_order(names, ask)
 
-    def calendars(self) -> dict[str, set[str]]:
-        """Return the names of applied calendars, each to its owners."""
-        key = self._store.keys.calendar_owners  # one for all parts
-        found = self._store.ask(lambda client: client.smembers(key), key)
-        return _by_name(map(text_of, found))
+def _are_among(
+    store: Store, names: Sequence[str], key_in: Callable[[Keys], str], text_of_name: Callable[[str], bytes]
+) -> list[bool]:
+    """Tell of each name whether its text is in the set that its part has under ``key_in(keys)``."""
 
-    def statics(self) -> StaticNames:
-        """Return the names of entries that were stored from ``beat_schedule``, and their owners."""
-        # not in a pipeline, which redis-py 4 doesn't send again if its connection has gone stale
-        names = frozenset(self._members(lambda keys: keys.statics))
-        owners = _by_name(self._members(lambda keys: keys.static_owners))
-        return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
+    def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[bool]]:
+        sets = [key_in(part) for part, _ in groups]
+        asks = [
+            methodcaller("smismember", key, [*map(text_of_name, those)])
+            for key, (_, those) in zip(sets, groups, strict=True)
+        ]
+        return [[*map(bool, found)] for found in store.ask_each(asks, sets)]
 
-    def static_among(self, names: Sequence[str]) -> list[str]:
-        """Return those of ``names`` whose entries were stored from ``beat_schedule``."""
-        are_static = self._are_among(names, lambda keys: keys.statics, as_stored)
-        return [name for name, is_static in zip(names, are_static, strict=True) if is_static]
+    return store.parts.in_order(names, ask)
 
-    def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
-        """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
 
-        Names of entries that are elsewhere, as the layout is being changed, are added where these belong.
+def read_calendar_owners(store: Store) -> dict[str, set[str]]:
+    """Return the names of applied calendars, each to its owners."""
+    key = store.keys.calendar_owners  # one for all parts
+    found = store.ask(lambda client: client.smembers(key), key)
+    return _by_name(map(text_of, found))
 
-        Raises:
-            LockLost: ``fence`` has a token that isn't the lock's value.
-        """
 
-        def make() -> None:
-            store, checked = self._store, fence
-            if change == "add" and are_elsewhere(store, [*map(store.keys.entry, names)]):
-                store, checked = store.of_all_parts(), Fence()
-            for part, chunk in store.parts.chunks(names):
-                statics, owners = part.statics, part.static_owners
-                call = _CHANGE_STATICS.call(part, fence=checked, change=change, owner=owner, names=chunk)
-                with store.translating(statics, owners):
-                    status = LockStatus(call.run(store.client))
-                store.check_lock(status, checked)
+def read_static_names(store: Store) -> StaticNames:
+    """Return the names of entries that were stored from ``beat_schedule``, and their owners."""
+    # not in a pipeline, which redis-py 4 doesn't send again if its connection has gone stale
+    names = frozenset(_members(store, lambda keys: keys.statics))
+    owners = _by_name(_members(store, lambda keys: keys.static_owners))
+    return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
 
-        self._store.following(make)
 
-    def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
-        """Make all changes or none of them, in one step.
+def static_among(store: Store, names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` whose entries were stored from ``beat_schedule``."""
+    are_static = _are_among(store, names, lambda keys: keys.statics, as_stored)
+    return [name for name, is_static in zip(names, are_static, strict=True) if is_static]
 
-        In shards each one's entries are changed in a step of their own, and calendars, which are in one
-        place, in two: they are stored before any entry is changed, and removed after all are. Nothing comes
-        after a step that has found a change; the steps of the shards go together.
 
-        Raises:
-            StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
-        """
-        parts, applied = self._store.parts, Applied()
-        base, gone = self._store.config.base_keys, [one for one in calendars if one.is_removed]
-        steps: list[list[_Step]] = [[(parts[0], changes, calendars)]]
-        if parts.is_divided:
-            stored = [one for one in calendars if not one.is_removed]
-            entries: list[_Step] = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
-            steps = [[(base, (), stored)], entries, [(base, (), gone)]]
-        for step in steps:
-            left = [one for one in step if one[1] or one[2]]
-            for _ in range(MAX_FOLLOWED):
-                elsewhere = self._elsewhere([one for _, those, _ in left for one in those])
-                applied.changed = applied.changed or elsewhere
-                # also those of other shards than where one has changed
-                left = self._make(left, applied) if left and elsewhere is None else []
-            if left:
-                applied.changed = applied.changed or _key_of(left[0][1][0])
-            if applied.changed is not None:
-                break
-        return applied
+def change_statics(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
+    """Make a ``change`` of what ``read_static_names`` returns: 'add', 'release' or 'remove'.
 
-    def _elsewhere(self, changes: Sequence[Change]) -> str | None:
-        """Return the key of an entry that is new and would be elsewhere by now; None: there is none."""
-        keys = self._store.keys
-        for one in changes:
-            if not one.stored.exists and one.stored.key != keys.entry(one.name):
-                return one.stored.key
-        return None
+    Names of entries that are elsewhere, as the layout is being changed, are added where these belong.
 
-    def _make(self, step: Sequence[_Step], applied: Applied) -> list[_Step]:
-        """Make the changes of each part; return those that were refused, as the layout has changed."""
-        store, left = self._store, list[_Step]()
-        failed: RedisError | None = None
-        # what the rules of 3.0 allow is done in any case
-        answers = store.rights.ask(
-            REMAINS,
-            lambda: self._answers_to(step, is_whole=True),
-            lambda: self._answers_to(step, is_whole=False),
-        )
-        for (keys, some, calendars), answer in zip(step, answers, strict=True):
-            if isinstance(answer, RedisError):
-                failed = failed or answer
-            elif answer is None:
-                left.append((store.parts.of(_key_of(some[0])), some, calendars))
-            elif answer:
-                applied.changed = applied.changed or answer
-            else:
-                applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
-                applied.written.update(map(_key_of, some))
-        if failed is not None:
-            try:
-                self._raise(failed, step)
-            except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-                if applied.done:
-                    exc.add(applied.told)
-                raise
-        return left
+    Raises:
+        LockLost: ``fence`` has a token that isn't the lock's value.
+    """
 
-    def _answers_to(self, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedisError | None]:
-        """Return what becomes of the changes of each part, as ``Store.try_all`` does.
+    def make() -> None:
+        whole, checked = store, fence
+        if change == "add" and are_elsewhere(store, [*map(store.keys.entry, names)]):
+            whole, checked = store.of_all_parts(), Fence()
+        for part, chunk in whole.parts.chunks(names):
+            statics, owners = part.statics, part.static_owners
+            call = _CHANGE_STATICS.call(part, fence=checked, change=change, owner=owner, names=chunk)
+            with whole.translating(statics, owners):
+                status = LockStatus(call.run(whole.client))
+            whole.check_lock(status, checked)
 
-        Raises:
-            StoreRefused: there is one part, and this user lacks a right.
-        """
-        calls = [apply_call(*one, is_whole=is_whole, is_checked=bool(one[1])) for one in step]
-        answers = self._store.try_all(calls)
-        if len(answers) == 1 and isinstance(answers[0], NoPermissionError):
-            self._raise(answers[0], step)
-        return answers
+    store.following(make)
 
-    def _raise(self, error: RedisError, step: Sequence[_Step]) -> NoReturn:
-        """Raise what an error of the client means."""
-        sets = [key for keys, some, _ in step for key in (*sets_of(keys, some), keys.calendar_owners)]
-        with self._store.translating(*sets):
-            raise error
 
-    def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
-        sets = [key_in(part) for part in self._store.parts]
-        found = self._store.ask_each([methodcaller("smembers", key) for key in sets], sets)
-        return map(text_of, chain.from_iterable(found))
+def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
+    """Make all changes or none of them, in one step.
+
+    In shards each one's entries are changed in a step of their own, and calendars, which are in one
+    place, in two: they are stored before any entry is changed, and removed after all are. Nothing comes
+    after a step that has found a change; the steps of the shards go together.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
+    """
+    parts, applied = store.parts, Applied()
+    base, gone = store.config.base_keys, [one for one in calendars if one.is_removed]
+    steps: list[list[_Step]] = [[(parts[0], changes, calendars)]]
+    if parts.is_divided:
+        stored = [one for one in calendars if not one.is_removed]
+        entries: list[_Step] = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
+        steps = [[(base, (), stored)], entries, [(base, (), gone)]]
+    for step in steps:
+        left = [one for one in step if one[1] or one[2]]
+        for _ in range(MAX_FOLLOWED):
+            elsewhere = _elsewhere(store, [one for _, those, _ in left for one in those])
+            applied.changed = applied.changed or elsewhere
+            # also those of other shards than where one has changed
+            left = _make(store, left, applied) if left and elsewhere is None else []
+        if left:
+            applied.changed = applied.changed or _key_of(left[0][1][0])
+        if applied.changed is not None:
+            break
+    return applied
+
+
+def _elsewhere(store: Store, changes: Sequence[Change]) -> str | None:
+    """Return the key of an entry that is new and would be elsewhere by now; None: there is none."""
+    keys = store.keys
+    for one in changes:
+        if not one.stored.exists and one.stored.key != keys.entry(one.name):
+            return one.stored.key
+    return None
+
+
+def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
+    """Make the changes of each part; return those that were refused, as the layout has changed."""
+    left = list[_Step]()
+    failed: RedisError | None = None
+    # what the rules of 3.0 allow is done in any case
+    answers = store.rights.ask(
+        REMAINS,
+        lambda: _answers_to(store, step, is_whole=True),
+        lambda: _answers_to(store, step, is_whole=False),
+    )
+    for (keys, some, calendars), answer in zip(step, answers, strict=True):
+        if isinstance(answer, RedisError):
+            failed = failed or answer
+        elif answer is None:
+            left.append((store.parts.of(_key_of(some[0])), some, calendars))
+        elif answer:
+            applied.changed = applied.changed or answer
+        else:
+            applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
+            applied.written.update(map(_key_of, some))
+    if failed is not None:
+        try:
+            _raise(store, failed, step)
+        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+            if applied.done:
+                exc.add(applied.told)
+            raise
+    return left
+
+
+def _answers_to(store: Store, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedisError | None]:
+    """Return what becomes of the changes of each part, as ``Store.try_all`` does.
+
+    Raises:
+        StoreRefused: there is one part, and this user lacks a right.
+    """
+    calls = [apply_call(*one, is_whole=is_whole, is_checked=bool(one[1])) for one in step]
+    answers = store.try_all(calls)
+    if len(answers) == 1 and isinstance(answers[0], NoPermissionError):
+        _raise(store, answers[0], step)
+    return answers
+
+
+def _raise(store: Store, error: RedisError, step: Sequence[_Step]) -> NoReturn:
+    """Raise what an error of the client means."""
+    sets = [key for keys, some, _ in step for key in (*sets_of(keys, some), keys.calendar_owners)]
+    with store.translating(*sets):
+        raise error
+
+
+def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:
+    sets = [key_in(part) for part in store.parts]
+    found = store.ask_each([methodcaller("smembers", key) for key in sets], sets)
+    return map(text_of, chain.from_iterable(found))
 
 
 #: the names in a part, and what becomes of its entries, or of calendars

@@ -19,7 +19,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.members import Members
+from redbeat.store.members import entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
 from redbeat.store.reservations import reserve_runs
@@ -363,7 +363,7 @@ class Runs:
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
         found = self._store.rights.ask(IN_PROGRESS, self._busy_entries, lambda: None)
-        entries = Members(self._store).entries() if found is None else iter(found)
+        entries = entry_keys(self._store) if found is None else iter(found)
         for chunk in in_chunks(entries):
             for key, records in zip(chunk, self.read(chunk), strict=True):
                 yield from ((key, record) for record in records)

@@ -24,7 +24,7 @@ from redbeat.errors import RedBeatError
 from redbeat.leadership.status import status_in
 from redbeat.store.audit import read_last_audit_id
 from redbeat.store.events import read_last_ids
-from redbeat.store.members import Members
+from redbeat.store.members import count_members, first_members
 from redbeat.store.store import Store
 from redbeat.web.threads import Threads, TooBusy
 
@@ -120,8 +120,8 @@ class News:
             found.silent_leader is not None,
             [(one.host, one.pid) for one in found.standbys or ()],
             found.backlog > 0,
-            Members(store).count(),
-            Members(store).first(1),
+            count_members(store),
+            first_members(store, 1),
             read_last_ids(store),
             read_last_audit_id(store),  # somebody has changed what isn't due for long
         )

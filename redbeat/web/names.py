@@ -22,7 +22,7 @@ from redbeat.entries.search import Place, Row
 from redbeat.errors import EntryNotFound, RedBeatError, StoreUnavailable
 from redbeat.log.logger import web_logger as logger
 from redbeat.log.text import as_stored
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 from redbeat.web.threads import HastyClient
@@ -251,7 +251,7 @@ class Names:
     def _read(self) -> Index:
         store, began_at = Store(self._app), time.monotonic()
         pace, runs, some, seen = _Pace(began_at), list[SortedTexts](), list[bytes](), 0
-        count = Members(store).count()
+        count = count_members(store)
         self.progress = (0, count)
         for page in name_pages(store):
             some += map(as_stored, page)

@@ -16,7 +16,7 @@ from redbeat.entries.overview import overview_of
 from redbeat.entries.query import STATES
 from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.errors import RedBeatError
-from redbeat.store.owners import Owners
+from redbeat.store.owners import read_owners, static_among
 from redbeat.store.store import Store
 from redbeat.web.pages.entries import note_on
 from redbeat.web.verbs.showing import hide_in_sentence
@@ -71,10 +71,10 @@ def summary_of(visit: AdminVisit, entry: RedBeatSchedulerEntry) -> Summary:
 
 def _origin_of(entry: RedBeatSchedulerEntry) -> str:
     """Return who has stored the entry, if that isn't somebody here, and what follows from it."""
-    owners = Owners(Store(entry.app))
+    store = Store(entry.app)
     try:
-        [owner] = owners.read([entry.key])
-        is_static = bool(owners.static_among([str(entry.name)]))
+        [owner] = read_owners(store, [entry.key])
+        is_static = bool(static_among(store, [str(entry.name)]))
     except RedBeatError:  # a right that is missing, say
         return ""
     if is_static:

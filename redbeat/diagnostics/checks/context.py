@@ -23,7 +23,7 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
 from redbeat.log.text import counted
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -130,7 +130,7 @@ class Context:
             yield from page
             count += len(page)
             if not self.has_time:
-                total = Members(self.store).count()
+                total = count_members(self.store)
                 if count < total:
                     self.unseen.append(f"{total - count} of {total} entries")
                 return

@@ -20,9 +20,9 @@ from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import read_entries
-from redbeat.store.members import Members
-from redbeat.store.orphans import Orphans
-from redbeat.store.owners import Owners
+from redbeat.store.members import scores_of
+from redbeat.store.orphans import find_lost_runs
+from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 
@@ -33,7 +33,7 @@ _MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "s
 def check_statics(context: Context) -> Iterator[Finding]:
     """Find names among the statics whose entries don't exist."""
     store = context.store
-    for chunk in in_chunks(sorted(name for name in Owners(store).statics().names if is_utf8(name))):
+    for chunk in in_chunks(sorted(name for name in read_static_names(store).names if is_utf8(name))):
         for stored in read_entries(store, [store.keys.entry(name) for name in chunk])[1]:
             name = context.name_of(stored.key)
             if stored.exists and not find_name_problem(name, store.config.reserved_names):
@@ -51,7 +51,7 @@ def check_statics(context: Context) -> Iterator[Finding]:
 
 def check_removed_statics(context: Context) -> Iterator[Finding]:
     """Find entries of a beat_schedule that a program has removed without their owners, as 2.x does."""
-    statics = Owners(context.store).statics()
+    statics = read_static_names(context.store)
     for name in sorted(statics.owners.keys() - statics.names):
         owners = ", ".join(sorted(filter(None, statics.owners[name]))) or "an app"
         yield Finding(
@@ -103,7 +103,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
 
 def check_lost_runs(context: Context) -> Iterator[Finding]:
     """Find what is kept of runs in progress that nobody looks after."""
-    for lost in Orphans(context.store).lost_runs():
+    for lost in find_lost_runs(context.store):
         name = context.name_of(lost.key)
         if lost.member:
             problem = "A run of it is to be looked after, but there is no such run."
@@ -181,7 +181,7 @@ def _without_score(context: Context, keys: Iterable[str]) -> list[Stored]:
     if not lost:
         return []
     # an entry may also be in the schedule by its bare name
-    scores = Members(context.store).scores_of([context.name_of(stored.key) for stored in lost])
+    scores = scores_of(context.store, [context.name_of(stored.key) for stored in lost])
     return [stored for stored, score in zip(lost, scores, strict=True) if score is None]
 
 

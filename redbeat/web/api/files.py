@@ -11,7 +11,7 @@ from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
 from redbeat.manifest.format import Declared, decode_file, read_file, write_file
 from redbeat.manifest.plan import MAX_ENTRIES
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.api.etags import changed, etag_of
 from redbeat.web.api.kinds import FLAG, PATTERN, Field, Kind, one_of
@@ -49,7 +49,7 @@ def import_file(call: Call) -> Answer:
 
 def export_file(call: Call) -> Answer:
     """Return the stored entries as a file."""
-    count = Members(Store(call.app)).count()
+    count = count_members(Store(call.app))
     if count > MAX_ENTRIES:
         raise Refusal(
             422,

@@ -24,7 +24,7 @@ from redbeat.keys import is_owner_name
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import Declared, decode_file, read_file, write_file
 from redbeat.manifest.plan import Plan
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.access.limits import MAX_BODY_BYTES
 from redbeat.web.background import Result, Tell
@@ -365,7 +365,7 @@ def export_file(visit: Visit) -> Response:
         "files_export_part.html" if visit.is_fragment else "files_export.html",
         title="Export",
         result=result,
-        entries=Members(Store(visit.app)).count(),
+        entries=count_members(Store(visit.app)),
         url=visit.link("files", "export", **fields, once=once),
     )
 

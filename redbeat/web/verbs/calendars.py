@@ -36,7 +36,7 @@ from redbeat.manifest.calendar_documents import (
 from redbeat.schedules.exclusions import spelled
 from redbeat.store.calendars import replace_calendar, scan_calendar_names
 from redbeat.store.entries import read_entries
-from redbeat.store.members import Members
+from redbeat.store.members import count_members, scan_members
 from redbeat.store.store import Store
 from redbeat.web.background import Background, Result, Tell
 from redbeat.web.pace import Pace
@@ -129,7 +129,7 @@ def survey(actor: Actor, background: Background, *, is_wanted: bool = False) -> 
 
 def _survey(app: Any, tell: Tell[Survey]) -> Survey:
     store, pace = Store(app), Pace(BUDGET_SECONDS)
-    total, seen = Members(store).count(), 0
+    total, seen = count_members(store), 0
     users, named_by = Counter[str](), dict[str, list[str]]()
     is_complete = True
     try:
@@ -137,7 +137,7 @@ def _survey(app: Any, tell: Tell[Survey]) -> Survey:
     except StoreRefused:
         names, is_complete = [], False
     documents = _summaries(app, names, pace)
-    for page in Members(store).scan():
+    for page in scan_members(store):
         _, found = read_entries(store, [store.keys.entry_of(member) for member, _ in page])
         for stored in found:
             for name in names_in(stored):

@@ -20,8 +20,8 @@ from redbeat.entries.query import read_listed
 from redbeat.entries.raw import raw_fields, read_object
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
-from redbeat.store.members import Members
-from redbeat.store.owners import Change, Owners
+from redbeat.store.members import remove_members
+from redbeat.store.owners import Change, apply_changes
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.web.hiding import HIDDEN, Hiding, hide, hiding_of, kept_hidden, left_hidden, may_hide, restore
@@ -181,7 +181,7 @@ def delete(actor: Actor, names: Sequence[str]) -> int:
     with actor.doing("delete", names):
         deleted = RedBeatSchedulerEntry.delete_many(names, actor.app)
         if deleted < len(names):
-            Members(store).remove(bare)
+            remove_members(store, bare)
         return deleted
 
 
@@ -201,7 +201,7 @@ def delete_as_seen(actor: Actor, name: str, revision: str) -> int:
         raise _has_changed(name, key)
     with actor.doing("delete", [name]):
         change = Change(name, stored, read_owner=owner, is_deleted=True)
-        if Owners(store).apply([change], []).changed is not None:
+        if apply_changes(store, [change], []).changed is not None:
             raise _has_changed(name, key)
     return 1
 

@@ -25,7 +25,7 @@ from redbeat.entries.runs import id_of
 from redbeat.entries.timeline import Chart, empty_chart
 from redbeat.history import decode_history
 from redbeat.store.histories import read_newest_allowed
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
@@ -92,7 +92,7 @@ def _count(app: Any, wanted: Wanted, tell: Tell[LoadChart]) -> LoadChart:
     now = Server(store).now()
     since = now if wanted.start is None else wanted.start
     chart = empty_chart(since, wanted.zone, wanted.hours, MAX_COLUMNS)
-    load = Load(chart, since, now, Members(store).count(), MAX_ROWS)
+    load = Load(chart, since, now, count_members(store), MAX_ROWS)
     # an entry that is due later than the end has no run in the chart, unless that is in the past
     last_score = chart.end.timestamp() if since >= now else None
 

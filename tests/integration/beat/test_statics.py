@@ -16,7 +16,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.errors import LockLost
-from redbeat.store.owners import Owners, StaticNames
+from redbeat.store.owners import StaticNames, read_static_names
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import noting_round_trips
@@ -251,13 +252,12 @@ def test_beat_that_lost_the_lock_as_it_starts_stores_no_statics(
     make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_scheduler(beat_schedule={"theirs": HOURLY}).close()
-    statics = Owners.statics
 
-    def lose_the_lock(owners: Owners) -> StaticNames:
+    def lose_the_lock(store: Store) -> StaticNames:
         client.set(LOCK, "another beat")
-        return statics(owners)
+        return read_static_names(store)
 
-    monkeypatch.setattr(Owners, "statics", lose_the_lock)
+    monkeypatch.setattr("redbeat.scheduler.startup.read_static_names", lose_the_lock)
     with pytest.raises(LockLost):
         make_scheduler(beat_schedule={"ours": HOURLY})
     assert (names_in(client), client.smembers(STATICS)) == (["theirs"], {"theirs"})

@@ -11,7 +11,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics.downgrade import examine
 from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.store.entries import read_entries
-from redbeat.store.members import Members
+from redbeat.store.members import count_members
 from tests.support.command_line import call
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
 
@@ -85,7 +85,7 @@ def test_list_over_shards_is_ordered_by_due_time(at: Sharded, chance: random.Ran
     count = sum(entry.score <= latest.score for entry in entries)  # some may be due at the same time
     assert len(list(Entry.list(at.app, due_before=latest.next_due_at))) == count
     assert len(list(Entry.list(at.app, match="e1*"))) == Entry.count(at.app, match="e1*") == 111
-    assert Members(at.store).count() == Entry.count(at.app) == 701
+    assert count_members(at.store) == Entry.count(at.app) == 701
 
 
 def test_clear_removes_entries_from_wrong_shards(at: Sharded) -> None:

@@ -20,7 +20,7 @@ from redbeat.errors import EntryChanged, StoreCorrupt, StoreUnavailable
 from redbeat.manifest.format import Declared, read_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import export_entries, plan_import
-from redbeat.store.owners import Owners
+from redbeat.store.owners import names_owned_by, read_calendar_owners
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
@@ -138,13 +138,13 @@ def test_apply_and_prune_reach_all_shards(at: Sharded) -> None:
     declared = many(500)
     apply(at.app, declared)
     assert Entry.count(at.app) == 500
-    assert Owners(at.store).names_of("billing") == {*declared.entries}
+    assert names_owned_by(at.store, "billing") == {*declared.entries}
     assert all(at.shards_of(":owner:billing")), "each shard has the names of its entries"
     assert not apply(at.app, declared), "nothing differs any more"
     rest = Declared(entries=dict([*declared.entries.items()][:100]))
     assert len(apply(at.app, rest, prune=True).difference.removed) == 400
     assert Entry.count(at.app) == 100
-    assert Owners(at.store).names_of("billing") == {*rest.entries}
+    assert names_owned_by(at.store, "billing") == {*rest.entries}
 
 
 def test_apply_takes_few_round_trips_a_node(at: Sharded) -> None:
@@ -162,7 +162,7 @@ def test_apply_takes_few_round_trips_a_node(at: Sharded) -> None:
 def test_calendar_is_stored_before_its_entries_and_deleted_after_them(at: Sharded) -> None:
     plan = apply(at.app, FILE)
     assert (len(plan.difference.added), list(plan.calendars.difference.added)) == (12, ["holidays"])
-    assert Owners(at.store).calendars() == {"holidays": {"billing"}}
+    assert read_calendar_owners(at.store) == {"holidays": {"billing"}}
     apply(at.app, FILE.replace("2026-12-25", "2026-12-24"))
     assert list(Calendar.load("holidays", at.app).days) == ["2026-12-24"]
     plan = make_plan(at.app, read_file(FILE), "billing")
@@ -187,7 +187,7 @@ def test_apply_with_a_refusing_shard_is_finished_by_the_same_file(at: Sharded) -
     plan = apply(at.app, declared)
     assert {*plan.difference.added} == {*left}, "only the rest differs"
     assert Entry.count(at.app) == 60
-    assert Owners(at.store).names_of("billing") == {*declared.entries}
+    assert names_owned_by(at.store, "billing") == {*declared.entries}
 
 
 def test_apply_stopped_at_any_round_trip_is_finished_by_the_same_file(
@@ -221,7 +221,7 @@ def test_apply_stopped_at_any_round_trip_is_finished_by_the_same_file(
         apply(at.app, FILE)
         assert sorted((entry.name, entry.task) for entry in Entry.list(at.app)) == wanted
         assert Calendar.names(at.app) == ["holidays"]
-        assert Owners(at.store).names_of("billing") == {name for name, _ in wanted}
+        assert names_owned_by(at.store, "billing") == {name for name, _ in wanted}
     assert step > 8
 
 

@@ -46,7 +46,7 @@ from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
 from redbeat.store.lock_tokens import new_token
-from redbeat.store.members import Members
+from redbeat.store.members import first_members
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
@@ -701,7 +701,7 @@ def it_looks_for_news(ground: Ground) -> None:
     fill(ground.app("default"), ground.admin)
     store = Store(ground.app())
     assert any(read_last_ids(store))
-    assert Members(store).first(1)
+    assert first_members(store, 1)
     assert sum(one.due for one in read_vitals(store)) == 1
 
 

@@ -25,10 +25,28 @@ from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
 from redbeat.store.later import LaterStore
-from redbeat.store.members import Members
+from redbeat.store.members import (
+    count_members,
+    first_members,
+    members_in_order,
+    place_after,
+    read_slice,
+    remove_members,
+    scan_members,
+    scores_of,
+)
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
-from redbeat.store.orphans import Orphans, Remains
-from redbeat.store.owners import Change, Owners, apply_call
+from redbeat.store.orphans import Remains, find_kept, remove_orphans
+from redbeat.store.owners import (
+    Change,
+    apply_call,
+    are_owned_by,
+    change_statics,
+    names_owned_by,
+    read_owners,
+    read_static_names,
+    static_among,
+)
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
@@ -104,7 +122,7 @@ def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:
         Remains(about.entry, about.entry, name, [f"app\t{name}"], about.beside)
         for name, about in zip(names, map(KEYS.about, names), strict=True)
     ]
-    return [1] * Orphans(store).remove(remains)
+    return [1] * remove_orphans(store, remains)
 
 
 def delete_all(store: Store, names: list[str]) -> list[Any]:
@@ -112,7 +130,7 @@ def delete_all(store: Store, names: list[str]) -> list[Any]:
 
 
 def read_all_owners(store: Store, names: list[str]) -> list[Any]:
-    return Owners(store).read([KEYS.about(name).entry for name in names])
+    return read_owners(store, [KEYS.about(name).entry for name in names])
 
 
 @pytest.mark.parametrize(
@@ -302,24 +320,24 @@ def test_page_of_members_starts_at_any_place_and_continues_after_a_moved_one(
     scores += [chance.uniform(0, 1e9) for _ in range(20)]
     client.zadd(SCHEDULE, {f"redbeat:{chance.random()}é": score for score in scores})
     client.zadd(SCHEDULE, {b"redbeat:\xff": 9e9})
-    members = Members(Store(app))
-    rows = list(chain.from_iterable(members.in_order()))
+    store = Store(app)
+    rows = list(chain.from_iterable(members_in_order(store)))
     assert len(rows) == never + 56
     for offset in range(len(rows) + 2):
         count = chance.randint(0, 70)
-        assert members.slice(offset, count) == rows[offset : offset + count], (offset, count)
+        assert read_slice(store, offset, count) == rows[offset : offset + count], (offset, count)
     for place in chance.sample(range(len(rows)), 12):
         member, score = rows[place]
-        assert members.place_after(member, score) == place + 1
+        assert place_after(store, member, score) == place + 1
         moved = chance.choice([-3.0, 1.0, 1e10])
         client.zadd(SCHEDULE, {member.encode("utf-8", "surrogateescape"): moved})
-        before = sum(1 for row in chain.from_iterable(members.in_order()) if row in rows[:place])
+        before = sum(1 for row in chain.from_iterable(members_in_order(store)) if row in rows[:place])
         is_before = (moved < 0, moved) < (score < 0, score)
-        assert members.place_after(member, score) == before + is_before
+        assert place_after(store, member, score) == before + is_before
         client.zadd(SCHEDULE, {member.encode("utf-8", "surrogateescape"): score})
     client.delete(SCHEDULE)
-    assert members.slice(0, 5) == []
-    assert members.place_after("redbeat:gone", 5.0) == 0
+    assert read_slice(store, 0, 5) == []
+    assert place_after(store, "redbeat:gone", 5.0) == 0
 
 
 PLAIN = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
@@ -353,21 +371,21 @@ def test_members_of_two_shards_come_in_one_order(sharded: Store, chance: random.
         names = [f"{chance.random()}" for _ in range(count)]
         mine = {name: chance.choice([-1, 0, chance.uniform(-9, 9), 10**9]) for name in names}
         scores |= dict(zip(add(sharded, part, mine), mine.values(), strict=True))
-    pages = list(Members(sharded).in_order())
+    pages = list(members_in_order(sharded))
     rows = list(chain.from_iterable(pages))
     assert [len(page) for page in pages] == [500] * 4
     assert rows == sorted(scores.items(), key=lambda row: (row[1] < 0, row[1], row[0].encode()))
-    due = list(chain.from_iterable(Members(sharded).in_order(5)))
+    due = list(chain.from_iterable(members_in_order(sharded, 5)))
     assert due == [row for row in rows if 0 <= row[1] <= 5]
-    assert dict(chain.from_iterable(Members(sharded).scan())) == scores
-    assert Members(sharded).count() == len(scores)
+    assert dict(chain.from_iterable(scan_members(sharded))) == scores
+    assert count_members(sharded) == len(scores)
     for place in (0, 1, 7, 60, 500, 900, 1_100, 1_990, 1_999, 2_000):
-        assert Members(sharded).slice(place, 7) == rows[place : place + 7]
+        assert read_slice(sharded, place, 7) == rows[place : place + 7]
     for place in (0, 70, 900, 1_999):
         member, score = rows[place]
-        assert Members(sharded).place_after(member, score) == place + 1
+        assert place_after(sharded, member, score) == place + 1
         sharded.client.zrem(sharded.parts.of(member).schedule, member)
-        assert Members(sharded).place_after(member, score) == place, "it is gone"
+        assert place_after(sharded, member, score) == place, "it is gone"
         sharded.client.zadd(sharded.parts.of(member).schedule, {member: score})
     _, found = read_entries(sharded, [key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
@@ -379,12 +397,12 @@ def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store,
     outcomes = write_entries(sharded, keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
     assert outcomes == ["new"] * 18
     assert [client.zcard(part.schedule) for part in sharded.parts] == [9, 9]
-    assert Members(sharded).scores_of(keys) == [5.0] * 18
+    assert scores_of(sharded, keys) == [5.0] * 18
     assert read_entry(sharded, keys[1])[1].score == 5.0
     seen = 0
-    while members := Members(sharded).first(4):
+    while members := first_members(sharded, 4):
         seen += len(members)
-        Members(sharded).remove(members)
+        remove_members(sharded, members)
     assert seen == 18
     assert delete_entries(sharded, keys) == 18
     assert client.keys("*}:[0-9]*") == []
@@ -393,21 +411,21 @@ def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store,
 def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, client: redis.Redis) -> None:
     names = [names_in(part, sharded, 3) for part in sharded.parts]
     firsts, filed, gone = zip(*names, strict=True)
-    Owners(sharded).change_statics(Fence(), "add", "app", firsts)
+    change_statics(sharded, Fence(), "add", "app", firsts)
     for part, (_, named, lost) in zip(sharded.parts, names, strict=True):
         assert client.scard(part.statics) == 1
         client.sadd(part.owner("team"), named)
         client.rpush(part.about(lost).history, "{}")
     client.hset(sharded.keys.calendar("all"), "about", "")
-    statics = Owners(sharded).statics()
+    statics = read_static_names(sharded)
     assert statics.names == set(firsts)
     assert statics.owners == dict.fromkeys(firsts, frozenset(["app"]))
-    assert Owners(sharded).static_among([*gone, *firsts]) == [*firsts]
-    assert Owners(sharded).are_of("app", [*gone, *firsts]) == [False, False, True, True]
-    assert Owners(sharded).names_of("team") == set(filed)
+    assert static_among(sharded, [*gone, *firsts]) == [*firsts]
+    assert are_owned_by(sharded, "app", [*gone, *firsts]) == [False, False, True, True]
+    assert names_owned_by(sharded, "team") == set(filed)
     assert calendar_names(sharded) == ["all"]
     assert read_downgraded(sharded) == {}, "celery-redbeat 2.x reads no shards"
-    kept = {name: key for kind, name, key in Orphans(sharded).candidates() if kind == "history"}
+    kept = {name: key for kind, name, key in find_kept(sharded) if kind == "history"}
     assert kept == {name: sharded.keys.about(name).history for name in gone}
 
 
@@ -482,5 +500,5 @@ def test_entry_that_is_there_by_now_stays_scheduled_with_what_is_kept_for_it(
     client.sadd(KEYS.statics, *names)
     beside = [KEYS.beside(key) for key in keys]
     found = zip(keys, keys, names, [()] * 2, beside, strict=True)
-    assert Orphans(store).remove([Remains(*one) for one in found]) == 2
+    assert remove_orphans(store, [Remains(*one) for one in found]) == 2
     assert (client.zrange(SCHEDULE, 0, -1), client.smembers(KEYS.statics)) == ([keys[0]], {"there"})

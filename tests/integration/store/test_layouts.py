@@ -25,7 +25,7 @@ from redbeat.layout import Layout, LayoutState, shard_of
 from redbeat.leadership.election import Election
 from redbeat.reshard.resharding import Resharding
 from redbeat.store.layouts import look_up_layout, raise_generations
-from redbeat.store.members import Members
+from redbeat.store.members import entry_keys
 from redbeat.store.records import Fence
 from redbeat.store.schedule import commit_runs
 from redbeat.store.store import Store
@@ -263,12 +263,12 @@ def test_lister_reads_the_layout_again_after_a_while(
 ) -> None:
     app, other = make_app(redbeat_shards=shards), make_app(redbeat_shards=16)
     config = ensure_conf(app)
-    assert [*Members(Store(app)).entries()] == []
+    assert [*entry_keys(Store(app))] == []
     write_whole_layout(client, 16, 2)
     hourly(other, APART).save()
-    assert [*Members(Store(app)).entries()] == []
+    assert [*entry_keys(Store(app))] == []
     config.look_seconds = 0.0
-    assert [*Members(Store(app)).entries()] == [ensure_conf(other).keys.entry(APART)]
+    assert [*entry_keys(Store(app))] == [ensure_conf(other).keys.entry(APART)]
 
 
 def test_standby_reads_the_layout_again_after_a_while(make_app: MakeApp, client: redis.Redis) -> None:
