@@ -17,7 +17,7 @@ from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
-from redbeat.delivery.templates import in_words
+from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.fixes import repair

@@ -41,7 +41,7 @@ from redbeat.config.config import RedBeatConfig
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer
 from redbeat.delivery.tracers import TRACE_API, find_monitoring, is_idle, is_wrapped_by_sentry
-from redbeat.log.text import joined
+from redbeat.log.text import joined, printable, shorten
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
 
@@ -361,3 +361,8 @@ _SERIALIZERS = {
     for name, codec in registry._encoders.items()  # noqa: SLF001 - it has no public name
     if root_of(codec.encoder) in ("kombu", "yaml", "msgpack")
 }
+
+
+def in_words(obstacle: str) -> str:
+    """Return how messages are made: from templates ("compiled"), or one by one because of ``obstacle``."""
+    return f"one by one: {shorten(printable(obstacle))}" if obstacle else "compiled"

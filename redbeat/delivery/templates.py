@@ -16,15 +16,19 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import repeat
-from typing import Any
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+from sys import getsizeof
+from typing import Any, NamedTuple
 
+from celery.app import amqp as celery_amqp
 from celery.backends.base import Backend
 
-from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.config.config import ensure_conf
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Confirms
 from redbeat.delivery.failures import reason_of
@@ -34,15 +38,15 @@ from redbeat.delivery.placeholders import (
     Call,
     CallPlaceholders,
     Describe,
-    RunPlaceholders,
+    Path,
     RunValues,
-    TextTemplate,
     TraceHeaders,
     UnfitError,
     find_description,
     find_difference,
     has_own_context,
     is_number,
+    json_text,
     kind_of,
 )
 from redbeat.delivery.producer import Sample, Send, replacing, take_sample
@@ -74,6 +78,95 @@ _TASK_ATTRIBUTES = (
     *("name", "ignore_result", "priority", "serializer", "soft_time_limit", "time_limit", "expires"),
     *("typing", "__header__", "__v2_compat__", "_backend"),
 )
+
+
+class TextTemplate:
+    """A JSON text in which the values at some paths are replaced.
+
+    Arguments:
+        text: a JSON object.
+        paths: where its placeholders are.
+
+    Raises:
+        UnfitError: ``text`` is not written as ``json.dumps`` writes it.
+    """
+
+    def __init__(self, text: str, paths: Iterable[Path]) -> None:
+        document = json.loads(text)
+        if json.dumps(document) != text:
+            raise UnfitError("kombu writes JSON in an unexpected way")
+        mark, order = uuid.uuid4().hex, []
+        for number, (*parents, last) in enumerate(paths):
+            place = document
+            for step in parents:
+                place = place[step]
+            place[last] = f"{mark}{number}{mark}"
+        # constant, number, constant, number, ..., constant
+        parts = json.dumps(document).replace(f'"{mark}', mark).replace(f'{mark}"', mark).split(mark)
+        self._constants = tuple(parts[::2])
+        numbers = list(map(int, parts[1::2]))
+        order = [len(numbers)]
+        for position, number in enumerate(numbers, start=1 + len(numbers)):
+            order += [number, position]
+        self._arrange = itemgetter(*order)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of its texts."""
+        return sum(map(getsizeof, self._constants))
+
+    def fill(self, values: tuple[str, ...]) -> str:
+        """Return the text with ``values``, which are JSON texts, in place of the placeholders."""
+        return "".join(self._arrange(values + self._constants))
+
+
+class RunPlaceholders(NamedTuple):
+    """The placeholders for values of a run.
+
+    Attributes:
+        is_expiring: messages expire by the policy.
+        expires_seconds: the option ``expires``, if they do not.
+        trace_names: headers that carry the context of a run's span.
+    """
+
+    app: Any
+    is_expiring: bool
+    expires_seconds: float | None
+    trace_names: Sequence[str]
+
+    @property
+    def paths(self) -> list[Path]:
+        """Where the values are."""
+        paths: list[Path] = [("headers", name) for name in ("id", "root_id", "redbeat_due")]
+        paths += [("properties", "correlation_id"), ("properties", "delivery_tag")]
+        if self.is_expiring:
+            paths += [("headers", "expires"), ("properties", "expiration")]
+        elif self.expires_seconds is not None:
+            paths.append(("headers", "expires"))
+        return [*paths, *(("headers", name) for name in self.trace_names)]
+
+    def texts(self, values: RunValues, delivery_tag: str) -> tuple[str, ...]:
+        """Return the JSON of the values, in the order of ``paths``."""
+        task_id = encode_basestring_ascii(values.task_id)
+        due, tag = encode_basestring_ascii(values.due), encode_basestring_ascii(delivery_tag)
+        texts = [task_id, task_id, due, task_id, tag]
+        if self.is_expiring:
+            milliseconds = int((values.expiration_seconds or 0) * 1000)
+            texts += [json_text(values.expires and values.expires.isoformat()), f'"{milliseconds}"']
+        elif self.expires_seconds is not None:
+            texts.append(f'"{self._expires_at(values, self.expires_seconds).isoformat()}"')
+        if self.trace_names:
+            texts += [encode_basestring_ascii(values.trace[name]) for name in self.trace_names]
+            for name, value in list(values.trace.items())[len(self.trace_names) :]:
+                texts[-1] += f", {json_text(name)}: {json_text(value)}"
+        return tuple(texts)
+
+    def _expires_at(self, values: RunValues, seconds: float) -> datetime:
+        # a message that is made early is sent at its due time
+        sent_at = max(self.app.now(), datetime.fromisoformat(values.due).astimezone(self.app.timezone))
+        add = getattr(celery_amqp, "add_seconds_to_datetime", None)  # since Celery 5.6
+        expires: datetime = sent_at + timedelta(seconds=seconds) if add is None else add(sent_at, seconds)
+        return expires
 
 
 class _Kind:
@@ -496,21 +589,3 @@ def _require_equal(template: MessageTemplate, sample: Sample) -> None:
         raise UnfitError(f"Celery makes another {field} from run to run, or from entry to entry")
     if filled != sample.pushes:
         raise UnfitError("kombu writes to another queue from run to run, or from entry to entry")
-
-
-def describe_messages(scheduler: Any, config: RedBeatConfig) -> str:
-    """Return in words, for the banner, how messages are made."""
-    try:
-        obstacle = joined(
-            guard.find_setting_obstacle(config),
-            guard.find_broker_obstacle(config.app),
-            guard.find_obstacle(config.app, scheduler),
-        )
-    except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
-        return f"not known yet: {printable(reason_of(exc))}"
-    return in_words(obstacle) if obstacle else "compiled, where task and entry allow it"
-
-
-def in_words(obstacle: str) -> str:
-    """Return how messages are made: from templates ("compiled"), or one by one because of ``obstacle``."""
-    return f"one by one: {shorten(printable(obstacle))}" if obstacle else "compiled"

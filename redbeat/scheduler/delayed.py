@@ -92,7 +92,7 @@ class StoredMessages:
         fetched = ask(fetch_due(self._store, fence, limit=limit, lease_ms=lease_ms))
         fetched_at = time.monotonic()
         batch = self._begin(fetched)
-        self._deliver([batch])
+        self._deliver([batch] if fetched.rows else [])
         self._left_behind = len(batch.behind)
         left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
         if fetched.next_score is not None:

@@ -76,7 +76,7 @@ class Deliverer:
 
     def deliver(self, batches: Sequence[Batch]) -> None:
         """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
-        if not [batch for batch in batches if batch.fetched.rows or batch.prepared]:
+        if not batches:
             return
         context, began_at = self._context, time.monotonic()
         self._recordings, self._executor = {}, Executor(batches[0].store)
@@ -249,13 +249,15 @@ class Deliverer:
             self._context.failures.tell(batch)
         for first in range(0, len(ready), CALL_ROWS):
             chunk = ready[first : first + CALL_ROWS]
+            commits = []
             for decision in chunk:
                 if isinstance(decision, Send):
                     decision.commit.pushes = decision.pushes
+                commits.append(decision.commit)
             recording = commit_runs(
                 batch.store,
                 batch.fence,
-                [decision.commit for decision in chunk],
+                commits,
                 self._target or NOWHERE,
                 is_patient=batch.prepared is None,
             )

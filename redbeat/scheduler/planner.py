@@ -17,7 +17,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from sys import getsizeof
@@ -106,6 +106,7 @@ class Known:
         headers: of its messages, for workers.
         meta: the one that was read or planned last, and that the entry has.
         is_meta_usual: it is written as RedBeat writes it, without keys of others.
+        undelayed: the score that its last plan has given it, with jitter, to the same without.
         labels, labels_version: the id of the labels under which its runs are counted, by that version.
         template, template_retry_at: of the encoder.
     """
@@ -127,6 +128,7 @@ class Known:
     size_bytes: int
     meta: str | None = None
     is_meta_usual: bool = True
+    undelayed: Mapping[float, str] = field(default_factory=dict)
     labels: str = ""
     labels_version: int = -1
     template: Any = None
@@ -446,9 +448,7 @@ class Planner:
         if failure is not None and failure.due and failure.is_waiting_for(row):
             nominal, is_retried = failure.due, failure.attempts > 0
         if policy.jitter and not is_retried:
-            at, last_run = moment_of(float(nominal)), entry.last_run_at
-            undelayed = due_time_of(row.key, entry.schedule, policy, at, last_run and in_utc(last_run))
-            nominal = nominal if undelayed == at else score_text(undelayed.timestamp())
+            nominal = self._undelayed(known, row, nominal)
         excluded: Sequence[Dropped] = ()
         told: Sequence[Dropped] = ()
         is_usual = not (known.is_bounded or row.is_asked or failure or row.is_meta_foreign)
@@ -481,6 +481,17 @@ class Planner:
         known.meta, entry.last_run_at, entry.total_run_count = meta, turn.ran_at, count
         return send
 
+    def _undelayed(self, known: Known, row: DueEntry, nominal: str) -> str:
+        """Return the due time of the run that jitter makes due at ``nominal``."""
+        score, undelayed = float(nominal), known.undelayed.get(float(nominal))
+        if undelayed is None:
+            at, last_run = moment_of(score), known.entry.last_run_at
+            found = due_time_of(
+                row.key, known.entry.schedule, known.bounds, at, last_run and in_utc(last_run)
+            )
+            undelayed = nominal if found == at else score_text(found.timestamp())
+        return undelayed
+
     def _amend(self, known: Known, turn: Turn, excluded: Sequence[Dropped], send: Send) -> None:
         """Let the rest of its policy change a run: limits, jitter, the end of a pause, its own task id."""
         entry, policy, row, commit = known.entry, known.bounds, send.due_entry, send.commit
@@ -489,9 +500,9 @@ class Planner:
         if known.computes_due_at and not is_over:
             following = entry.following_run(turn.ran_at, turn.following)
         if policy.jitter and turn.following is not None:
-            commit.new_score = send.skip_score = score_text(
-                delayed(row.key, entry.schedule, policy, turn.following).timestamp()
-            )
+            delayed_at = delayed(row.key, entry.schedule, policy, turn.following).timestamp()
+            commit.new_score = send.skip_score = score_text(delayed_at)
+            known.undelayed = {float(commit.new_score): turn.new_score}
         if turn.run is not None and (known.is_timed or policy.jitter or excluded):
             waits = wait_seconds(entry.options, self._moment, self._app.timezone)
             commit.run = Tracking(policy).run(turn.nominal, send.skip_score, records_of(send.left_out), waits)

@@ -17,14 +17,17 @@ from celery.backends.base import DisabledBackend
 from celery.schedules import crontab
 from celery.utils.time import humanize_seconds
 
+from redbeat.config.config import RedBeatConfig
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
 from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
+from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
-from redbeat.delivery.templates import describe_messages
+from redbeat.delivery.failures import reason_of
+from redbeat.delivery.outbox import Outbox
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
@@ -42,7 +45,7 @@ from redbeat.errors import (
 )
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, printable, shorten
+from redbeat.log.text import counted, joined, printable, shorten
 from redbeat.process.background import surviving
 from redbeat.process.signals import let_through
 from redbeat.scheduler.reports import Reports
@@ -159,7 +162,7 @@ def banner(scheduler: Any, store: Store) -> str:
     # invalid settings are an error when beat starts, not in its banner
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
-        lines.append(f"    . messages -> {describe_messages(scheduler, store.config)}")
+        lines.append(f"    . messages -> {_describe_messages(scheduler, store.config)}")
         if store.config.key_expiry_check != "ignore":
             warning = eviction_warning(hasty_store)
             lines += [f"    . warning -> {warning}"] if warning else []
@@ -373,3 +376,16 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
             counted(found.returned, "entry", "entries"),
             found.gone,
         )
+
+
+def _describe_messages(scheduler: Any, config: RedBeatConfig) -> str:
+    """Return in words, for the banner, how messages are made."""
+    try:
+        obstacle = joined(
+            guard.find_setting_obstacle(config),
+            guard.find_broker_obstacle(config.app),
+            guard.find_obstacle(config.app, scheduler),
+        )
+    except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
+        return f"not known yet: {printable(reason_of(exc))}"
+    return guard.in_words(obstacle) if obstacle else "compiled, where task and entry allow it"

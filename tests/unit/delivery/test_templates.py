@@ -21,8 +21,8 @@ from kombu.utils import json as kombu_json
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import templates
-from redbeat.delivery.placeholders import RunValues, TextTemplate, UnfitError
-from redbeat.delivery.templates import MessageTemplate, Templates
+from redbeat.delivery.placeholders import RunValues, UnfitError
+from redbeat.delivery.templates import MessageTemplate, Templates, TextTemplate
 from redbeat.delivery.tracers import is_wrapped_by_sentry
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
