@@ -27,7 +27,6 @@ from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
 from redbeat.delivery.failures import reason_of
-from redbeat.delivery.outbox import Outbox
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
