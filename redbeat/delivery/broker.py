@@ -127,7 +127,8 @@ class Broker:
                 max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
             )
             self._connection = connection
-            self.peer = _peer_of(connection)
+            system = str(connection.get_transport_cls().driver_type)
+            self.peer = Peer(_SYSTEMS.get(system, system), connection.hostname or "", connection.port)
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel, self._app.conf.event_exchange)
@@ -405,11 +406,6 @@ class Broker:
         if self.confirms is not None:
             self.confirms.lose()
         self.confirms = self.drafts = None
-
-
-def _peer_of(connection: Any) -> Peer:
-    system = str(connection.get_transport_cls().driver_type)
-    return Peer(_SYSTEMS.get(system, system), connection.hostname or "", connection.port)
 
 
 def _quietly(close: Callable[[], Any]) -> None:
