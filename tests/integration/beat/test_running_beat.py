@@ -168,14 +168,16 @@ def test_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[s
 #: every helper that beat can do without raises, and no thread of RedBeat's starts at its first try
 BROKEN_HELPERS = """
 import threading
-from redbeat.store import beats, events, figures
+from redbeat.scheduler import feed
+from redbeat.store import beats
+from redbeat.telemetry.metrics import gathering
 
 def broken(*args, **kwargs):
     raise IndexError("broken")
 
 redis.client.PubSub.get_message = redis.client.PubSub.reset = broken
 beats.Beats.noted = beats.Beats.remove = broken
-figures.Figures.read_labels = figures.Figures.take = events.Events.read = broken
+gathering.read_labels = gathering.take_figures = feed.read_events = broken
 start, begun = threading.Thread.start, []
 
 def starting(thread):
