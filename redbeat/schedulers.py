@@ -639,7 +639,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
-        return self.store.wake_channel(self._wake_channels)
+        return WakeChannel(self.store.client, self._wake_channels, self.store.rights)
 
     @property
     def _wake_channels(self) -> tuple[str, ...]:

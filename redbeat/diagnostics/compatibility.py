@@ -71,7 +71,7 @@ def find_trouble(member: str, name: str, stored: Stored, problem: str, now: date
     if not is_utf8(stored.key):
         return Trouble("ends", "its name is no UTF-8.")
     if not stored.is_hash:
-        return Trouble("ends", f"its key holds a {stored.type.value}, not a hash.")
+        return Trouble("ends", f"its key holds a {stored.type}, not a hash.")
     if stored.unread_bytes:
         return Trouble("unknown", f"RedBeat doesn't read it either, it has {stored.unread_bytes:,} bytes.")
     if member != stored.key:

@@ -45,12 +45,11 @@ from redbeat.schedules.occurrences import (
     zone_of,
 )
 from redbeat.schedules.timezones import find_time_problem, in_calendar, in_utc, name_for, zone_name
-from redbeat.store.records import KeyType, Stored, Write
+from redbeat.store.records import HASH, Stored, Write
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-_HASH = KeyType.HASH
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -410,7 +409,7 @@ def stored_after(stored: Stored, write: Write) -> Stored:
         stored.score if write.score is None else write.score,
         stored.policy if write.policy is None else write.policy or None,
         error=None,
-        type=_HASH,
+        type=HASH,
         unread_bytes=stored.unread_bytes,
         is_away=stored.is_away,
         is_meta_foreign=write.is_meta_foreign if write.meta else stored.is_meta_foreign,

@@ -109,7 +109,7 @@ class LeaderLock:
 
     def move_to(self, store: Store) -> None:
         """Use this store of the same shard from now on, as the layout of the schedule has changed."""
-        self.store, self.lock_key = store, LockKey(store, self.key, lambda: store.keys)
+        self.store, self.lock_key = store, LockKey(store, self.key)
 
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""

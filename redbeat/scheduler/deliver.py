@@ -42,7 +42,7 @@ from redbeat.scheduler.sinks import (
     report_held,
 )
 from redbeat.store.executor import CALL_ROWS, Executor, ask
-from redbeat.store.records import NOWHERE, DueEntry, Ending, Held, KeyType, Result, Target
+from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
 from redbeat.store.reservations import reserve_runs
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
 
@@ -220,7 +220,7 @@ class Deliverer:
         present, removed, has_suspects = [], [], bool(suspects.kinds)
         own_keys, beginnings = batch.own_keys
         for row in rows:
-            if row.type is KeyType.NONE:
+            if row.type == MISSING:
                 is_known = context.reports.note_missing(row)
                 batch.ready.append(missing(row, batch.now, is_known=is_known))
                 removed += [row.key] if is_known else []

@@ -28,7 +28,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -36,7 +36,6 @@ from typing import Any, TypeVar
 from redbeat.config.config import ensure_conf
 from redbeat.connection.retry import call_briefly, is_transient
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
-from redbeat.keys import UNGUARDED
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
 from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
@@ -289,8 +288,7 @@ class Runner:
 
     def _connect(self) -> LeaderLock:
         store = Store.hasty(self._app)
-        apart = replace(store.config.base_keys, guard=UNGUARDED)  # however the schedule is divided
-        return LeaderLock(store.of_part(apart), self._key, self._times.timeout)
+        return LeaderLock(store.apart(), self._key, self._times.timeout)
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:
         """Return the time, by :func:`now`, after which nobody else's command can be running; 0.0: now."""

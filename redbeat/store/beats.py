@@ -81,7 +81,7 @@ class Beats:
         return {text_of(beat): float(at) for beat, at in found}
 
     def remove_call(self, beat: str) -> Command:
-        """Return the call that notes that ``beat`` isn't there any more, for ``store.nodes``."""
+        """Return the call that removes ``beat``, for ``store.nodes``."""
         return Command("ZREM", [self._key], [beat])
 
     def read_allowed(self) -> dict[str, float] | None:
@@ -90,7 +90,7 @@ class Beats:
         return self.store.rights.ask(self._feature, self.read, lambda: None)
 
     def remove(self, beat: str, wake: Iterable[str] = ()) -> None:
-        """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away.
+        """Remove ``beat``; this isn't tried again if Redis is away.
 
         Arguments:
             wake: the channels on which the others are told that after it.

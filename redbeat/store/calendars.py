@@ -43,7 +43,7 @@ def read_stored_calendars(
 def replace_calendar(
     store: Store, name: str, fields: Mapping[str, str], read: Mapping[str, str] | str | None = None
 ) -> bool:
-    """Replace a calendar's fields; without fields it is removed. Tell whether that was done.
+    """Replace a calendar's fields; without fields it is removed. Return True if that was done.
 
     Arguments:
         read: do it only if it still has these fields, or its key still has this type ('none': no key).

@@ -75,7 +75,7 @@ class ChangeRecords:
         return self._store.rights.ask(CHANGES, claim, lambda: True)
 
     def write(self, id: str, record: ChangeRecord) -> None:  # noqa: A002
-        """Tell how far a change is that this process has claimed, or what became of it."""
+        """Record how far a change is that this process has claimed, or its outcome."""
         self._store.rights.ask(CHANGES, lambda: self._set(id, record), lambda: False)
 
     def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
@@ -97,7 +97,7 @@ class ChangeRecords:
 
 
 def _record_of(text: str) -> ChangeRecord | None:
-    """Return the record in ``text``; None for what somebody else has put there."""
+    """Return the record in ``text``; None: it is invalid."""
     try:
         found = json.loads(text)
         given = {one.name: found[one.name] for one in fields(ChangeRecord)}

@@ -182,4 +182,4 @@ def _score_of(text: str) -> float | None:
 
 
 def _read_of(stored: Stored) -> str:
-    return read_of(stored, stored.meta or "") if stored.is_hash else str(stored.type.value)
+    return read_of(stored, stored.meta or "") if stored.is_hash else stored.type

@@ -1,7 +1,7 @@
 """Entries in Redis, as rows: read, written and deleted.
 
 Invariant: a value is overwritten only if it is the one that the writer has read (compare and set). So an
-entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
+entry that another process has deleted, saved or re-timed meanwhile stays as it is.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def write_entries(
     """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
     Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
-    are. If somebody else has written one of these in between, all of them are read and decided again.
+    are. If another process has written one of these in between, all of them are read and decided again.
     ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
     written; a write that changes nothing isn't made.
 
@@ -213,9 +213,9 @@ def write_entries(
     Returns what became of each entry, in the order of ``keys``.
 
     Raises:
-        EntryNotFound: ``must_exist``, and there is no entry.
-        EntryCorrupt: the key holds something that is no hash.
-        EntryError: somebody else has changed the entries at each attempt.
+        EntryNotFound: ``must_exist``, and the entry is missing.
+        EntryCorrupt: the key holds something other than a hash.
+        EntryError: another process has changed the entries at each attempt.
         LockLost: ``fence`` has a token that isn't the lock's value.
     """
     outcomes: list[Outcome] = []
@@ -289,7 +289,7 @@ def _write_chunk(
 
 
 def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
-    """Tell whether any of these entries may be elsewhere than in the one part of this store."""
+    """Return True if any of these entries may be elsewhere than in the one part of this store."""
     layout = store.config.layout
     if store.part is None or not layout.generation:
         return False
@@ -303,7 +303,7 @@ def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
 
 
 def _have_moved(store: Store, keys: Sequence[str], found: Sequence[Stored]) -> bool:
-    """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
+    """Return True if any that is missing where it was looked for is elsewhere by now.
 
     Arguments:
         keys: by which the caller knows those that were found.

@@ -88,7 +88,7 @@ def read_last_ids(store: Store) -> list[str]:
 
 
 def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
-    """Remember that ``teller`` has told up to the event ``last``; False: another beat tells by now.
+    """Record that ``teller`` has told up to the event ``last``; False: another beat tells by now.
 
     Arguments:
         keys: the names in the part.
@@ -103,7 +103,7 @@ def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, 
 def add_paused_events(
     store: Store, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None
 ) -> None:
-    """Note that entries were paused: their names, and until when; None: for ever."""
+    """Record that entries were paused: their names, and until when; None: for ever."""
 
     def details_until(until: datetime | None) -> dict[str, str | None]:
         return {"note": note, "by": by, "until": None if until is None else until.isoformat()}
@@ -112,7 +112,7 @@ def add_paused_events(
 
 
 def add_quarantined_events(store: Store, reasons: Iterable[tuple[str, str]]) -> None:
-    """Note that entries were quarantined: their names, and why."""
+    """Record that entries were quarantined: their names, and why."""
     _add_events(store, "entry_quarantined", ((name, {"reason": reason}) for name, reason in reasons))
 
 

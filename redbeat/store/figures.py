@@ -207,7 +207,7 @@ def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Cou
 
 
 def are_there(store: Store, names: Sequence[tuple[Keys, str]]) -> list[bool]:
-    """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
+    """Return of each entry, by its part and its name, True if it exists; one round trip for each node."""
     return Server(store).which_exist([keys.entry(name) for keys, name in names])
 
 
@@ -257,7 +257,7 @@ def _first_until(
 
 
 def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
-    """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
+    """Record by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
     if not expected:
         return
     parts = {key: store.parts.of(key) for key in expected}

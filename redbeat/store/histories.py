@@ -17,7 +17,7 @@ from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRef
 from redbeat.keys import Keys
 from redbeat.log.logger import logger
 from redbeat.store.entries import add_record_by, record_text
-from redbeat.store.locks import LockKey
+from redbeat.store.locks import LockKey, Take
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts.script import Call, Script
@@ -136,14 +136,14 @@ def take_from_history(store: Store, key: str, record: str) -> None:
 
 
 def are_backfilled(store: Store, key: str, dues: Sequence[str]) -> list[bool]:
-    """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
+    """Return of each due time of an entry True if ``backfill`` has sent that run before."""
     _, backfilled, _ = _beside(store, key)
     found = store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled)
     return [*map(bool, found)]
 
 
 def note_backfilled(store: Store, key: str, due: str) -> None:
-    """Remember that ``backfill`` has sent the run of this due time."""
+    """Record that ``backfill`` has sent the run of this due time."""
 
     def write(located: str) -> None:
         _, backfilled, _ = store.keys.beside(located)
@@ -161,7 +161,7 @@ def read_request(store: Store, key: str, request: str) -> str | None:
 
 
 def note_request(store: Store, key: str, request: str, text: str) -> None:
-    """Remember for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
+    """Record for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
 
     def write(located: str) -> None:
         name = store.keys.requested(located, request)
@@ -179,10 +179,10 @@ def backfilling(store: Store, key: str) -> Iterator[Callable[[], None]]:
     """
     keys, token = store.keys, secrets.token_hex(16)
     backfilling = keys.about(keys.name(key)).backfilling
-    lock = LockKey(store, backfilling, lambda: store.parts.of(key))
+    lock = LockKey(store.of_part(store.parts.of(key)), backfilling)
 
     def hold() -> None:
-        if not lock.take(token, BACKFILLING_MS):
+        if not Take(lock, token, BACKFILLING_MS).run():
             raise LockNotAcquired(
                 f"{key}: another backfill, rerun or trigger of it is at work, or was killed within the "
                 f"last {BACKFILLING_MS // 1000} s; try again later."

@@ -19,7 +19,7 @@ from redbeat.store.messages import MessageTexts as MessageTexts
 from redbeat.store.messages import NewMessage as NewMessage
 from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
 from redbeat.store.parts import CHUNK_SIZE, Parts, keys_of_messages
-from redbeat.store.records import Fetched, KeyType, text_of
+from redbeat.store.records import HASH, Fetched, text_of
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -78,7 +78,7 @@ class LaterStore(Store):
 
     def read_bodies(self, fetched: Fetched) -> None:
         """Read the bodies that aren't JSON; this takes another round trip where there are any."""
-        rows = [row for row in fetched.rows if row.type is KeyType.HASH and not row.unread_bytes]
+        rows = [row for row in fetched.rows if row.type == HASH and not row.unread_bytes]
         for row in rows:
             row.message = row.message or ""
         apart = [row for row in rows if row.message and not has_body(row.message)]
@@ -205,12 +205,12 @@ class LaterStore(Store):
         return scores_of(self, keys)
 
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
-        """Tell of each entry whether it has a message."""
+        """Return of each entry True if it has a message."""
         lengths = self._ask_each(keys, lambda pipeline, key: pipeline.hstrlen(key, "message"))
         return [isinstance(one, int) and one > 0 for one in lengths]
 
     def schedule(self, key: str, due: float) -> bool:
-        """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
+        """Schedule the message of an entry for ``due``, UNIX seconds; False: it was scheduled already."""
         later = self.parts.of(key).later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts.script import Call, Script
@@ -27,26 +26,23 @@ _RELEASE_LOCK = Script("release_lock")
 NO_KEY, FOR_EVER = -2, -1
 
 
-class LockKey:
+class LockKey(NamedTuple):
     """The lock under ``name``; each method is one round trip.
 
     All raise StoreCorrupt if the key isn't a string.
 
-    Arguments:
-        part_of: returns the names in the part of the schedule that it belongs to; by default it belongs to
-            none.
+    Attributes:
+        store: of the part of the schedule that it belongs to, or of none: :meth:`Store.apart`.
     """
 
-    def __init__(self, store: Store, name: str, part_of: Callable[[], Keys] = lambda: NO_PART) -> None:
-        self.store = store
-        self.name = name
-        self.part_of = part_of
+    store: Store
+    name: str
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         return self.store.ask(call, self.name, kind="string")
 
     def token(self) -> str | None:
-        """Return the token in it; None: nobody holds it."""
+        """Return the token in it; None: no process holds it."""
         token: str | None = text_of(self._ask(lambda client: client.get(self.name)))
         return token
 
@@ -54,13 +50,8 @@ class LockKey:
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
         return int(self._ask(lambda client: client.pttl(self.name)))
 
-    def take(self, token: str, taken_ms: int) -> bool:
-        """Take it for ``taken_ms`` if it is free, or ``token`` has it; True: it is the caller's."""
-        return Take(self, token, taken_ms).run()
-
     def release(self, token: str, mark: str = "") -> bool:
-        """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
-        long.
+        """Release it, and wake the standbys; True: ``token`` was its holder's. Redis isn't waited for long.
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
@@ -71,9 +62,7 @@ class LockKey:
 
     def release_call(self, token: str, mark: str) -> Call[Any]:
         """Return the call of ``release``."""
-        part = self.part_of()
-        wake = (self.store.config.base_keys if part is NO_PART else part).wake
-        return _RELEASE_LOCK.call(lock=self.name, mark=mark, token=token, wake=wake)
+        return _RELEASE_LOCK.call(self.store.keys, lock=self.name, mark=mark, token=token)
 
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
@@ -101,7 +90,7 @@ class Take(NamedTuple):
 
     def call(self) -> Call[bool]:
         """Return the call that asks for it; the reply is True if it is the caller's."""
-        return _TAKE_LOCK.call(self.key.part_of(), self, lock=self.key.name).reading(bool)
+        return _TAKE_LOCK.call(self.key.store.keys, self, lock=self.key.name).reading(bool)
 
     def run(self) -> bool:
         """Ask for it; return True if it is the caller's."""
@@ -125,23 +114,22 @@ class _Question(NamedTuple, Generic[Value]):
 
     Attributes:
         read: makes the answer of the reply.
-        ask: asks for this lock alone, as the reply is a refusal; the layout may have changed.
+        ask: asks for this lock alone, as the layout may have changed; None: that says nothing new.
     """
 
-    store: Store
-    name: str
+    lock: LockKey
     call: Sendable
     read: Callable[[Any], Value]
-    ask: Callable[[], Value]
+    ask: Callable[[], Value] | None = None
 
     def answer(self, reply: Any) -> Value | RedBeatError:
         """Return the answer, or the error in RedBeat's words."""
         try:
             if not isinstance(reply, Exception):
                 return self.read(reply)
-            if not is_away(reply):
+            if self.ask is not None and not is_away(reply):
                 return self.ask()
-            with self.store.translating(self.name, kind="string"):
+            with self.lock.store.translating(self.lock.name, kind="string"):
                 raise reply
         except RedBeatError as exc:
             return exc
@@ -183,34 +171,19 @@ class Locks:
     def look(
         self, locks: Sequence[LockKey], *besides: Sendable
     ) -> tuple[list[int | RedBeatError], list[Any]]:
-        """Return how long each lock lives, as :meth:`LockKey.rest_ms`."""
-        return self._ask(
-            [
-                _Question(
-                    lock.store,
-                    lock.name,
-                    Command("PTTL", [lock.name]),
-                    partial(_lifetime, lock),
-                    lock.rest_ms,
-                )
-                for lock in locks
-            ],
-            besides,
-        )
+        """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
+        questions = [
+            _Question(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks
+        ]
+        return self._ask(questions, besides)
 
     def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
         """Return the token in each; None: no process holds it."""
-        questions: list[_Question[str | None]] = [
-            _Question(lock.store, lock.name, Command("GET", [lock.name]), text_of, lock.token)
-            for lock in locks
-        ]
-        return self._ask(questions)[0]
+        return self._ask([_Question(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-        return self._ask(
-            [_Question(one.key.store, one.key.name, one.call(), bool, one.run) for one in takes]
-        )[0]
+        return self._ask([_Question(one.key, one.call(), bool, one.run) for one in takes])[0]
 
     def renew(
         self,
@@ -226,8 +199,7 @@ class Locks:
 
         def renewal_of(store: Store, fence: Fence) -> _Question[None]:
             return _Question(
-                store,
-                fence.lock_key or "",
+                LockKey(store, fence.lock_key or ""),
                 renew_call(store.keys, fence, idle_seconds, obstacle),
                 lambda reply: store.check_lock(LockStatus(reply), fence),
                 lambda: store.renew_lock(fence, idle_seconds, obstacle),
@@ -245,17 +217,15 @@ class Locks:
             is_marked: the mark of each says for a minute that its holder has released it.
             besides: is called along with that.
         """
-        keys = [LockKey(store, fence.lock_key or "", partial(_keys_of, store)) for store, fence in locks]
-        calls = [
-            key.release_call(fence.token, key.store.keys.released if is_marked else "")
-            for key, (_, fence) in zip(keys, locks, strict=True)
-        ]
+        questions: list[_Question[bool]] = []
+        for store, fence in locks:
+            lock = LockKey(store, fence.lock_key or "")
+            mark = store.keys.released if is_marked else ""
+            questions.append(_Question(lock, lock.release_call(fence.token, mark), bool))
+        calls = [*(one.call for one in questions), *besides]
         with self._store.translating():
-            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), [*calls, *besides]))
-        return [
-            _Question(key.store, key.name, call, bool, partial(_refuse, key, reply)).answer(reply)
-            for key, call, reply in zip(keys, calls, replies, strict=False)
-        ]
+            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
+        return [one.answer(reply) for one, reply in zip(questions, replies, strict=False)]
 
     def _ask(
         self, questions: Sequence[_Question[Value]], besides: Sequence[Sendable] = ()
@@ -282,21 +252,11 @@ class Locks:
         return replies
 
 
-def _keys_of(store: Store) -> Keys:
-    return store.keys
-
-
 def _lifetime(lock: LockKey, reply: int) -> int:
     rest_ms = int(reply)
     if rest_ms == FOR_EVER:
         lock.token()  # raises if the key isn't a string: no beat writes one without an end
     return rest_ms
-
-
-def _refuse(lock: LockKey, reply: Exception) -> bool:
-    """Raise what a lock's release was refused with: it is checked by nothing that could have changed."""
-    with lock.store.translating(lock.name, kind="string"):
-        raise reply
 
 
 def _are_all_away(replies: Sequence[Any]) -> bool:

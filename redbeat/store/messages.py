@@ -91,7 +91,7 @@ def _texts_of(reply: Sequence[Any]) -> list[str | None]:
 
 
 def has_body(message: str) -> bool:
-    """Tell whether the JSON of a message has its body, too."""
+    """Return True if the JSON of a message has its body, too."""
     try:
         return "body" in json.loads(message)
     except (ValueError, TypeError, RecursionError):

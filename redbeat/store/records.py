@@ -39,21 +39,8 @@ class LockStatus(Enum):
         return cls(reply.decode()) if isinstance(reply, bytes) else None
 
 
-class KeyType(Enum):
-    """What a key holds. The server's modules have words of their own for it, which become members, too."""
-
-    NONE = "none"
-    HASH = "hash"
-
-    @classmethod
-    def _missing_(cls, word: object) -> KeyType:
-        other = object.__new__(cls)
-        other._name_ = other._value_ = str(word)
-        return cls._value2member_map_.setdefault(word, other)  # type: ignore[return-value]
-
-
-#: looking a member up takes as long as the rest of a comparison
-_HASH, _NONE = KeyType.HASH, KeyType.NONE
+#: what a key holds, by the words of TYPE: a hash, or nothing, as it is gone
+HASH, MISSING = "hash", "none"
 
 
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
@@ -61,12 +48,12 @@ class DueEntry:
     """One due entry as it is in Redis. Scores are the server's own text, which it compares.
 
     Attributes:
-        type: of the key; NONE: it is gone.
+        type: of the key; MISSING: it is gone.
         nominal: the score at which it was due.
         score: the score that it has now, another one only if fetches are leased.
-        is_asked: somebody has written the score 0 to run it now.
+        is_asked: a user has written the score 0 to run it now.
         unread_bytes: its size if it was too large to be read; 0: it was read.
-        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it. Always
+        is_meta_foreign: another program has written the meta, and perhaps no score that goes with it. Always
             False if nominal is a whole second: such a score isn't trusted in any case.
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
         next_score: it is due for a run that has waited for another one to end, and gets this score back
@@ -74,7 +61,7 @@ class DueEntry:
         message: JSON of the stored message whose entry this is, '' if it has none; None: an entry of the
             schedule.
         body: what is stored of that message's body beside it; None: nothing.
-        is_own: the key is one of RedBeat's own, which somebody has added to the schedule.
+        is_own: the key is one of RedBeat's own, which another program has added to the schedule.
     """
 
     key: str
@@ -84,7 +71,7 @@ class DueEntry:
     policy: str | None = None
     error: str | None = None
     score: str = ""
-    type: KeyType = KeyType.HASH
+    type: str = HASH
     is_asked: bool = False
     unread_bytes: int = 0
     is_meta_foreign: bool = False
@@ -97,7 +84,7 @@ class DueEntry:
     @property
     def can_hold_error(self) -> bool:
         """Whether an error may be written to it."""
-        return self.type is KeyType.HASH and not self.is_own
+        return self.type == HASH and not self.is_own
 
 
 class Deadline(NamedTuple):
@@ -346,7 +333,7 @@ class Stored:
         type: of the key.
         unread_bytes: its size if it was too large to be read; 0: it was read.
         is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
-        is_meta_foreign: somebody else has written the meta, and perhaps no score that goes with it.
+        is_meta_foreign: another program has written the meta, and perhaps no score that goes with it.
         revision: as of a DueEntry.
     """
 
@@ -356,7 +343,7 @@ class Stored:
     score: float | None = None
     policy: str | None = None
     error: str | None = None
-    type: KeyType = KeyType.NONE
+    type: str = MISSING
     unread_bytes: int = 0
     is_away: bool = False
     is_meta_foreign: bool = False
@@ -365,12 +352,12 @@ class Stored:
     @property
     def is_hash(self) -> bool:
         """Whether the key is a hash, or doesn't exist."""
-        return self.type is _HASH or self.type is _NONE
+        return self.type in (HASH, MISSING)
 
     @property
     def exists(self) -> bool:
         """Whether the key exists."""
-        return self.type is not _NONE or self.definition is not None or self.meta is not None
+        return self.type != MISSING or self.definition is not None or self.meta is not None
 
 
 @dataclass(slots=True)
@@ -392,7 +379,7 @@ class Write:
     is_meta_foreign: bool = False
 
     def changes(self, stored: Stored) -> bool:
-        """Tell whether this write would change ``stored``."""
+        """Return True if this write would change ``stored``."""
         if self.definition and (self.definition != stored.definition or stored.error is not None):
             return True
         if self.revision or (self.meta and (self.meta != stored.meta or stored.is_meta_foreign)):
@@ -484,5 +471,5 @@ def stored_of(keys: Sequence[str], rows: str | bytes, texts: str | bytes) -> lis
 
 
 def _fields_of(row: dict[str, Any]) -> dict[str, Any]:
-    score, type_ = row.get("score"), row.get("type")
-    return row | {"score": score and float(score), "type": KeyType(type_) if type_ else _HASH}
+    score = row.get("score")
+    return row | {"score": score and float(score), "type": row.get("type") or HASH}

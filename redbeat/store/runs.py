@@ -264,7 +264,7 @@ class Runs:
         self._call_at_home(delivery.name, note)
 
     def forget_worker(self, worker: str) -> None:
-        """Note that a worker has ended."""
+        """Remove a worker that has ended."""
         self._store.ask_parts(_WORKERS, lambda client, key: client.hdel(key, worker))
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
@@ -279,7 +279,7 @@ class Runs:
         return record if record is not None and record.delivery == delivery.token else None
 
     def is_mine(self, delivery: Delivery) -> bool:
-        """Tell whether ``delivery`` holds the lease of its run, and no other run may have the entry."""
+        """Return True if ``delivery`` holds the lease of its run, and no other run may have the entry."""
         record = self.leased(delivery)
         return record is not None and not record.has_let_go
 
@@ -303,7 +303,7 @@ class Runs:
         return results
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
-        """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
+        """End runs of the entry called ``name`` as lost; return of each True if it is given up.
 
         One that isn't in the same state any more isn't. What waits for them goes.
 
@@ -402,7 +402,7 @@ class Runs:
         self._store.ask(lambda client: client.delete(as_stored(failing)), failing)
 
     def mark_being_paused(self, key: str, found: Failing) -> None:
-        """Note that the entry under ``key`` is about to be paused for its failures."""
+        """Record that the entry under ``key`` is about to be paused for its failures."""
         failing, marked = self._store.keys.failing(key), _BEING_PAUSED + found.in_a_row
         self._store.ask(lambda client: client.set(as_stored(failing), marked), failing)
 
@@ -423,7 +423,7 @@ class Runs:
         return self._store.rights.ask(FAILURES, lambda: self.failures(since, limit), lambda: None)
 
     def has_workers(self) -> bool:
-        """Tell whether a live worker tracks runs; yes if that can't be found out."""
+        """Return True if a live worker tracks runs, or if that is unknown."""
         try:
             return bool(self.workers())
         except RedBeatError:

@@ -26,6 +26,8 @@ from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
 from redbeat.store.records import (
+    HASH,
+    MISSING,
     NOWHERE,
     PUBLISHED,
     RESERVED,
@@ -38,7 +40,6 @@ from redbeat.store.records import (
     Fence,
     Fetched,
     Head,
-    KeyType,
     LockStatus,
     Result,
     Target,
@@ -158,14 +159,12 @@ def due_entries_of(rows: str | bytes, texts: str | bytes) -> list[DueEntry]:
     found = unpack_rows(rows, texts)
     for row in found:
         row.setdefault("score", row["nominal"])
-        if "type" in row:
-            row["type"] = KeyType(row["type"])
     return [DueEntry(**row) for row in found]
 
 
 def _without_moving(store: Store, fetched: Fetched) -> Fetched:
     """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
-    missing = [row.key for row in fetched.rows if row.type is KeyType.NONE]
+    missing = [row.key for row in fetched.rows if row.type == MISSING]
     with store.translating():
         if not missing or not store.client.exists(*missing):  # there may be thousands
             return fetched
@@ -388,8 +387,8 @@ def _rare_fields(commit: Commit, *, keeps: bool) -> dict[str, Any]:
     row: dict[str, Any] = {}
     if keeps and commit.records:
         row["record"] = "\n".join(commit.records)
-    if due_entry.type is not KeyType.HASH:
-        row["type"] = due_entry.type.value
+    if due_entry.type != HASH:
+        row["type"] = due_entry.type
     if commit.counted:
         row["counted"] = commit.counted
     if commit.new_error is not None:

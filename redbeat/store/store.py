@@ -1,7 +1,7 @@
 """Reading and writing the schedule: the rest of RedBeat sees rows and times, and no Redis commands.
 
 Invariant: a value is overwritten only if it is the one that the writer has read (compare and set). So an
-entry that somebody else has deleted, saved or re-timed meanwhile stays as they left it.
+entry that another process has deleted, saved or re-timed meanwhile stays as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -23,7 +24,6 @@ from redbeat.connection.client import (
     get_hasty_redis,
     is_hasty,
     naming_the_server,
-    using_client,
 )
 from redbeat.connection.retry import (
     BREAKS_OF_THE_REQUEST,
@@ -39,15 +39,13 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import OWN_KINDS, RESERVED_BEGINNINGS, Keys, is_of_kind
+from redbeat.keys import OWN_KINDS, RESERVED_BEGINNINGS, UNGUARDED, Keys, is_of_kind
 from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.process.memory import Memory
 from redbeat.store.layouts import follow_layout, locate_entries, look_up_layout, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
-from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Parts
 from redbeat.store.records import (
     DueEntry,
@@ -105,7 +103,6 @@ class Store:
         self.replicas = Replicas(self.config)
         self.has_retaken_lock, self.retaken_lock_at = False, -math.inf
         self._ask_types_at = -math.inf
-        self._said = Memory[str, str](100)  # key to what it should be
         #: called after each round trip, which shows that the scheduler isn't stuck
         self.on_progress: Callable[[], None] = lambda: None
         #: since when Redis hasn't answered what it was asked, monotonic; None: it isn't asked anything
@@ -126,17 +123,6 @@ class Store:
             ConfigurationError: the settings don't make a connection.
         """
         return cls(app, get_hasty_redis(app, patience_seconds))
-
-    @classmethod
-    @contextmanager
-    def short_timeout(cls, app: Any, patience_seconds: float = 2) -> Iterator[None]:
-        """Within this, let a client that gives up soon stand in for the app's, in this thread or task alone.
-
-        Raises:
-            ConfigurationError: the settings don't make a connection.
-        """
-        with cls.hasty(app, patience_seconds) as store, using_client(app, store.client):
-            yield
 
     def __enter__(self) -> Self:
         return self
@@ -162,17 +148,13 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, vars(self).get("client"), part)
 
+    def apart(self) -> Self:
+        """Return a store with the same client for what is in no part, however the schedule is divided."""
+        return self.of_part(replace(self.config.base_keys, guard=UNGUARDED))
+
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
         return self if self.part is None else type(self)(self.config.app, vars(self).get("client"))
-
-    def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
-        """Return what listens where writes are announced; each has a connection of its own.
-
-        Arguments:
-            channels: of which parts it does; (): of this store's one part.
-        """
-        return WakeChannel(self.client, channels or self.keys.wake, self.rights)
 
     @property
     def keys(self) -> Keys:
@@ -293,7 +275,9 @@ class Store:
     @property
     def own_keys(self) -> tuple[frozenset[str], tuple[str, ...]]:
         """The keys of RedBeat's own that are not entries', and what others of them begin with."""
-        return _own_keys(self.keys.prefix, self.config.reserved_names)
+        prefix = self.keys.prefix
+        names = frozenset(prefix + name for name in self.config.reserved_names)
+        return names, tuple(prefix + beginning for beginning in RESERVED_BEGINNINGS)
 
     def present(self, keys: Keys) -> Keys:
         """Return the names in the same part in the layout that there is now; if it is none, as they are."""
@@ -345,7 +329,7 @@ class Store:
         self._ask_types_at = now + TYPES_SECONDS
         for key in keys:
             kind = self.keys.kind_held(key)
-            if not is_of_kind(self._type_of(key), kind) and self._said.is_news(key, kind):
+            if not is_of_kind(self._type_of(key), kind) and self.config.said.is_news(key, kind):
                 logger.error(
                     "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
                     "delete that key.",
@@ -660,7 +644,7 @@ class Store:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Note that Redis is waited for until the block ends, by something else than this store."""
+        """Record that something else than this store waits for Redis, until the block ends."""
         asked_before, self.asks_since = self.asks_since, time.monotonic()
         try:
             yield
@@ -680,11 +664,6 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(LockStatus)
-
-
-@lru_cache(maxsize=64)
-def _own_keys(prefix: str, names: frozenset[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-    return frozenset(prefix + name for name in names), tuple(prefix + one for one in RESERVED_BEGINNINGS)
 
 
 def read_due_entry(due_entry: DueEntry) -> Stored:

@@ -20,7 +20,7 @@ MAX_NAMES = 1_000
 
 
 def note_deletion(store: Store, key: str) -> None:
-    """Note that the entry under ``key`` is about to be deleted; one that has run is forgotten here.
+    """Record that the entry under ``key`` is about to be deleted; one that has run is forgotten here.
 
     Raises:
         StoreUnavailable: Redis can't be reached.

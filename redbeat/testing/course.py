@@ -36,7 +36,7 @@ from redbeat.schedules.occurrences import (
     phase_before,
 )
 from redbeat.schedules.timezones import in_utc, moment_of, shown
-from redbeat.store.records import Clear, Commit, DueEntry, KeyType, Stored, score_text
+from redbeat.store.records import HASH, Clear, Commit, DueEntry, Stored, score_text
 from redbeat.testing.nominals import Nominal, nominals
 from redbeat.testing.outages import Outages
 from redbeat.testing.overlap import DurationOf, Overlap
@@ -254,7 +254,7 @@ class Course:
         """
         # beat looks a moment later, so a run that is exactly as late as allowed is too late
         entry, at = self._entry, now.timestamp() + MOMENT_SECONDS
-        stored = Stored(entry.key, type=KeyType.HASH)
+        stored = Stored(entry.key, type=HASH)
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
         stored.meta = encode_meta(entry.last_run_at, entry.total_run_count, None)
         nominal = score_text(score)

@@ -22,6 +22,7 @@ from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from redbeat.config.config import ensure_conf
+from redbeat.connection.client import using_client
 from redbeat.contrib.django import editing
 from redbeat.contrib.django.access import AdminVisit
 from redbeat.contrib.django.actions import ACTIONS, Action, Outcome, carry_out, hint_at
@@ -61,7 +62,7 @@ def answer(model_admin: EntryAdmin, request: Any, page: str, *args: Any, extra_c
     request.current_app = model_admin.admin_site.name
     try:
         app = find_app()
-        with Store.short_timeout(app, PATIENCE_SECONDS):
+        with Store.hasty(app, PATIENCE_SECONDS) as store, using_client(app, store.client):
             return getattr(Pages(model_admin, request, app, extra_context), page)(*args)
     except AccessDenied as exc:
         raise PermissionDenied(str(exc)) from exc

@@ -21,7 +21,7 @@ from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
-from redbeat.store.locks import LockKey
+from redbeat.store.locks import LockKey, Take
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
@@ -123,11 +123,12 @@ class Pings:
     def _claim(self) -> bool:
         """Tell whether this beat is the one of several without a lock that calls the service this time."""
         with Store.hasty(self._app) as store:
-            return LockKey(store, store.keys.pinged).take(self._caller, int(CLAIM_SECONDS * 1000))
+            key = LockKey(store.apart(), store.keys.pinged)
+            return Take(key, self._caller, int(CLAIM_SECONDS * 1000)).run()
 
     def _give_back(self) -> None:
         with Store.hasty(self._app) as store:
-            LockKey(store, store.keys.pinged).release(self._caller)
+            LockKey(store.apart(), store.keys.pinged).release(self._caller)
 
     def _withhold(self, reason: str) -> None:
         """Log why the service isn't called: once, until that changes or all is well."""

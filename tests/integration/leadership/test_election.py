@@ -16,6 +16,7 @@ from redbeat.errors import StoreCorrupt
 from redbeat.leadership.assignment import find_leaders, max_shards
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import new_beat, new_token
+from redbeat.store.notifier import WakeChannel
 from tests.conftest import MakeApp
 from tests.integration.leadership.sharing import SharingBeat, leaders, step
 from tests.support.fidelity import noting_round_trips
@@ -109,7 +110,7 @@ def test_beat_that_ends_wakes_the_others(company: Company) -> None:
         company.join()
     company.settle()
     ended = company.all.pop()
-    channels = [beat.store.wake_channel(beat.election.wake_channels) for beat in company.all]
+    channels = [WakeChannel(beat.store.client, beat.election.wake_channels) for beat in company.all]
     for channel in channels:
         channel.wait(0.05)  # it subscribes
     ended.election.resign()

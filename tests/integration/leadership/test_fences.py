@@ -17,7 +17,6 @@ from redbeat.store.downgrades import bring_back_call
 from redbeat.store.entries import delete_call, save_call
 from redbeat.store.records import (
     Fence,
-    KeyType,
     LockStatus,
     Stored,
     TrackedRun,
@@ -129,7 +128,7 @@ def test_script_without_this_line_breaks_a_promise(
 
 RUN = TrackedRun("1", "", 3600, "skip")
 DEADLINE = f"id\0{KEYS.about('entry').running}"
-ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
+ENTRY = Stored("redbeat:entry", "{}", score=1.0, type="hash")
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: save_call(

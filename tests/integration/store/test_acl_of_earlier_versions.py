@@ -18,6 +18,7 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import rights
+from redbeat.store.notifier import WakeChannel
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import LASTING_REFUSALS
@@ -117,7 +118,8 @@ def send_in_one_step(ground: Ground) -> None:
 
 def wait_for_a_change(ground: Ground) -> None:
     beat = Store(ground.app("beat"))
-    assert [beat.wake_channel().wait(0.5) for _ in range(2)] == [False, False]
+    channel = WakeChannel(beat.client, [beat.keys.wake], beat.rights)
+    assert [channel.wait(0.5) for _ in range(2)] == [False, False]
 
 
 def run_by_hand(ground: Ground, *, is_tracked: bool = False) -> None:

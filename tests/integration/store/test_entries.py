@@ -47,7 +47,7 @@ from redbeat.store.owners import (
     read_static_names,
     static_among,
 )
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, KeyType, LockStatus, Write
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, LockStatus, Write
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
@@ -167,7 +167,7 @@ SHAPES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"definition": "", "meta": META, "policy": ""}, {}),
     ({"definition": "é\udcff", "meta": META}, {}),
     ({"other": "field"}, {}),
-    ({}, {"type": KeyType.NONE}),
+    ({}, {"type": "none"}),
 ]
 
 
@@ -192,8 +192,8 @@ def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
     found = read_entries(Store(app), [row.key for row in expected])[1]
     texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
     assert [*map(texts_of, found)] == [*map(texts_of, expected)]
-    scores = [(one.score, one.key) for one in found if one.type is KeyType.HASH]
-    assert scores == [(float(row.score), row.key) for row in expected if row.type is KeyType.HASH]
+    scores = [(one.score, one.key) for one in found if one.type == "hash"]
+    assert scores == [(float(row.score), row.key) for row in expected if row.type == "hash"]
 
 
 @pytest.mark.parametrize("rights", ["+@all", "-zmscore"])

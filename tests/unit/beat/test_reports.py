@@ -16,7 +16,7 @@ from redbeat.scheduler.reports import (
     WORKERS_SECONDS,
     Reports,
 )
-from redbeat.store.records import DueEntry, KeyType
+from redbeat.store.records import DueEntry
 from redbeat.store.run_record import RunRecord
 
 LIMIT = 10
@@ -61,7 +61,7 @@ def remembered(reports: Reports) -> int:
 
 
 def due_entry(number: int, kind: str) -> DueEntry:
-    return DueEntry(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
+    return DueEntry(f"redbeat:entry-{number}", "1.5", type=kind)
 
 
 def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, caplog: Log) -> None:

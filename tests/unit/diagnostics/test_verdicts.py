@@ -24,7 +24,7 @@ from redbeat.history import PastRun
 from redbeat.leadership.status import Leader, State, Status, judge
 from redbeat.runs.run import Run
 from redbeat.schedules.exclusions import Exclusions
-from redbeat.store.records import KeyType, Stored
+from redbeat.store.records import Stored
 from tests.support.schedule import meta_json
 
 UTC = timezone.utc
@@ -91,7 +91,7 @@ def facts(
     """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
     text = json.dumps({"task": "t", "schedule": HOURLY, **definition})
     meta = meta_json(None if last is None else hours(last), count)
-    stored = Stored("redbeat:x", text, meta, score, policy and json.dumps(policy), error, KeyType.HASH)
+    stored = Stored("redbeat:x", text, meta, score, policy and json.dumps(policy), error, "hash")
     entry, problem = None, ""
     try:
         entry = decode_entry(Entry, stored, app)
@@ -302,7 +302,7 @@ def test_status_is_judged(changes: dict[str, object], state: State, words: str) 
     ],
 )
 def test_excerpt_shows_the_place_of_the_reason(definition: str | None, reason: str, expected: str) -> None:
-    assert excerpt_of(Stored("k", definition, type=KeyType.HASH), reason) == expected
+    assert excerpt_of(Stored("k", definition, type="hash"), reason) == expected
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_repaired_entry_is_due_at_its_next_time(
     app: Celery, last: datetime | None, count: int, policy: dict[str, Any], expected: timedelta | None
 ) -> None:
     definition = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
-    meta, kind = meta_json(last, count), KeyType.HASH
+    meta, kind = meta_json(last, count), "hash"
     stored = Stored("redbeat:x", definition, meta, policy=json.dumps(policy), type=kind)
     score = next_score(decode_entry(Entry, stored, app), NOON)
     assert score == (-1 if expected is None else (NOON + expected).timestamp())

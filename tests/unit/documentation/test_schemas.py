@@ -27,7 +27,7 @@ from redbeat.history import dropped_record, sent_record, skipped_record, unsent_
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
 from redbeat.schedules import clocked
 from redbeat.schedules.codec import SCHEDULE_FIELDS
-from redbeat.store.records import KeyType, Stored, Write
+from redbeat.store.records import Stored, Write
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import NAMES, find_fault, find_fault_in, json_examples, schema_of
 from tests.unit.entries.test_json import OFFSETS
@@ -227,7 +227,7 @@ def test_schema_tolerates_what_the_reader_tolerates(app: Celery, change: dict[st
 def why_refused(app: Celery, **fields: Any) -> str | None:
     """What RedBeat has against an entry with these fields in its hash."""
     good = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
-    stored = Stored("redbeat:x", type=KeyType.HASH, **{"definition": good, **fields})
+    stored = Stored("redbeat:x", type="hash", **{"definition": good, **fields})
     try:
         decode_entry(RedBeatSchedulerEntry, stored, app)
     except EntryCorrupt as exc:

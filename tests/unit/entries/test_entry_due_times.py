@@ -21,7 +21,7 @@ from redbeat.entries.preview import next_runs
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.schedules import clocked, cron, rrule
-from redbeat.store.records import Commit, DueEntry, KeyType, Stored, score_text
+from redbeat.store.records import Commit, DueEntry, Stored, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -57,7 +57,7 @@ def stored_of(
     definition = json.dumps({"name": "x", "task": "t", **fields})
     meta, text = encode_meta(ran_at, count), json.dumps(policy) if policy else None
     meta = meta if is_ours else json.dumps(json.loads(meta))
-    return Stored("redbeat:x", definition, meta, score, text, type=KeyType.HASH)
+    return Stored("redbeat:x", definition, meta, score, text, type="hash")
 
 
 def claimed_of(stored: Stored, score: str = "") -> DueEntry:

@@ -27,7 +27,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.validation import find_problem
 from redbeat.errors import EntryCorrupt
 from redbeat.schedules import rrule
-from redbeat.store.records import DueEntry, KeyType, Stored
+from redbeat.store.records import DueEntry, Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -241,4 +241,4 @@ PLAIN = fields(options={"queue": "fast"}, kwargs={"deep": {"er": [None, 1.5]}}, 
 def fetch(definition: Any, policy: Any = None) -> DueEntry:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
-    return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)
+    return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type="hash")

@@ -33,7 +33,7 @@ from redbeat.policy.policy import (
     make_policy,
 )
 from redbeat.schedules import cron, next_run, rrule
-from redbeat.store.records import KeyType, Stored
+from redbeat.store.records import Stored
 from tests.support.ticks import memory_app
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_no_zone_is_refused_as_one(app: Celery, name: str) -> Non
     with pytest.raises(EntryError, match=f"^x: timezone: '{name}' can't be used as a zone: it differs"):
         entry(app, timezone=name)
     definition = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
-    stored = Stored("redbeat:x", definition, policy=json.dumps({"timezone": name}), type=KeyType.HASH)
+    stored = Stored("redbeat:x", definition, policy=json.dumps({"timezone": name}), type="hash")
     with pytest.raises(EntryCorrupt, match=f"^redbeat:x: policy: timezone: '{name}' can't be used as a zone"):
         decode_entry(RedBeatSchedulerEntry, stored, app)
 

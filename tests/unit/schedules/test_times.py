@@ -14,7 +14,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
 from redbeat.schedules.durations import length_in_words, read_seconds, seconds_in_words
 from redbeat.schedules.typed_times import read_future, read_past
-from redbeat.store.records import KeyType, Stored
+from redbeat.store.records import Stored
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -41,7 +41,7 @@ def told(made: RedBeatSchedulerEntry) -> tuple[Any, ...]:
 def saved(made: RedBeatSchedulerEntry) -> Stored:
     write = made.plan_save(Stored("redbeat:x"), NOON)
     policy = write.policy or None
-    return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
+    return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type="hash")
 
 
 @pytest.mark.parametrize(
