@@ -46,20 +46,28 @@ class Declaration(NamedTuple):
         return bool(getattr(self.entity, "can_cache_declaration", False))
 
 
-class Published(NamedTuple):
-    """What ``publish`` was given of one run: its body before it is encoded, and how to encode it."""
-
-    body: Any
-    serializer: str | None
-    compression: str | None
-
-
 @dataclass
-class SampleRequests:
-    """What a producer was asked to do in a sample."""
+class Sample:
+    """The message of one run, and what else sending it would have done.
 
-    runs: list[Published] = field(default_factory=list)
+    Attributes:
+        values: of the run.
+        bodies: what was published, before it is encoded.
+        serializer, compression: how to encode it.
+        declarations: of queues and exchanges.
+        pushes: list writes, the message first.
+        text: the message, as JSON.
+        calls_backend: the result backend would have been called.
+    """
+
+    values: RunValues
+    bodies: list[Any] = field(default_factory=list)
+    serializer: str | None = None
+    compression: str | None = None
     declarations: list[Declaration] = field(default_factory=list)
+    pushes: tuple[Push, ...] = ()
+    text: str = ""
+    calls_backend: bool = False
 
 
 class BoundedProducer:
@@ -81,7 +89,7 @@ class BoundedProducer:
     declared: dict[int, Any]
     fleeting: dict[int, Any]
     _is_retry_asked = False
-    _sample: SampleRequests | None = None
+    _sample: Sample | None = None
 
     _app: Any
     _types: Mapping[str, str]
@@ -101,13 +109,13 @@ class BoundedProducer:
         return self._confirms
 
     @contextmanager
-    def sampling(self, expiration_seconds: float | None) -> Iterator[SampleRequests]:
-        """Yield what is asked for in the block: nothing is declared, and events are not published.
+    def sampling(self, values: RunValues) -> Iterator[Sample]:
+        """Yield a sample of the run with these values: nothing is declared, and events are not published.
 
         A run is published, so its message must be collected, and dropped, by an outbox.
         """
         before = self.expiration_seconds
-        self._sample, self.expiration_seconds = SampleRequests(), expiration_seconds
+        self._sample, self.expiration_seconds = Sample(values), values.expiration_seconds
         try:
             yield self._sample
         finally:
@@ -125,8 +133,9 @@ class BoundedProducer:
         if self._sample is not None:
             if not _is_run(options):
                 return None
-            how = options.get("serializer"), options.get("compression")
-            self._sample.runs.append(Published(body, *how))
+            self._sample.bodies.append(body)
+            self._sample.serializer = options.get("serializer")
+            self._sample.compression = options.get("compression")
         self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:
@@ -222,27 +231,6 @@ Send = Callable[[RunValues], Any]
 _REPLACING = RLock()
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The message of one run, and what else sending it would have done.
-
-    Attributes:
-        values: of the run.
-        text: the message, as JSON.
-        published: the body, and how to encode it.
-        pushes: list writes, the message first.
-        declarations: of queues and exchanges.
-        calls_backend: the result backend would have been called.
-    """
-
-    values: RunValues
-    text: str
-    published: Published
-    pushes: tuple[Push, ...]
-    declarations: tuple[Declaration, ...]
-    calls_backend: bool
-
-
 def take_sample(
     app: Any, producer: BoundedProducer, outbox: Outbox | Confirms, values: RunValues, send: Send
 ) -> Sample:
@@ -253,17 +241,17 @@ def take_sample(
         Exception: whatever ``send`` raises.
     """
     with (
-        producer.sampling(values.expiration_seconds) as asked,
+        producer.sampling(values) as sample,
         outbox.sampling() as pushes,
         _muted_backend(app) as calls,
         bypassing_sentry(),
     ):
         send(values)
     commands = [push.command for push in pushes]
-    if len(asked.runs) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
+    if len(sample.bodies) != 1 or commands[:1] != ["lpush"] or "lpush" in commands[1:]:
         raise UnfitError("a run isn't one message to one queue")
-    text, declarations = str(pushes[0].value), tuple(asked.declarations)
-    return Sample(values, text, asked.runs[0], tuple(pushes), declarations, bool(calls))
+    sample.pushes, sample.text, sample.calls_backend = tuple(pushes), str(pushes[0].value), bool(calls)
+    return sample
 
 
 @contextmanager

@@ -205,7 +205,7 @@ class _Kind:
         queues = [one.entity for one in sample.declarations if hasattr(one.entity, "routing_key")]
         self.destination = str(queues[0].name) if queues else self.routing_key
         self.expires_seconds = of_run.expires_seconds
-        body, self.serializer = sample.published.body, str(sample.published.serializer)
+        body, self.serializer = sample.bodies[0], str(sample.serializer)
         encoding, no_args = properties.get("body_encoding"), () if body[0] else body[0]
         self._of_call = CallPlaceholders(self.serializer, encoding, no_args, body[2], describe)
         own = self._of_call.texts(call)
@@ -513,9 +513,9 @@ class Templates:
         return replacing(self._app, now=lambda: now)
 
     def _require_plain_body(self, sample: Sample) -> None:
-        if sample.published.compression:
-            raise UnfitError(f"its messages are compressed with {sample.published.compression!r}")
-        reason = guard.find_serializer_obstacle(str(sample.published.serializer))
+        if sample.compression:
+            raise UnfitError(f"its messages are compressed with {sample.compression!r}")
+        reason = guard.find_serializer_obstacle(str(sample.serializer))
         if reason:
             raise UnfitError(reason)
 

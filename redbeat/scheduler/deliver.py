@@ -41,6 +41,7 @@ from redbeat.scheduler.sinks import (
     make,
     report_held,
 )
+from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
 from redbeat.store.reservations import reserve_runs
@@ -246,7 +247,9 @@ class Deliverer:
         if not ready or self._executor is None:
             return
         if batch.quarantined:
-            self._context.failures.tell(batch)
+            # before they are recorded: after a kill in between they are sent once more
+            add_quarantined_events(batch.store, batch.quarantined)
+            batch.quarantined = []
         for first in range(0, len(ready), CALL_ROWS):
             chunk = ready[first : first + CALL_ROWS]
             commits = []

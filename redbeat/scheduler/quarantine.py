@@ -28,7 +28,6 @@ from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Decision, Quarantine, Send, quarantine
 from redbeat.signals import entry_quarantined, is_wanted
-from redbeat.store.events import add_quarantined_events
 from redbeat.store.figures import count_once
 from redbeat.store.layouts import read_layout
 from redbeat.store.records import DueEntry
@@ -121,12 +120,6 @@ class Failures:
         if decision.is_news and is_wanted(entry_quarantined.name):
             batch.quarantined.append((batch.store.keys.name(row.key), reason))
         return decision
-
-    @staticmethod
-    def tell(batch: Batch) -> None:
-        """Send the events of quarantines before these are recorded: after a kill in between, once more."""
-        quarantined, batch.quarantined = batch.quarantined, []
-        add_quarantined_events(batch.store, quarantined)
 
     def keep_home(self, batch: Batch) -> Sequence[DueEntry]:
         """Return the fetched entries that belong to this shard; move the others home, or quarantine them.

@@ -433,7 +433,7 @@ def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -
     written: list[bytes] = []
     confirms.on_sample = lambda *args: written.append(frames_of(producer.channel, *args))
     try:
-        with producer.sampling(values.expiration_seconds):
+        with producer.sampling(values):
             compiling.send(call, values)
     finally:
         confirms.on_sample = None
