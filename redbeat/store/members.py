@@ -22,8 +22,6 @@ from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
-#: how many members are looked at in one round trip to come nearer to a place; of each of many shards
-SAMPLES, MIN_SAMPLES = 512, 8
 #: if so many members or fewer are before a place, they are read, too
 NEAR = 50
 #: how many members of each shard are read at a time at least, where those of several are merged
@@ -78,18 +76,18 @@ def _others(store: Store, member: str, score: float) -> list[tuple[str, str]]:
 
 
 def read_slice(store: Store, offset: int, count: int) -> list[tuple[str, float]]:
-    """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
+    """Return at most ``count`` of what ``members_in_order`` yields, from the place ``offset`` on, 0 or more.
 
     It takes no longer far behind than at the beginning, or hardly: in one part a place is a rank; in
-    several :meth:`_approach` finds the ranks.
+    several :func:`_approach` finds the ranks.
     """
     keys = _schedules(store)
     nevers, sizes = _sizes(store, keys)
     rows: list[tuple[str, float]] = []
-    for firsts, ends in ((nevers, sizes), ([0] * len(keys), nevers)):
+    for low, firsts, ends in (("0", nevers, sizes), ("-inf", [0] * len(keys), nevers)):
         number = sum(ends) - sum(firsts)
         if offset < number and len(rows) < count:
-            rows += _read_from(store, keys, firsts, ends, offset, count - len(rows))
+            rows += _read_from(store, low, firsts, ends, offset, count - len(rows))
         offset = max(offset - number, 0)
     return rows
 
@@ -103,18 +101,20 @@ def _sizes(store: Store, keys: Sequence[str]) -> tuple[list[int], list[int]]:
 
 
 def _read_from(
-    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, count: int
+    store: Store, low: str, firsts: Sequence[int], ends: Sequence[int], offset: int, count: int
 ) -> list[tuple[str, float]]:
     """Return at most ``count`` members, merged, from the place ``offset`` on.
 
     Arguments:
-        firsts, ends: the rank of the first member of each schedule that counts, and of the first behind
-            them that doesn't.
+        low: the lowest score, and
+        firsts, ends: the rank of the first member of each schedule that counts, and of the first behind them
+            that doesn't.
     """
+    keys = _schedules(store)
     if len(keys) == 1:
         firsts, offset = [firsts[0] + offset], 0
     else:
-        firsts, offset = _approach(store, keys, firsts, ends, offset, max(count, NEAR))
+        firsts, offset = _approach(store, low, firsts, ends, offset)
     pages = _ranked(
         store,
         [
@@ -127,62 +127,34 @@ def _read_from(
 
 
 def _approach(
-    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, near: int
+    store: Store, low: str, firsts: Sequence[int], ends: Sequence[int], offset: int
 ) -> tuple[Sequence[int], int]:
-    """Leave out members before the place ``offset``, until it is ``near`` or less.
+    """Leave out members before the place ``offset``, until it is ``NEAR`` or less.
 
-    Samples are read of each schedule, at even distances, and put into the common order. How many members
-    are before a sample isn't known, but its limits are: of each schedule all up to the last sample
-    before it are, and none is from the next one on. So two samples are found between which the place is,
-    and what is between them is looked at again: a round trip for about a factor of ten.
+    A member is guessed that is near the place, as shards have about equal shares of each time, and the
+    members before it are counted in each schedule. Each guess leaves out what is before it, or behind it.
 
     Returns the new ``firsts``, and the place counted from there.
     """
-    while offset > near:
-        samples = _samples(store, keys, firsts, ends)
-        ranks: list[list[int]] = [[] for _ in keys]
-        for _, at, rank in samples:
-            ranks[at].append(rank)
-        left = [iter(found) for found in ranks]
-        nexts = [next(found, end) for found, end in zip(left, ends, strict=True)]
-        passed, lows, highs = [*firsts], [*firsts], [*ends]
-        begin = at_least = sum(firsts)
-        at_most, is_behind = sum(nexts), False
-        for _, at, rank in samples:
-            is_behind = is_behind or at_most - begin > offset  # the place may be before this one
-            if at_least - passed[at] + rank - begin > offset:  # it is
-                highs = [*nexts]
-                break
-            at_least += rank + 1 - passed[at]
-            passed[at] = rank + 1
-            if not is_behind:
-                lows = [*passed]
-                lows[at] = rank
-            following = next(left[at], ends[at])
-            at_most += following - nexts[at]
-            nexts[at] = following
-        if lows == [*firsts] and highs == [*ends]:
+    keys, begins, place = _schedules(store), firsts, sum(firsts) + offset
+    while place - sum(firsts) > NEAR:
+        sizes = [end - first for first, end in zip(firsts, ends, strict=True)]
+        at = sizes.index(max(sizes))
+        rank = firsts[at] + sizes[at] * (place - sum(firsts)) // sum(sizes)
+        [guess] = _ranked(store, [(keys[at], rank, rank)])
+        if not guess:  # others are removed meanwhile
             break
-        offset -= sum(lows) - begin
-        firsts, ends = lows, highs
-    return firsts, offset
-
-
-def _samples(
-    store: Store, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int]
-) -> list[tuple[tuple[bool, float], int, int]]:
-    """Return members at even distances, in order: what orders it, of which schedule it is, its rank."""
-    most = max(SAMPLES // len(keys), MIN_SAMPLES)
-    asked: list[tuple[int, int]] = []
-    for at, (first, end) in enumerate(zip(firsts, ends, strict=True)):
-        size = end - first
-        number = min(size, most)
-        asked += [(at, first + size * place // number) for place in range(number)]
-    found = _ranked(store, [(keys[at], rank, rank) for at, rank in asked])
-    # some may have been removed meanwhile
-    return sorted(
-        (_order(row), at, rank) for (at, rank), rows in zip(asked, found, strict=True) for row in rows
-    )
+        bounds = [(key, f"{'(' if n > at else ''}{guess[0][1]!r}") for n, key in enumerate(keys)]
+        counts = _numbers(store, [methodcaller("zcount", key, low, high) for key, high in bounds])
+        before = [begin + count for begin, count in zip(begins, counts, strict=True)]
+        before[at] = rank
+        if sum(before) > place:
+            ends = [*map(min, ends, before)]
+        elif (following := [*map(max, firsts, before)]) != firsts:
+            firsts = following
+        else:
+            break
+    return firsts, place - sum(firsts)
 
 
 def place_after(store: Store, member: str, score: float) -> int:
