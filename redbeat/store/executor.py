@@ -261,7 +261,7 @@ class Stream:
             packed.append(b"*%d\r\n" % len(words))
             for word in words:
                 value = word if type(word) is bytes else encode(word)
-                packed += (b"$%d\r\n" % len(value), value, b"\r\n")
+                packed.append(b"$%d\r\n%b\r\n" % (len(value), value))
         try:
             # a health check would read a reply
             self._connection.send_packed_command([b"".join(packed)], check_health=not self.unread)

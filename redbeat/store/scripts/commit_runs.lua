@@ -72,8 +72,9 @@ if server ~= '' then
 end
 
 -- 1. compare: which rows are still about what stands there
-local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #rows
-local next_running, next_history, next_value, shared = 1, 1, 0, {}
+local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #entry_keys
+local given, rows, shared = rows, {}, {}
+local next_running, next_history, next_value = 1, 1, 0
 
 local function take_value()
   next_value = next_value + 1
@@ -81,24 +82,22 @@ local function take_value()
 end
 
 for i, key in ipairs(entry_keys) do
-  local place = type(rows[i]) == 'number' and rows[i] or i
-  shared[place] = shared[place] or {__index = rows[place]}
-  local row = setmetatable({key = key, score = scores[i], new_score = new_scores[i], sent = sent[i] ~= '' and sent[i]}, shared[place])
-  local kind, run = row.type or 'hash', row.run
-  local writes = row.writes and write_lists[row.writes] or {}
-  local overlap = run and run.overlap
+  local place = type(given[i]) == 'number' and given[i] or i
+  local fields, score, new_score, due = given[place], scores[i], new_scores[i], sent[i] ~= '' and sent[i]
+  shared[place] = shared[place] or {__index = fields}
+  local kind, run, is_strict = fields.type or 'hash', fields.run, fields.is_strict
+  local writes, overlap = write_lists[fields.writes] or {}, run and run.overlap
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
-  row.is_end = row.new_score == 'remove' or row.new_score == 'delete'
-  row.texts = (row.is_strict or row.new_definition) and take_value()
-  local meta = (row.is_strict or row.has_meta) and take_value()
-  local new_meta = row.has_meta and take_value()
-  row.first_value, next_value = next_value + 1, next_value + #writes
+  local is_end = new_score == 'remove' or new_score == 'delete'
+  local texts = (is_strict or fields.new_definition) and take_value()
+  local meta = (is_strict or fields.has_meta) and take_value()
+  local new_meta = fields.has_meta and take_value()
 
   -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
   local is_unchanged, has_meta, found = true, false, {}
-  if kind == 'hash' and row.is_strict then
+  if kind == 'hash' and is_strict then
     found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
-    is_unchanged = not found.err and match_text(texts_of(found), row.texts)
+    is_unchanged = not found.err and match_text(texts_of(found), texts)
       and (found[1] or redis.call('TYPE', key).ok == 'hash')
     has_meta = is_unchanged and match_text(found[5] or '', meta)
   else
@@ -111,21 +110,26 @@ for i, key in ipairs(entry_keys) do
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores_now[i] == row.score
+  local has_score = is_unchanged and scores_now[i] == score
   if #writes > 0 then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
-    local is_due = token == '' or tonumber(row.score) <= now_seconds
-    local is_late = row.valid_until and tonumber(row.valid_until) <= now_seconds
+    local is_due = token == '' or tonumber(score) <= now_seconds
+    local is_late = fields.valid_until and tonumber(fields.valid_until) <= now_seconds
     is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not is_late
   end
   -- what is written of it, and what it was before
-  rows[i], row.found, row.history = row, found, next_history
-  row.writes, row.meta_to_set = is_unchanged and writes or {}, is_unchanged and has_meta and new_meta
-  row.score_to_set = is_unchanged and has_score and row.new_score
+  local row = setmetatable({
+    key = key, score = score, new_score = new_score, sent = due, is_end = is_end, texts = texts, found = found,
+    record = fields.record or (kept > 0 or is_end) and due and '"due":' .. due, history = next_history,
+    writes = is_unchanged and writes or {}, first_value = next_value + 1,
+    meta_to_set = is_unchanged and has_meta and new_meta, score_to_set = is_unchanged and has_score and new_score,
+  }, shared[place])
+  rows[i], next_value = row, next_value + #writes
+  next_history = next_history + (is_end and 3 or row.record and 1 or 0)
   if run then
     row.running, row.due, row.overlap, next_running = running[next_running], run.due, overlap, next_running + 1
     row.deadline = later(now, run.queue_seconds + 1)
-    row.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. row.new_score .. '"'
+    row.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. new_score .. '"'
     -- with at_most_once its message leaves after this, if at all
     local holds = is_deciding and #writes == 0 and '"holds":"0",' or ''
     row.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. row.members .. '}'
@@ -142,8 +146,6 @@ for i, key in ipairs(entry_keys) do
       row.held, row.score_to_set, row.meta_to_set, row.writes = held, run.held_score, false, {}
     end
   end
-  if (kept > 0 or row.is_end) and not row.record and row.sent then row.record = '"due":' .. row.sent end
-  next_history = next_history + (row.is_end and 3 or row.record and 1 or 0)
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
