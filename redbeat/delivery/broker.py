@@ -16,7 +16,7 @@ new connection, and the script that pushes checks it in the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, NamedTuple
@@ -141,7 +141,7 @@ class Broker:
             self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
             if self.confirms is not None and self._has_plain_producer():
                 self.drafts = self.confirms
-            self._producer.timeout_seconds = lambda: self.seconds_left() or self.timeout_seconds
+            self._producer.timeout_seconds = self.publish_seconds
         return self._producer
 
     def begin_batch(self) -> None:
@@ -180,13 +180,9 @@ class Broker:
             return self.confirms.deferring()
         return nullcontext([])
 
-    def publish_draft(self, draft: str, declared: Iterable[Any]) -> None:
-        """Publish the compiled message ``draft``; ``declared``: what was declared for it.
-
-        Raises what :meth:`Confirms.publish` raises.
-        """
-        assert self.drafts is not None  # noqa: S101 - there is a producer
-        self.drafts.publish_draft(draft, declared, self.seconds_left() or self.timeout_seconds)
+    def publish_seconds(self) -> float:
+        """Return how long publishing one message may take."""
+        return self.seconds_left() or self.timeout_seconds
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.

@@ -350,7 +350,7 @@ def make(
     with broker.sending(None, is_deferrable=is_deferrable) as publication:
         [draft] = send.pushes
         declared = [one.entity for one in template.kind.declarations]
-        broker.publish_draft(str(draft.value), declared)
+        broker.drafts.publish_draft(str(draft.value), declared, broker.publish_seconds())
     return () if isinstance(publication, list) else publication
 
 
