@@ -207,36 +207,18 @@ def members_in_order(store: Store, last_score: float | None = None) -> Iterator[
     parts = store.all_parts
     size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
     readers = [_Reader(part.schedule, size, last_score) for part in parts]
-    return in_chunks(_read(store, readers[0]) if len(readers) == 1 else _merged(store, readers))
 
+    def rows_of(reader: _Reader) -> Iterator[tuple[str, float]]:
+        while True:
+            while reader.is_reading and not reader.rows:
+                low = [one for one in readers if one.is_low]
+                for one, found in zip(low, store.ask_each([one.ask for one in low]), strict=True):
+                    one.take(found)
+            if not reader.rows:
+                return
+            yield reader.rows.popleft()
 
-def _read(store: Store, reader: _Reader) -> Iterator[tuple[str, float]]:
-    while reader.is_reading:
-        reader.take(*store.ask_each([reader.ask]))
-        yield from reader.rows
-        reader.rows.clear()
-
-
-def _merged(store: Store, readers: Sequence[_Reader]) -> Iterator[tuple[str, float]]:
-    """Yield what all readers read, in order. When one has nothing left, all with little left read on."""
-    while True:
-        while any(reader.is_empty for reader in readers):
-            low = [reader for reader in readers if reader.is_low]
-            for reader, found in zip(low, store.ask_each([one.ask for one in low]), strict=True):
-                reader.take(found)
-        heads = [(_order(reader.rows[0]), at) for at, reader in enumerate(readers) if reader.rows]
-        if not heads:
-            return
-        heapq.heapify(heads)
-        while heads:
-            rows = readers[heads[0][1]].rows
-            yield rows.popleft()
-            if rows:
-                heapq.heapreplace(heads, (_order(rows[0]), heads[0][1]))
-            elif readers[heads[0][1]].is_reading:
-                break
-            else:
-                heapq.heappop(heads)
+    return in_chunks(heapq.merge(*map(rows_of, readers), key=_order))
 
 
 def entry_keys(store: Store) -> Iterator[str]:
@@ -290,11 +272,6 @@ class _Reader:
             self._begin, self._last = self._spans.pop(0)
             self._at_begin = 0  # how many members with the score ``_begin`` were seen
             self._latest = (-inf, b"")
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it must read on before its next member is known."""
-        return self.is_reading and not self.rows
 
     @property
     def is_low(self) -> bool:
