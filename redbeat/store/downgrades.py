@@ -7,7 +7,6 @@ schedule or there, and beat brings it back.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from redbeat.store.store import Store
 
 _MOVE_DOWNGRADED = Script("move_downgraded")
-
-#: the stored value of an entry: its score, perhaps followed by ' static'
-_REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)( .*)?", re.DOTALL)
 
 
 class PutAway(NamedTuple):
@@ -63,10 +59,10 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
     """
 
     def read() -> dict[str, float | None]:
-        found: dict[str, float | None] = {}
-        for keys in _parts_of_2x(store):
-            found |= {key: _score_of(text) for key, text in _read(store, keys).items()}
-        return found
+        base = store.config.base_keys.prefix
+        # celery-redbeat 2.x could run no shards
+        texts = [_read(store, keys) for keys in store.parts if keys.prefix == base]
+        return {key: _score_of(text) for found in texts for key, text in found.items()}
 
     return store.rights.ask(DOWNGRADED, read, dict)
 
@@ -134,7 +130,7 @@ def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[
     rows = [
         {
             "name": part.name(key),
-            "score": "0" if _score_of(texts[key]) is None else texts[key].partition(" ")[0],
+            "score": repr(_score_of(texts[key]) or 0.0),
             "is_static": texts[key].endswith(" static"),
         }
         for key in entries
@@ -165,20 +161,13 @@ def _read(store: Store, keys: Keys) -> dict[str, str]:
     return {}
 
 
-def _parts_of_2x(store: Store) -> list[Keys]:
-    """Return the parts that celery-redbeat 2.x could run, which are no shards."""
-    base = store.config.base_keys.prefix
-    return [part for part in store.parts if part.prefix == base]
-
-
 def _score_of(text: str) -> float | None:
-    """Return the score in ``text``, the stored value of an entry that was taken out; None: it has none."""
-    found = _REMEMBERED.fullmatch(text)
+    """Return the score in ``text``, which ' static' may follow; None: it has none."""
     try:
-        score = float(found[1]) if found else math.nan
+        score = float(text.partition(" ")[0])
     except ValueError:
         return None
-    return score if math.isfinite(score) or text.startswith("inf") else None
+    return None if math.isnan(score) or score == -math.inf else score
 
 
 def _read_of(stored: Stored) -> str:
