@@ -17,8 +17,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
-from typing import Any, NamedTuple, TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -28,6 +28,7 @@ from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
@@ -37,8 +38,6 @@ _END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidd
 _CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
 _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
 _RAISE_GENERATION = Script("raise_generation", is_raw=True)
-
-Thing = TypeVar("Thing")
 
 #: what a script says whose caller isn't the one any more who moves entries
 FENCED = "MOVER Another process"
@@ -182,10 +181,8 @@ class Mover:
 
     def close(self, parts: Iterable[Keys], ending: Iterable[Keys]) -> None:
         """Forget what was noted of moves in parts, and remove a beat's own in those that end."""
-        unneeded = [(part, [part.left, part.arrived, part.arriving]) for part in parts]
-        unneeded += [
-            (part, sorted({part.left, part.arrived, part.arriving, *part.beats_own})) for part in ending
-        ]
+        own = [*((part, frozenset[str]()) for part in parts), *((part, part.beats_own) for part in ending)]
+        unneeded = [(part, sorted({part.left, part.arrived, part.arriving, *keys})) for part, keys in own]
         self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
 
     def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
@@ -228,7 +225,7 @@ class Mover:
             is_foreign: they were written where they are by somebody who doesn't know the layout.
         """
         due: list[Stray] = []
-        for some in _in_lots(strays, MAX_ROUND):
+        for some in in_chunks(strays, MAX_ROUND):
             waiting = [one for one in some if (one.source.generation, one.name) not in self._unmovable]
             while waiting:
                 waiting.sort(key=_way_of)
@@ -242,21 +239,14 @@ class Mover:
 
     def move_owned(self, owned: Iterable[Owned]) -> None:
         """Move names of owners to where they belong; a name that is added meanwhile stays."""
-        for some in _in_lots(owned, CALL_ITEMS):
+        for some in in_chunks(owned, CALL_ITEMS):
             for change in "add", "remove":
-                parts = [one.target if change == "add" else one.source for one in some]
-                self._call(
-                    [
-                        _CHANGE_OWNED.call(
-                            part,
-                            token=self.token,
-                            change=change,
-                            owned=part.owner(one.owner),
-                            names=one.names,
-                        )
-                        for part, one in zip(parts, some, strict=True)
-                    ]
-                )
+                calls = []
+                for one in some:
+                    part = one.target if change == "add" else one.source
+                    about: Any = {"owned": part.owner(one.owner), "names": one.names}
+                    calls.append(_CHANGE_OWNED.call(part, token=self.token, change=change, **about))
+                self._call(calls)
 
     def _move(
         self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool
@@ -472,12 +462,6 @@ def _is_broken(reply: Any) -> bool:
     )
 
 
-def _in_lots(items: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
-    remaining = iter(items)
-    while lot := [*islice(remaining, size)]:
-        yield lot
-
-
 def _way_of(stray: Stray) -> tuple[str, str]:
     return stray.source.prefix, stray.target.prefix
 
@@ -485,7 +469,7 @@ def _way_of(stray: Stray) -> tuple[str, str]:
 def _moves_of(strays: Iterable[Stray]) -> Iterator[Move]:
     """Yield moves of strays, which are in the order of their ways."""
     for _, those in groupby(strays, _way_of):
-        for lot in _in_lots(those, CALL_ITEMS):
+        for lot in in_chunks(those, CALL_ITEMS):
             yield Move(secrets.token_hex(8), lot[0].source, lot[0].target, lot)
 
 

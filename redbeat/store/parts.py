@@ -23,10 +23,10 @@ Result = TypeVar("Result")
 CHUNK_SIZE = 500
 
 
-def in_chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """Yield the items in lists of 500, the last one perhaps shorter; items are read when needed."""
+def in_chunks(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[Item]]:
+    """Yield the items in lists of ``size``, the last one perhaps shorter; items are read when needed."""
     remaining = iter(items)
-    while chunk := list(islice(remaining, CHUNK_SIZE)):
+    while chunk := list(islice(remaining, size)):
         yield chunk
 
 
