@@ -10,8 +10,8 @@ the channel, or the connection: then no more confirms come, and what wasn't conf
     publish  ->  written together with others  ->  confirmed, or failed
                                                ->  lost: the channel has ended before
 
-Invariants: an outcome belongs to its own message; a message that may close the channel, as far as
-that can be known before, is sent when all others are confirmed, and is waited for by itself. A draft that was
+Invariants: an outcome belongs to its own message; a message that may close the channel, as far as that can
+be known before, is sent when all others are confirmed, and is waited for by itself. A draft that was
 made of a message is published as that message, byte by byte.
 """
 
@@ -86,11 +86,11 @@ class _Message(NamedTuple):
 class Confirms:
     """Publishes the messages of one channel of py-amqp, and listens for their confirms.
 
+    For templates it takes the place of an outbox: it makes drafts of samples, and publishes filled ones.
+
     Arguments:
         channel: of a connection with ``confirm_publish``; nothing was published on it.
         forget_declared: called with what was declared for a message that has failed.
-
-    For templates it takes the place of an outbox: it makes drafts of samples, and publishes filled ones.
 
     Attributes:
         declared: what was declared for the next message.
@@ -343,8 +343,9 @@ class Confirms:
         # not raised here, as its confirm is still to come; equal messages come back in their order
         identity = _identity_of(exchange, routing_key, returned.properties)
         for tag, message in self._unconfirmed.items():
-            own = _identity_of(message.exchange, message.routing_key, message.properties)
-            if tag not in self._returned and own == identity:
+            if tag in self._returned:
+                continue
+            if _identity_of(message.exchange, message.routing_key, message.properties) == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return
 

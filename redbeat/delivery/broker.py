@@ -176,8 +176,8 @@ class Broker:
             self._producer.expiration_seconds = expiration_seconds
         if self.outbox is not None:
             return self.outbox.collecting()
-        if is_deferrable and self.confirms is not None and self.drafts is not None:
-            return self.confirms.deferring()
+        if is_deferrable and self.drafts is not None:
+            return self.drafts.deferring()
         return nullcontext([])
 
     def publish_seconds(self) -> float:
@@ -219,20 +219,16 @@ class Broker:
         """Send ``events`` in one round trip. Events that cannot be sent are lost, which is logged once until
         events are sent again.
         """
-        if not events:
-            return
+        is_known, self._has_lost_events = self._has_lost_events, False
         try:
             self.send(events)
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: the runs themselves are sent
-            if not self._has_lost_events:
-                logger.warning(
-                    "beat: Couldn't send the task-sent events of %d runs, which were sent themselves: %s",
-                    len(events),
-                    reason_of(exc),
+            self._has_lost_events = True
+            if not is_known:
+                message = (
+                    "beat: Couldn't send the task-sent events of %d runs, which were sent themselves: %s"
                 )
-                self._has_lost_events = True
-        else:
-            self._has_lost_events = False
+                logger.warning(message, len(events), reason_of(exc))
 
     def recover(self, exc: BaseException) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
