@@ -48,8 +48,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.process.memory import Memory
 from redbeat.store.lock_tokens import beat_of, holder_in_words
-from redbeat.store.locks import Held, LockKey, Locks
-from redbeat.store.nodes import Sendable
+from redbeat.store.locks import Held, Locks
+from redbeat.store.nodes import Command, Sendable
 from redbeat.store.store import Store
 
 #: the shortest time between two looks of a standby that is about to take over; seconds
@@ -275,13 +275,18 @@ class Election:
         away = self._find_away(others)
         waiting = {self._stand_by(one).key: one for one in others if one.keys.prefix not in away}
         locks = [leadership.stand_by() for leadership in waiting.values()]
-        found, replies = look_at(self._locks, locks, self._announcing(away))
+        besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in waiting.values()]
+        if self.is_divided and _BEATS not in away:
+            # a beat that renews locks announces itself along with that: else it could seem well when they end
+            besides.append(self.members.call(is_silent=self.heartbeat.is_running))
+        found, replies = look_at(self._locks, locks, besides)
         self._answered_at, took_seconds = now, time.monotonic() - now
-        for reply in replies:
+        for leadership, rest_ms, tick in zip(waiting.values(), found, replies, strict=False):
+            leadership.note_look(rest_ms, tick)
+        for reply in replies[len(waiting) :]:
             if not self.members.note(reply):
                 self.note_away(_BEATS, 2 * took_seconds)
         self._follow_layout()
-        self._look_for_data([*waiting.values()], found)
         for lock, rest_ms in zip(locks, found, strict=True):
             if isinstance(rest_ms, RedBeatError):
                 self._report(lock.key, rest_ms)
@@ -312,23 +317,6 @@ class Election:
         if leadership.candidacy is None and not self.is_divided:
             logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
         return leadership.stand_by()
-
-    def _announcing(self, away: set[str]) -> list[Sendable]:
-        """Return the calls that announce this beat among those that share the shards."""
-        # a beat that renews locks announces itself along with that: else it could seem well when they end
-        is_silent = self.heartbeat.is_running
-        return [] if not self.is_divided or _BEATS in away else [self.members.call(is_silent=is_silent)]
-
-    def _look_for_data(self, waiting: Sequence[Leadership], found: Sequence[int | RedBeatError]) -> None:
-        """Find out where Redis has lost its data together with the lock."""
-        asked = [
-            (leadership, rest_ms)
-            for leadership, rest_ms in zip(waiting, found, strict=True)
-            if not isinstance(rest_ms, RedBeatError) and leadership.wants_tick(rest_ms)
-        ]
-        ticks = self._locks.tokens([LockKey(one.store, one.keys.tick) for one, _ in asked])
-        for (leadership, rest_ms), tick in zip(asked, ticks, strict=True):
-            leadership.note_tick(rest_ms, tick)
 
     def _find_away(self, others: Iterable[Leadership]) -> set[str]:
         """Return the shards that aren't asked, and the list of beats: their nodes don't answer the heartbeat

@@ -13,7 +13,7 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import COUNTS
-from redbeat.errors import LockLost, StoreUnavailable
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock, fence_of
@@ -28,9 +28,6 @@ SLACK_SECONDS = 1.0
 
 #: a slower reply of Redis is logged; seconds
 SLOW_SECONDS = 4.0
-
-#: how often a standby reads the tick of a leader that writes none, as celery-redbeat 2.x; seconds
-READ_TICK_SECONDS = 5.0
 
 
 class Leadership:
@@ -66,7 +63,6 @@ class Leadership:
         self._heartbeat, self._beat = heartbeat, beat
         self.is_retaken, self.retaken_at = False, -math.inf
         self.is_data_missing = self._has_seen_tick = False
-        self._read_tick_at = -math.inf  # not before, monotonic
         self.move_to(store)
 
     @property
@@ -171,29 +167,22 @@ class Leadership:
         if renewal is not None:
             self._heartbeat.remove(renewal)
 
-    # -- data that Redis has lost together with the lock
-
-    def wants_tick(self, rest_ms: int) -> bool:
-        """Return True if a look that found the lock with this time to live is to read ``keys.tick``, too.
+    def note_look(self, rest_ms: int | RedBeatError, tick: Any) -> None:
+        """Find out whether Redis has lost its data together with the lock.
 
         Every renewal lets both live equally long, and a leader that ends leaves the tick. So if both are gone
-        before their time, Redis has lost its data.
-        """
-        now = time.monotonic()
-        if rest_ms == NO_KEY:
-            return self._has_seen_tick and now < self.stand_by().seen_until - SLACK_SECONDS
-        self.is_data_missing = False
-        if self._has_seen_tick or now < self._read_tick_at:
-            return False
-        self._read_tick_at = now + READ_TICK_SECONDS
-        return True
+        before their time, the data is. celery-redbeat 2.x writes no tick.
 
-    def note_tick(self, rest_ms: int, tick: object) -> None:
-        """Record what ``keys.tick`` held at that look; None: the key is missing. An error says nothing."""
-        if rest_ms == NO_KEY:
-            self.is_data_missing = tick is None
-        else:
-            self._has_seen_tick = isinstance(tick, str)
+        Arguments:
+            rest_ms: how long the lock lives, as a look has found it.
+            tick: what ``keys.tick`` held then, or the client's error, which says nothing.
+        """
+        if isinstance(rest_ms, RedBeatError) or isinstance(tick, Exception):
+            return
+        if rest_ms != NO_KEY:
+            self._has_seen_tick, self.is_data_missing = tick is not None, False
+        elif self._has_seen_tick and tick is None:
+            self.is_data_missing = time.monotonic() < self.stand_by().seen_until - SLACK_SECONDS
 
     # -- while this beat leads
 
