@@ -31,7 +31,7 @@ from redis.backoff import NoBackoff
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import build_client, find_given, using_clients
-from redbeat.connection.retry import RetryingConnection, without_retry
+from redbeat.connection.retry import RecordedPipeline, RetryingConnection, without_retry
 from redbeat.connection.waiting import drive, is_driven, wait_for
 from redbeat.errors import ConfigurationError
 
@@ -101,41 +101,22 @@ class WaitingClient:
         return partial(self._call, value) if callable(value) else value
 
     def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
-        return wait_for(in_turn(self._turns, partial(method, *args, **kwargs)))
+        return self._wait(partial(method, *args, **kwargs))
 
-    def pipeline(self, *args: Any, **kwargs: Any) -> WaitingPipeline:
+    def _wait(self, call: Callable[[], Any]) -> Any:
+        return wait_for(in_turn(self._turns, call))
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> RecordedPipeline:
         """Return a pipeline; its ``execute`` is waited for."""
-        return WaitingPipeline(self._client.pipeline(*args, **kwargs), self._turns)
+        return RecordedPipeline(self._wait, partial(self._client.pipeline, *args, **kwargs))
 
     def close(self) -> None:
         """Do nothing: other tasks use the client, too."""
 
 
-class WaitingPipeline:
-    """The same of a pipeline, whose commands are only noted until it is executed."""
-
-    def __init__(self, pipeline: Any, turns: asyncio.Semaphore) -> None:
-        self._pipeline = pipeline
-        self._turns = turns
-
-    def __enter__(self) -> WaitingPipeline:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Do nothing: a pipeline has a connection while it is executed only."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pipeline, name)
-
-    def execute(self, raise_on_error: bool = True) -> Any:
-        """Send the commands, and return their replies."""
-        execute = partial(self._pipeline.execute, raise_on_error=raise_on_error)
-        return wait_for(in_turn(self._turns, execute))
-
-
-#: a client of asyncio's says of whatever keeps it from connecting that it can't connect. What was refused, or
-#: is a wrong option, needn't be tried again
-_TOLD_AS_ITS_CAUSE = (redis.exceptions.RedisError, TypeError, ValueError)
+#: an asyncio client raises ConnectionError for every error while it connects. With one of these causes it was
+#: refused, or an option is wrong: trying again does not help
+_LASTING_CAUSES = (redis.exceptions.RedisError, TypeError, ValueError)
 
 
 async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
@@ -145,7 +126,7 @@ async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
             answer = call()
             return await answer if isawaitable(answer) else answer
         except redis.exceptions.ConnectionError as exc:
-            if not isinstance(exc.__cause__, _TOLD_AS_ITS_CAUSE) or isinstance(exc.__cause__, OSError):
+            if not isinstance(exc.__cause__, _LASTING_CAUSES) or isinstance(exc.__cause__, OSError):
                 raise
             cause = exc.__cause__
     raise cause  # here, as there it would get ``exc`` for its context, of which it is the cause
@@ -162,8 +143,7 @@ class _Kept:
         config: what the app was configured with.
         is_ours: it was made here, so it is closed here, too.
         life: an asynchronous generator, which the event loop closes before it ends.
-        users: how many calls use it now.
-        is_over: nobody gets it any more; the last of its users closes it.
+        users: how many calls use it now, and ``life``; the last one closes it.
     """
 
     client: Any
@@ -172,17 +152,12 @@ class _Kept:
     config: RedBeatConfig
     is_ours: bool
     life: AsyncGenerator[None, None] | None = None
-    users: int = 0
-    is_over: bool = False
+    users: int = 1
 
     async def let_go(self) -> None:
-        """One of its users needs it no more."""
+        """Record that one of its users has ended."""
         self.users -= 1
-        await self.close_unused()
-
-    async def close_unused(self) -> None:
-        """Close it if it is over and nobody uses it."""
-        if self.is_over and not self.users and self.is_ours:
+        if not self.users and self.is_ours:
             await close_client(self.client)
 
 
@@ -193,8 +168,8 @@ class _LoopClients:
         self._app = app
         self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
         self._pid = os.getpid()
-        #: clients of the parent process, kept for ever: whoever closes one takes its sockets from the event
-        #: loop of the parent
+        #: clients of the parent process, kept for ever: closing one would take its sockets from the parent's
+        #: event loop
         self._inherited: list[Any] = []
 
     def of(self, loop: asyncio.AbstractEventLoop) -> _Kept:
@@ -221,11 +196,10 @@ class _LoopClients:
         finally:
             if self._kept.get(loop) is kept:
                 del self._kept[loop]
-            kept.is_over = True
-            await kept.close_unused()
+            await kept.let_go()
 
     async def aclose(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the client for ``loop``, if there is one, as soon as nobody uses it."""
+        """Close the client for ``loop``, if there is one, as soon as no call uses it."""
         kept = self._kept.get(loop)
         if kept is not None and kept.life is not None:
             await kept.life.aclose()

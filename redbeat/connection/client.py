@@ -151,7 +151,7 @@ def find_given(app: Any) -> Any:
         ConfigurationError: it is a cluster's, and the prefix has no hash tag.
     """
     app = app_or_default(app)
-    module = sys.modules.get("redbeat.schedulers")  # nobody has replaced what isn't imported
+    module = sys.modules.get("redbeat.schedulers")  # if it isn't imported, nothing is replaced in it
     replaced = getattr(module, "get_redis", get_redis)
     if replaced is not get_redis:
         client = replaced(app)
@@ -191,7 +191,7 @@ def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
 
 
 def is_hasty(client: Any) -> bool:
-    """Tell whether ``client`` gives up soon: whoever uses it doesn't wait a second time for the same."""
+    """Return True if ``client`` gives up soon, so that a caller does not wait for the same node twice."""
     return client in _HASTY
 
 
@@ -529,7 +529,7 @@ def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:
 
 
 def note_node(exc: BaseException, node: str) -> None:
-    """Note which node of a cluster ``exc`` has come from; it is named where it is told of."""
+    """Record which node of a cluster ``exc`` has come from, for the error's text."""
     vars(exc)["redbeat_node"] = node
 
 

@@ -98,7 +98,7 @@ COUNTS = Counts()
 
 
 def is_transient(exc: BaseException) -> bool:
-    """Tell whether trying again may help: Redis is away, loading, full, failing over, or moving slots."""
+    """Return True if a retry may help: Redis is unreachable, loading, full, failing over, or moving slots."""
     exc = said_by_server(exc)
     if isinstance(exc, redis.exceptions.AuthenticationError) or is_no_cluster(exc):
         return False
@@ -114,8 +114,7 @@ def is_transient(exc: BaseException) -> bool:
 
 
 def is_full(exc: BaseException | None) -> bool:
-    """Tell whether a server answers that it takes no writes from anybody: memory or disk are full, or too few
-    replicas are there."""
+    """Return True if a server refuses all writes: memory or disk are full, or replicas are missing."""
     if exc is None:
         return False
     said = str(exc).rpartition(": -")[2]  # in a script, before Redis 7, the code stands at the end
@@ -133,7 +132,7 @@ def said_by_server(exc: BaseException) -> BaseException:
 
 
 def is_no_cluster(exc: BaseException) -> bool:
-    """Tell whether ``exc`` says that the server isn't part of a cluster."""
+    """Return True if a server has answered that it is not a node of a cluster."""
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
 
 
@@ -148,17 +147,17 @@ def is_other_node(exc: BaseException) -> bool:
 
 
 def is_no_permission(said: BaseException | str | None) -> bool:
-    """Tell whether the server has refused a command or a key that its user has no right to."""
+    """Return True if the server has refused a command or a key that its user has no right to."""
     return isinstance(said, redis.exceptions.NoPermissionError) or bool(_NO_PERMISSION.search(str(said)))
 
 
 def is_password_missing(exc: BaseException) -> bool:
-    """Tell whether ``exc`` is the answer of a server that wants a password and was given none."""
+    """Return True if a server wants a password and was given none."""
     return any(words in str(exc) for words in _PASSWORD_WANTED)
 
 
 def is_refusal(exc: BaseException | None) -> bool:
-    """Tell whether ``exc`` is a server's answer that it takes no commands at the moment, from nobody."""
+    """Return True if a server has answered that it takes no commands at the moment, from any client."""
     return isinstance(exc, redis.exceptions.ResponseError) and is_transient(exc)
 
 
@@ -173,7 +172,7 @@ class RequestBroken(redis.exceptions.ResponseError):
 
 
 def is_reset(exc: BaseException) -> bool:
-    """Tell whether ``exc`` means that the connection was ended: it is no server's answer, and no timeout.
+    """Return True if the connection was ended: ``exc`` is neither a server's answer nor a timeout.
 
     Nor is it what a cluster's client says when it was sent from node to node too often, as a slot moves.
     """
@@ -186,7 +185,7 @@ def is_reset(exc: BaseException) -> bool:
 
 
 def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
-    """Tell whether to wait for a server that refuses now what it accepted at ``well_at``.
+    """Return True if a server is to be waited for that refuses now what it accepted at ``well_at``.
 
     Arguments:
         well_at: a monotonic time; None: it has never accepted it, so the settings are wrong.
@@ -281,7 +280,7 @@ class RetryingConnection:
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
         """Return a pipeline whose ``execute`` is retried as a whole."""
-        return _RetryingPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
+        return RecordedPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
 
     def register_script(self, script: str | bytes) -> Any:
         """Return a script whose calls are retried."""
@@ -378,15 +377,20 @@ def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -
         raise StoreUnavailable(f"Redis hasn't answered within {seconds:g} s.") from None
 
 
-class _RetryingPipeline:
-    """Records commands, and replays them into a fresh pipeline at each try."""
+class RecordedPipeline:
+    """Records commands, and replays them into a new pipeline at each try.
 
-    def __init__(self, retry: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
-        self._retry = retry
+    Arguments:
+        run: returns the reply of what it calls, once or more often.
+        make: returns a pipeline.
+    """
+
+    def __init__(self, run: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
+        self._run = run
         self._make = make
         self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
-    def __enter__(self) -> _RetryingPipeline:
+    def __enter__(self) -> RecordedPipeline:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -400,9 +404,9 @@ class _RetryingPipeline:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("watch", "multi", "unwatch", "immediate_execute_command"):
-            raise AttributeError(f"a retrying pipeline has no {name}; use the client's transaction().")
+            raise AttributeError(f"this pipeline has no {name}; use the client's transaction().")
 
-        def record(*args: Any, **kwargs: Any) -> _RetryingPipeline:
+        def record(*args: Any, **kwargs: Any) -> RecordedPipeline:
             self._calls.append((name, args, kwargs))
             return self
 
@@ -418,4 +422,4 @@ class _RetryingPipeline:
                 getattr(pipeline, name)(*args, **kwargs)
             return pipeline.execute(raise_on_error=raise_on_error)
 
-        return self._retry(replay)  # type: ignore[no-any-return]
+        return self._run(replay)  # type: ignore[no-any-return]

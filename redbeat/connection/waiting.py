@@ -91,7 +91,7 @@ def _driver_here() -> _Driver | None:
 
 
 def is_driven() -> bool:
-    """Tell whether a task drives the calling code."""
+    """Return True if a task drives the calling code."""
     return _driver_here() is not None
 
 

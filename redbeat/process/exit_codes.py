@@ -94,7 +94,7 @@ class ExitingGroup(click.Group):
 
 
 def is_beat_command() -> bool:
-    """Tell whether this is the program ``celery beat``."""
+    """Return True if this is the program ``celery beat``."""
     context = click.get_current_context(silent=True)
     return context is not None and context.info_name == "beat"
 

@@ -36,7 +36,7 @@ _system_thread: Any = _fresh("_thread")
 
 
 def has_greenlets() -> bool:
-    """Tell whether threads are gevent's or eventlet's.
+    """Return True if threads are gevent's or eventlet's.
 
     Their locks are written in Python: one that a handler's exception interrupts stays locked for ever.
     """
