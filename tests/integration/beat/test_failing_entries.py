@@ -174,9 +174,15 @@ def test_server_that_refuses_the_login_fails_no_entry(
         asked.append(recording)
         raise StoreRefused("Redis refused the connection: invalid password", is_login=True)
 
+    def take_refusal(recording: Recording, _reply: Any) -> None:
+        try:
+            refuse(recording)
+        except StoreRefused as exc:
+            recording.outcome = exc
+
     names = write_burst(client, 20)
     with monkeypatch.context() as patched:
-        patched.setattr(Recording, "take", refuse)
+        patched.setattr(Recording, "take", take_refusal)
         patched.setattr(Recording, "send", refuse)
         with pytest.raises(StoreRefused):
             scheduler.tick()
