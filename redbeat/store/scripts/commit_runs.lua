@@ -65,11 +65,8 @@
 --   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
 if status == 'lost' then return {status, 0, '', {}, ''} end
 
-local is_moved = 0
-if server ~= '' then
-  local info = redis.pcall('INFO', 'server')
-  if type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true) then is_moved = 1 end
-end
+local info = server ~= '' and redis.pcall('INFO', 'server')
+local is_moved = server ~= '' and (type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true))
 
 -- 1. compare: which rows are still about what stands there
 local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #entry_keys
@@ -115,7 +112,7 @@ for i, key in ipairs(entry_keys) do
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(score) <= now_seconds
     local is_late = fields.valid_until and tonumber(fields.valid_until) <= now_seconds
-    is_unchanged = has_meta and has_score and is_moved == 0 and is_due and not is_late
+    is_unchanged = has_meta and has_score and not is_moved and is_due and not is_late
   end
   -- what is written of it, and what it was before
   local row = setmetatable({
@@ -171,10 +168,8 @@ local is_recorded, problem = pcall(function()
       new_scores[#new_scores + 1], new_scores[#new_scores + 2] = new_score, row.key
     end
   end
-  for first = 1, #ended, 1000 do redis.call('ZREM', schedule, unpack(ended, first, math.min(first + 999, #ended))) end
-  for first = 1, #new_scores, 1000 do
-    redis.call('ZADD', schedule, 'XX', unpack(new_scores, first, math.min(first + 999, #new_scores)))
-  end
+  if #ended > 0 then redis.call('ZREM', schedule, unpack(ended)) end
+  if #new_scores > 0 then redis.call('ZADD', schedule, 'XX', unpack(new_scores)) end
 end)
 if not is_recorded then
   for i = recorded + 1, count do rows[i].score_to_set, rows[i].meta_to_set = false, false end
@@ -201,11 +196,7 @@ local function add_records(history, record)
     local cut = redis.pcall('LTRIM', history, 0, kept - 1)
     can_cut, unrecorded = not cut.err, cut.err or unrecorded
   end
-  if can_cut and not string.find(record, '\n', 1, true) then
-    add_record(history, record)
-  elseif can_cut then
-    for members in string.gmatch(record, '[^\n]+') do add_record(history, members) end
-  end
+  for members in string.gmatch(can_cut and record or '', '[^\n]+') do add_record(history, members) end
   if can_cut and length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
 end
 
@@ -333,9 +324,7 @@ local function write_counted()
   for words, of_words in pairs(amounts) do
     for labels, amount in pairs(of_words) do add_figure(figures, labels, words, amount) end
   end
-  for first = 1, #expecting, 1000 do
-    redis.pcall('ZADD', expected, 'NX', unpack(expecting, first, math.min(first + 999, #expecting)))
-  end
+  if #expecting > 0 then redis.pcall('ZADD', expected, 'NX', unpack(expecting)) end
 end
 
 local results, reasons, done = {}, {}, 0
@@ -358,10 +347,8 @@ while done < count do  -- what one entry refuses is no reason to leave the other
   local is_finished, said = pcall(finish_others)
   if not is_finished then problem = problem or said end
 end
-for first = 1, #looked_at, 1000 do
-  local reply = redis.pcall('ZADD', deadlines, unpack(looked_at, first, math.min(first + 999, #looked_at)))
-  if type(reply) == 'table' then unrecorded = reply.err end
-end
+local noted = #looked_at == 0 or redis.pcall('ZADD', deadlines, unpack(looked_at))
+if type(noted) == 'table' then unrecorded = noted.err end
 pcall(write_counted)
 if problem then error(problem) end  -- all of them are recorded
-return {status, is_moved, table.concat(results), reasons, unrecorded}
+return {status, is_moved and 1 or 0, table.concat(results), reasons, unrecorded}

@@ -33,11 +33,11 @@
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows, texts  as packed by pack_rows: objects {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes,
---             is_meta_foreign, revision, next_score, message}; nominal is the score that the entry was due at, score the
---             one that it has now, is_asked true if it was 0, unread_bytes its size if it was not read, is_meta_foreign
---             true if another program wrote the meta and nominal is not a whole second. What is missing is left out, as
---             are a score that is the nominal one and the type of a hash.
+--   rows, texts  as packed by pack_rows: objects {key, nominal, definition, meta, policy, error, score, type, is_asked,
+--             unread_bytes, is_meta_foreign, revision, next_score, message}; nominal is the score that the entry was due
+--             at, score the one that it has now, is_asked true if it was 0, unread_bytes its size if it was not read,
+--             is_meta_foreign true if another program wrote the meta and nominal is not a whole second. What is missing
+--             is left out, as are a score that is the nominal one and the type of a hash.
 --   passed_deadlines  {member, score, record} of each that is not later than now, the first 100; record is that of its
 --             run, nil if there is none
 --   next_deadline  the first score after those, a string, '' when there is none
@@ -57,7 +57,7 @@ offset = pending + offset
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local rows, bytes, seen = {}, 0, {}
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
-local window = limit
+local window = math.min(limit, chunk)
 repeat
   due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
   local has_any, passed = missing < missing_limit, 0

@@ -8,12 +8,8 @@ local function push_messages(entries, queues, values, home_db, broker_db)
   local refusals, waiting = {}, {}
   local function push_waiting()  -- what goes to one queue in few calls, as each costs as much as ten more values
     for queue, those in pairs(waiting) do
-      local messages, places = those.messages, those.places
-      for first = 1, #messages, 1000 do
-        local last = math.min(first + 999, #messages)
-        local reply = redis.pcall('LPUSH', queue, unpack(messages, first, last))
-        for i = type(reply) == 'table' and first or last + 1, last do refusals[places[i]] = reply.err end
-      end
+      local reply = redis.pcall('LPUSH', queue, unpack(those.messages))
+      for _, place in ipairs(type(reply) == 'table' and those.places or {}) do refusals[place] = reply.err end
     end
     waiting = {}
   end

@@ -8,11 +8,6 @@ local function read_scores(schedule, members)
     for place, member in ipairs(members) do scores[place] = redis.call('ZSCORE', schedule, member) end
     return scores
   end
-  for first = 1, #members, 1000 do
-    local found = redis.call('ZMSCORE', schedule, unpack(members, first, math.min(first + 999, #members)))
-    if first == 1 and #members <= 1000 then return found end
-    for place, score in ipairs(found) do scores[first + place - 1] = score end
-  end
-  return scores
+  return redis.call('ZMSCORE', schedule, unpack(members))
 end
 
