@@ -155,7 +155,9 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
 ) -> None:
     save_failing(app, progress)
     with monkeypatch.context() as patched:
-        patched.setattr("redbeat.scheduler.supervision.Events", lambda _store: 1 / 0)  # it is killed there
+        patched.setattr(
+            "redbeat.scheduler.supervision.add_paused_events", lambda *_: 1 / 0
+        )  # it is killed there
         with pytest.raises(ZeroDivisionError):
             look(app)
     assert not Entry.get("job", app).enabled
