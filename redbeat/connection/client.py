@@ -430,21 +430,15 @@ def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, An
 def _build_cluster(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
     if config.redis_use_ssl:
         arguments.setdefault("ssl", True)
-    nodes = config.redbeat_redis_options.get("startup_nodes")
+    cluster, nodes = library.cluster, config.redbeat_redis_options.get("startup_nodes")
     with naming_the_server(config):
-        return _connect_cluster(config, library, nodes, arguments)
-
-
-def _connect_cluster(config: RedBeatConfig, library: Any, nodes: Any, arguments: dict[str, Any]) -> Any:
-    if nodes:
-        arguments["startup_nodes"] = [
-            library.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
-        ]
-        return library.cluster.RedisCluster(**arguments)
-    url = config.redis_url
-    if scheme_of(url) == "redis-cluster":
-        url = f"redis://{url.partition('://')[2]}"
-    return library.cluster.RedisCluster.from_url(_plain_url(url, arguments, use_ssl=False), **arguments)
+        if nodes:
+            found = [cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes]
+            return cluster.RedisCluster(startup_nodes=found, **arguments)
+        url = config.redis_url
+        if scheme_of(url) == "redis-cluster":
+            url = f"redis://{url.partition('://')[2]}"
+        return cluster.RedisCluster.from_url(_plain_url(url, arguments, use_ssl=False), **arguments)
 
 
 def user_of(client: Any) -> str:

@@ -57,8 +57,8 @@ class Leader:
         pid: its process id there; None for 2.x.
         since: when it became leader by its machine's clock, UTC; None for 2.x.
         token: what the lock holds.
-        ttl_seconds: in how many seconds the lock ends unless it is renewed; None: never, as somebody has set
-            it by hand.
+        ttl_seconds: in how many seconds the lock ends unless it is renewed; None: never, as it was set by
+            hand.
         last_tick: when it last did something by the server's clock, UTC; None: not known, as for 2.x.
         obstacle: why it cannot send, as it found within the last seconds; '': it can, or that is not known,
             as for 2.x.
@@ -115,7 +115,7 @@ class ShardStatus:
     Attributes:
         number: None: the entries that are in no shard, as they are moved out of them, or into them.
         lock_key: the key of its lock; None: no lock is configured.
-        leader: who leads it; None: nobody does.
+        leader: who leads it; None: no beat does.
         last_tick: when that beat, or the last one that there was, did something; None: not known.
         entries: how many entries it has.
         backlog: how many of them are due.
@@ -150,7 +150,7 @@ class Status:
     Attributes:
         now: when this was read.
         lock_key: the lock's key; None: no lock is configured, so there is no leader.
-        leader: who leads; None: nobody does.
+        leader: who leads; None: no beat does.
         last_tick: when the leader, or the last one that there was, did something; None: not known.
         backlog: how many entries are due.
         oldest_due: since when the first of them is due; None: none is, or only those with the score 0, which
@@ -218,7 +218,7 @@ class Status:
 
     @property
     def unled(self) -> list[ShardStatus]:
-        """The shards that nobody leads, but those that were led a moment ago: they are being handed over."""
+        """The shards without a leader, except those that are being handed over, as they had one just now."""
         return [
             one
             for one in self.shards
@@ -267,27 +267,36 @@ def status_in(store: Store) -> Status:
     vitals = by_one_clock([one for one in each if not isinstance(one, StoreUnavailable)])
     if not vitals:
         raise next(one for one in each if isinstance(one, StoreUnavailable))
-    if not store.parts.is_divided:
-        return _without_disabled(store, status_of(vitals[0], config))
     read = iter(vitals)
-    each = [one if isinstance(one, StoreUnavailable) else next(read) for one in each]
     shards = [
-        _shard_of(one, config.lock_key_in(keys), layout.shard_of(keys), store.node_of(keys))
+        _shard_of(
+            one if isinstance(one, StoreUnavailable) else next(read),
+            config.lock_key_in(keys),
+            layout.shard_of(keys),
+            store.node_of(keys),
+        )
         for keys, one in zip(parts, each, strict=True)
     ]
-    whole = status_of(sum_of(vitals), config)
-    ticks = [one.last_tick for one in shards if one.leader is not None and one.last_tick is not None]
-    whole = replace(
-        whole,
-        leader=next((one.leader for one in shards if one.leader is not None), None),
+    led = [one for one in shards if one.leader is not None]
+    ticks = [one.last_tick for one in (led if parts.is_divided else shards) if one.last_tick is not None]
+    whole = sum_of(vitals)
+    status = Status(
+        now=datetime.fromtimestamp(whole.now, timezone.utc),
+        lock_key=config.lock_key,
+        leader=led[0].leader if led else None,
         last_tick=min(ticks, default=None),
-        standbys=(),
-        shards=shards,
-        beats=_read_beats(store, shards),
-        nodes=store.nodes(),
-        is_moving=layout.is_moving,
+        backlog=whole.due,
+        oldest_due=_moment(whole.oldest),
+        stored_messages=whole.stored,
+        overdue_messages=whole.overdue,
+        oldest_message=_moment(whole.first_message),
     )
-    return whole if whole.unread else _without_disabled(store, whole)
+    if parts.is_divided:
+        beats, nodes = _read_beats(store, shards), store.nodes()
+        status = replace(status, shards=shards, beats=beats, nodes=nodes, is_moving=layout.is_moving)
+    elif config.lock_key is not None:
+        status = replace(status, standbys=_standbys(whole.standbys))
+    return status if status.unread else _without_disabled(store, status)
 
 
 def _without_disabled(store: Store, found: Status) -> Status:
@@ -325,9 +334,23 @@ def _shard_of(
 ) -> ShardStatus:
     if isinstance(vitals, StoreUnavailable):
         return ShardStatus(number, lock_key, None, None, 0, 0, None, node, vitals.plain)
-    leader, last_tick = _leader_of(vitals, has_lock=lock_key is not None)
-    due, oldest = vitals.due, _moment(vitals.oldest)
-    return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, due, oldest, node)
+    holder, leader = holder_of(vitals.token), None
+    is_foreign = bool(vitals.token) and holder is None
+    # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
+    ticked, _, obstacle = ("" if is_foreign or lock_key is None else vitals.tick).partition(" ")
+    last_tick = _moment(ticked or None)
+    if vitals.token:
+        leader = Leader(
+            host=holder.host if holder else None,
+            pid=holder.pid if holder else None,
+            since=holder.since if holder else None,
+            token=vitals.token,
+            ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
+            last_tick=last_tick,
+            obstacle=obstacle,
+        )
+    oldest = _moment(vitals.oldest)
+    return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, vitals.due, oldest, node)
 
 
 def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
@@ -350,44 +373,6 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
         if pid.isdecimal() and last_look is not None:  # else no beat has written it
             beats.append(Beat(host, int(pid), last_look, led.get(id_, [])))
     return sorted(beats, key=lambda one: (one.host, one.pid))
-
-
-def _leader_of(vitals: Vitals, *, has_lock: bool) -> tuple[Leader | None, datetime | None]:
-    """Return who holds a lock, and when that one, or the last one that there was, did something."""
-    holder = holder_of(vitals.token)
-    is_foreign = bool(vitals.token) and holder is None
-    # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
-    ticked, _, obstacle = ("" if is_foreign or not has_lock else vitals.tick).partition(" ")
-    last_tick = _moment(ticked or None)
-    if not vitals.token:
-        return None, last_tick
-    leader = Leader(
-        host=holder.host if holder else None,
-        pid=holder.pid if holder else None,
-        since=holder.since if holder else None,
-        token=vitals.token,
-        ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
-        last_tick=last_tick,
-        obstacle=obstacle,
-    )
-    return leader, last_tick
-
-
-def status_of(vitals: Vitals, config: RedBeatConfig) -> Status:
-    """Return what Redis' answer means."""
-    leader, last_tick = _leader_of(vitals, has_lock=config.lock_key is not None)
-    return Status(
-        now=datetime.fromtimestamp(vitals.now, timezone.utc),
-        lock_key=config.lock_key,
-        leader=leader,
-        last_tick=last_tick,
-        backlog=vitals.due,
-        oldest_due=_moment(vitals.oldest),
-        standbys=() if config.lock_key is None else _standbys(vitals.standbys),
-        stored_messages=vitals.stored,
-        overdue_messages=vitals.overdue,
-        oldest_message=_moment(vitals.first_message),
-    )
 
 
 def _standbys(found: Mapping[str, float] | None) -> Sequence[Standby] | None:
