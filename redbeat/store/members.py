@@ -138,11 +138,11 @@ def _approach(
     """
     keys, begins, place = _schedules(store), firsts, sum(firsts) + offset
     while place - sum(firsts) > NEAR:
-        sizes = [end - first for first, end in zip(firsts, ends, strict=True)]
+        sizes, left = [end - first for first, end in zip(firsts, ends, strict=True)], place - sum(firsts)
         at = sizes.index(max(sizes))
-        rank = firsts[at] + sizes[at] * (place - sum(firsts)) // sum(sizes)
+        rank = firsts[at] + sizes[at] * left // max(sum(sizes), 1)
         [guess] = _ranked(store, [(keys[at], rank, rank)])
-        if not guess:  # others are removed meanwhile
+        if not guess or left >= sum(sizes):  # others are moved or removed meanwhile
             break
         bounds = [(key, f"{'(' if n > at else ''}{guess[0][1]!r}") for n, key in enumerate(keys)]
         counts = _numbers(store, [methodcaller("zcount", key, low, high) for key, high in bounds])
