@@ -6,6 +6,7 @@ Invariant: a lock is taken and released in the same step that compares its token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -109,7 +110,8 @@ class Held(NamedTuple):
     fence: Fence
 
 
-class _Question(NamedTuple, Generic[Value]):
+@dataclass(frozen=True)
+class _Question(Generic[Value]):
     """What is asked about one lock, along with others.
 
     Attributes:
