@@ -445,8 +445,10 @@ class RedBeatScheduler(Scheduler):
         fetched = self._shards.fetch(is_waiting=self._beat is not None)
         if self._election.lock_key is not None:
             logger.debug("beat: Extending lock...")
-        # of a node that is away since then everything stays due
-        begun = [(shard, shard.begin(one)) for shard, one in fetched if shard.state is not State.AWAY]
+        begun = []
+        for shard, one in fetched:
+            if shard.state is not State.AWAY:  # of a node that is away since then everything stays due
+                begun.append((shard, shard.begin(one)))
         self._deliverer.deliver([batch for _, batch in begun if batch.fetched.rows])
         for shard, batch in begun:
             if not batch.is_out:

@@ -27,7 +27,7 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
-from redbeat.store.executor import Request, run_all
+from redbeat.store.executor import Executor, Request, run_all
 from redbeat.store.locks import Held, Locks
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import read_head
@@ -306,6 +306,7 @@ class Shards:
         """
         found: dict[Shard, Fetched | None] = {}
         asked: list[tuple[Shard, Request[Fetched]]] = []
+        executor = Executor(self.first.store)
         for shard, size in self._turns(is_waiting=is_waiting):
             try:
                 found[shard] = shard.read_ahead() if shard.ahead is not None else None
@@ -313,8 +314,10 @@ class Shards:
                 self.fail(shard, exc)
             else:
                 if found[shard] is None:
-                    asked.append((shard, shard.begin_fetch(size)))
-        run_all([request for _, request in asked])
+                    request = shard.begin_fetch(size)
+                    asked.append((shard, request))
+                    executor.submit(request)
+        executor.drain()
         for shard, request in asked:
             try:
                 found[shard] = fetched = request.answer()
