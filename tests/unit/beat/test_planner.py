@@ -83,6 +83,17 @@ def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
     assert (run.nominal, run.failure) == (seconds(), None)
 
 
+@pytest.mark.parametrize("offset", [0.0000004, 0.1234565, 0.5, 0.9999994, 0.9999996, 59.99999971])
+def test_due_time_of_any_score_is_rounded_to_the_microsecond_as_python_rounds_it(
+    app: Celery, offset: float
+) -> None:
+    score = NOON.timestamp() + offset
+    run = plan(app, due_entry(repr(score), meta=encode_meta(NOON, 7)))
+    at = datetime.fromtimestamp(score, UTC)
+    assert run.due == at.isoformat(timespec="microseconds")
+    assert run.commit.new_meta == encode_meta(at, 8)
+
+
 def test_run_carries_its_entry_and_due_time_beside_own_headers(app: Celery) -> None:
     entry = due_entry(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
     assert options_of(plan(app, entry)) == {
