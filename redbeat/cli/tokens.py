@@ -22,7 +22,14 @@ from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import (
+    add_token,
+    find_token_problem,
+    list_tokens,
+    read_tokens,
+    revoke_tokens,
+    tokens_called,
+)
 
 NEVER = "never"
 
@@ -66,15 +73,15 @@ def add(
 ) -> None:
     """Make a token called NAME, and print it. It can't be printed again: only its hash is stored."""
     session = Session.of(ctx)
-    tokens = Tokens(Store(session.app))
+    store = Store(session.app)
     end = None if isinstance(expires, str) else expires(session.now(), session.zone)
-    problem = tokens.find_problem(name, end)
+    problem = find_token_problem(store, name, end)
     if problem:
         raise CommandLineError(problem, exits.USAGE)
     held = rights_of(rights)
     with session.audited("token add", [name], {"rights": names_of(held), "expires_at": end or NEVER}):
         try:
-            made, text = tokens.add(name, rights, end, login_name() or "")
+            made, text = add_token(store, name, rights, end, login_name() or "")
         except ValueError as exc:  # somebody was quicker
             raise CommandLineError(one_line(exc), exits.USAGE) from None
     if is_json:
@@ -95,7 +102,7 @@ def add(
 def list_(ctx: click.Context, /, is_json: bool) -> None:
     """List the tokens, the oldest first, also those that have expired. Nobody can see their texts."""
     session = Session.of(ctx)
-    found, now = Tokens(Store(session.app)).read(), session.now()
+    found, now = read_tokens(Store(session.app)), session.now()
     if is_json:
         for token_id, one in found.items():
             broken = {"id": token_id, "error": "It can't be read."}
@@ -134,8 +141,8 @@ def _document(one: Token, now: datetime) -> dict[str, object]:
 def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> None:
     """End a token at once, by its id or its name; asks first."""
     session = Session.of(ctx)
-    tokens = Tokens(Store(session.app))
-    chosen, known = tokens.called(id_or_name), tokens.list()
+    store = Store(session.app)
+    chosen, known = tokens_called(store, id_or_name), list_tokens(store)
     if not chosen:
         hint = one_line(did_you_mean(id_or_name, [name for one in known for name in (one.name, one.id)]))
         raise CommandLineError(
@@ -144,7 +151,7 @@ def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> 
     ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?", is_yes=yes)
     names = [one.name for one in known if one.id in chosen] or [id_or_name]
     with session.audited("token revoke", names, {"ids": list(chosen)}):
-        done = tokens.revoke(id_or_name)
+        done = revoke_tokens(store, id_or_name)
     if is_json:
         session.print_json({"revoked": list(done)})
     else:

@@ -23,7 +23,7 @@ from redbeat.decoder import encode_definition
 from redbeat.errors import EntryCorrupt
 from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules import clocked
-from redbeat.store.later import MessageTexts, NewMessage
+from redbeat.store.messages import MessageTexts, NewMessage
 
 JSON = "application/json"
 

@@ -18,7 +18,8 @@ from redbeat.later.message import Message
 from redbeat.later.storing import withdraw
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.store.later import LaterStore, MessageTexts
+from redbeat.store.later import LaterStore
+from redbeat.store.messages import MessageTexts
 
 #: by which name workers listen for it
 _LISTENER = "redbeat-later"

@@ -18,7 +18,8 @@ from redbeat.entries.validation import find_size_problem
 from redbeat.errors import MessageNotStored, MessageRefused, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.later.message import Message
 from redbeat.log.text import is_utf8, printable
-from redbeat.store.later import LaterStore, NewMessage
+from redbeat.store.later import LaterStore
+from redbeat.store.messages import NewMessage
 
 
 class _Block:

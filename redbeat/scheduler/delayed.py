@@ -27,7 +27,8 @@ from redbeat.scheduler.quarantine import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.executor import ask
-from redbeat.store.later import LaterStore, MessageTexts
+from redbeat.store.later import LaterStore
+from redbeat.store.messages import MessageTexts
 from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched
 from redbeat.store.schedule import fetch_due
 from redbeat.store.store import read_due_entry

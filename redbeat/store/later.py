@@ -15,9 +15,7 @@ from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.store.members import count_members, place_after, read_slice, scores_of
-from redbeat.store.messages import MessageTexts as MessageTexts
-from redbeat.store.messages import NewMessage as NewMessage
-from redbeat.store.messages import bodies_call, cancel_call, has_body, store_call
+from redbeat.store.messages import MessageTexts, NewMessage, bodies_call, cancel_call, has_body, store_call
 from redbeat.store.parts import CHUNK_SIZE, Parts, keys_of_messages
 from redbeat.store.records import HASH, Fetched, text_of
 from redbeat.store.store import Store

@@ -20,100 +20,98 @@ from redbeat.store.store import Store
 MAX_NAME = 100
 
 
-class Tokens:
-    """The tokens beside the schedule of ``store``.
+def add_token(
+    store: Store, name: str, rights: Iterable[str], expires_at: datetime | None, by: str = ""
+) -> tuple[Token, str]:
+    """Make a token; return it and its text, which can't be found out later.
 
-    Every method raises StoreUnavailable, StoreRefused or StoreCorrupt where the hash can't be used.
+    Arguments:
+        expires_at: None: never.
+        by: who makes it.
+
+    Raises:
+        ValueError: the name can't be used, or another token has it; or there is no such right.
     """
+    problem = find_token_problem(store, name, expires_at)
+    if problem:
+        raise ValueError(problem)
+    now, key = Server(store).now(), store.keys.tokens
+    made, text = make_token(name, rights, now, expires_at, by)
+    store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key)
+    return made, text
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    def add(
-        self, name: str, rights: Iterable[str], expires_at: datetime | None, by: str = ""
-    ) -> tuple[Token, str]:
-        """Make a token; return it and its text, which can't be found out later.
+def find_token_problem(store: Store, name: str, expires_at: datetime | None) -> str:
+    """Return why no token of this name can be made; '': it can be."""
+    if not is_owner_name(name) or len(name) > MAX_NAME:
+        shown = shorten(printable(name), MAX_NAME)
+        return f"A token's name has 1 to {MAX_NAME} characters, and no control characters, not {shown!r}."
+    if expires_at is not None and expires_at <= Server(store).now():
+        return "The token would have expired already; give a later time."
+    if tokens_called(store, name):
+        return f"There is a token {name!r} already: revoke it first, or choose another name."
+    return ""
 
-        Arguments:
-            expires_at: None: never.
-            by: who makes it.
 
-        Raises:
-            ValueError: the name can't be used, or another token has it; or there is no such right.
-        """
-        problem = self.find_problem(name, expires_at)
-        if problem:
-            raise ValueError(problem)
-        now, key = Server(self._store).now(), self._store.keys.tokens
-        made, text = make_token(name, rights, now, expires_at, by)
-        self._store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key)
-        return made, text
+def read_tokens(store: Store) -> dict[str, Token | None]:
+    """Return all by their ids, the oldest first; None for what can't be used."""
+    key = store.keys.tokens
+    found = store.ask(lambda client: client.hgetall(key), key)
+    texts = {str(text_of(one)): str(text_of(text)) for one, text in found.items()}
+    tokens = {one: _decode(store, one, text) for one, text in texts.items()}
 
-    def find_problem(self, name: str, expires_at: datetime | None) -> str:
-        """Return why no token of this name can be made; '': it can be."""
-        if not is_owner_name(name) or len(name) > MAX_NAME:
-            shown = shorten(printable(name), MAX_NAME)
-            return f"A token's name has 1 to {MAX_NAME} characters, and no control characters, not {shown!r}."
-        if expires_at is not None and expires_at <= Server(self._store).now():
-            return "The token would have expired already; give a later time."
-        if self.called(name):
-            return f"There is a token {name!r} already: revoke it first, or choose another name."
-        return ""
+    def made_at(one: tuple[str, Token | None]) -> float:
+        return 0.0 if one[1] is None else one[1].created_at.timestamp()
 
-    def read(self) -> dict[str, Token | None]:
-        """Return all by their ids, the oldest first; None for what can't be used."""
-        key = self._store.keys.tokens
-        found = self._store.ask(lambda client: client.hgetall(key), key)
-        texts = {str(text_of(one)): str(text_of(text)) for one, text in found.items()}
-        tokens = {one: self._read(one, text) for one, text in texts.items()}
+    return dict(sorted(tokens.items(), key=made_at))
 
-        def made_at(one: tuple[str, Token | None]) -> float:
-            return 0.0 if one[1] is None else one[1].created_at.timestamp()
 
-        return dict(sorted(tokens.items(), key=made_at))
+def list_tokens(store: Store) -> Sequence[Token]:
+    """Return those that can be used or have expired, the oldest first."""
+    return [token for token in read_tokens(store).values() if token is not None]
 
-    def list(self) -> Sequence[Token]:
-        """Return those that can be used or have expired, the oldest first."""
-        return [token for token in self.read().values() if token is not None]
 
-    def called(self, id_or_name: str) -> Sequence[str]:
-        """Return the id of the token with this id, else of those with this name: there is one, or none."""
-        tokens = self.read()
-        if id_or_name in tokens:
-            return [id_or_name]
-        return [one for one, token in tokens.items() if token is not None and token.name == id_or_name]
+def tokens_called(store: Store, id_or_name: str) -> Sequence[str]:
+    """Return the id of the token with this id, else of those with this name: there is one, or none."""
+    tokens = read_tokens(store)
+    if id_or_name in tokens:
+        return [id_or_name]
+    return [one for one, token in tokens.items() if token is not None and token.name == id_or_name]
 
-    def revoke(self, id_or_name: str) -> Sequence[str]:
-        """End the token with this id, else those with this name; return their ids."""
-        chosen, key = self.called(id_or_name), self._store.keys.tokens
-        if chosen:
-            self._store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key)
-        return chosen
 
-    def find(self, text: str) -> Token | None:
-        """Return the token with this text; None: there is none, it was revoked, or it has expired."""
-        parsed = parse_token(text)
-        if parsed is None:
-            return None
-        token_id, secret = parsed
-        key = self._store.keys.tokens
-        stored = self._store.ask(lambda client: client.hget(key, token_id), key)
-        token = None if stored is None else self._read(token_id, str(text_of(stored)))
-        if token is None or not token.has_secret(secret):
-            return None
-        if token.expires_at is not None and token.is_expired(Server(self._store).now()):
-            return None
-        return token
+def revoke_tokens(store: Store, id_or_name: str) -> Sequence[str]:
+    """End the token with this id, else those with this name; return their ids."""
+    chosen, key = tokens_called(store, id_or_name), store.keys.tokens
+    if chosen:
+        store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key)
+    return chosen
 
-    def _read(self, token_id: str, text: str) -> Token | None:
-        try:
-            return read_token(token_id, text)
-        except ValueError as exc:
-            if self._store.config.said.is_news(f"token {token_id}", text):
-                logger.warning(
-                    "beat: The token %s in %s can't be used: %s",
-                    printable(token_id),
-                    self._store.keys.tokens,
-                    shorten(printable(str(exc)), 200),
-                )
-            return None
+
+def find_token(store: Store, text: str) -> Token | None:
+    """Return the token with this text; None: there is none, it was revoked, or it has expired."""
+    parsed = parse_token(text)
+    if parsed is None:
+        return None
+    token_id, secret = parsed
+    key = store.keys.tokens
+    stored = store.ask(lambda client: client.hget(key, token_id), key)
+    token = None if stored is None else _decode(store, token_id, str(text_of(stored)))
+    if token is None or not token.has_secret(secret):
+        return None
+    if token.expires_at is not None and token.is_expired(Server(store).now()):
+        return None
+    return token
+
+
+def _decode(store: Store, token_id: str, text: str) -> Token | None:
+    try:
+        return read_token(token_id, text)
+    except ValueError as exc:
+        if store.config.said.is_news(f"token {token_id}", text):
+            logger.warning(
+                "beat: The token %s in %s can't be used: %s",
+                printable(token_id),
+                store.keys.tokens,
+                shorten(printable(str(exc)), 200),
+            )
+        return None

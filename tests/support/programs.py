@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import add_token
 from redbeat.web import asgi_app
 from redbeat.web.api.openapi import document_of
 from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
@@ -28,7 +28,7 @@ _DESCRIPTION: dict[str, Any] = document_of(OPERATIONS, API)
 
 def token_of(app: Celery, rights: Iterable[str] = ("admin",), name: str = "", expires_at: Any = None) -> str:
     """The text of a new token."""
-    return Tokens(Store(app)).add(name or f"program {next(_NUMBERS)}", rights, expires_at)[1]
+    return add_token(Store(app), name or f"program {next(_NUMBERS)}", rights, expires_at)[1]
 
 
 class Program:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from redbeat.config.networks import is_loopback
 from redbeat.errors import RedBeatError
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import find_token
 from redbeat.web.access.attempts import Attempts
 from redbeat.web.access.proxies import IS_FORWARDED
 from redbeat.web.access.users import User
@@ -180,7 +180,7 @@ async def user_of_token(request: Request, app: Any, text: str) -> User | None:
 
 def find_user(app: Any, text: str) -> User | None:
     """Return the same, in a thread that may wait."""
-    token = Tokens(Store(app)).find(text)
+    token = find_token(Store(app), text)
     return None if token is None else User(token.name, token.rights, token.expires_at)
 
 

@@ -20,7 +20,7 @@ from redbeat.entries.audit import MAX_NAMES, AuditRecord, find_records
 from redbeat.errors import StoreCorrupt
 from redbeat.store.audit import add_audit_record, read_audit_records
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import add_token, find_token, list_tokens, revoke_tokens
 from tests.integration.cli.conftest import Call
 from tests.support.hostile import HOSTILE, find_orders
 from tests.support.logs import warnings_in
@@ -195,17 +195,17 @@ TOKENS = "redbeat::tokens"
 
 
 @pytest.fixture
-def tokens(app: Celery) -> Tokens:
-    return Tokens(Store(app))
+def store(app: Celery) -> Store:
+    return Store(app)
 
 
 def test_token_is_printed_once_and_valid_until_revoked(
-    ask: Call, tokens: Tokens, app: Celery, client: redis.Redis
+    ask: Call, store: Store, app: Celery, client: redis.Redis
 ) -> None:
     done = ask("token", "add", "ci", "--right", "pause", "--right", "run")
     text = done.stdout.removesuffix("\n")
     assert re.fullmatch(r"rb_[a-z0-9]{8}_[\w-]{43}", text)
-    found = tokens.find(text)
+    found = find_token(store, text)
     assert found
     assert (found.name, found.created_by) == ("ci", "ann")
     assert found.rights == {Right.READ, Right.PAUSE, Right.RUN}
@@ -216,7 +216,7 @@ def test_token_is_printed_once_and_valid_until_revoked(
     shown = ask("token", "list").stdout + ask("token", "list", "--json").stdout
     ask("token", "revoke", "ci", code=64)  # there is no terminal to ask on
     ask("token", "revoke", "ci", "--yes")
-    assert (tokens.find(text), [one.name for one in tokens.list()]) == (None, ["all"])
+    assert (find_token(store, text), [one.name for one in list_tokens(store)]) == (None, ["all"])
     ask("token", "revoke", other["id"], "--yes")
     assert not client.exists(TOKENS)
     changes = [(one.verb, one.names) for one in records(app)]
@@ -235,40 +235,40 @@ def test_token_is_printed_once_and_valid_until_revoked(
     ],
 )
 def test_invalid_token_is_refused(
-    ask: Call, tokens: Tokens, app: Celery, arguments: list[str], said: str
+    ask: Call, store: Store, app: Celery, arguments: list[str], said: str
 ) -> None:
-    tokens.add("ci", ["read"], None)
+    add_token(store, "ci", ["read"], None)
     assert said in ask("token", *arguments, code=64).stderr
-    assert len(tokens.list()) == 1
+    assert len(list_tokens(store)) == 1
     assert find_records(app) == []
 
 
-def test_token_expires_by_the_server_clock(ask: Call, tokens: Tokens, client: redis.Redis) -> None:
-    token, text = tokens.add("ci", ["read"], datetime.now(timezone.utc) + timedelta(days=1))
+def test_token_expires_by_the_server_clock(ask: Call, store: Store, client: redis.Redis) -> None:
+    token, text = add_token(store, "ci", ["read"], datetime.now(timezone.utc) + timedelta(days=1))
     fields = json.loads(token.to_json())
     fields["expires_at"] = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat()
     client.hset(TOKENS, token.id, json.dumps(fields))
-    assert tokens.find(text) is None
+    assert find_token(store, text) is None
     assert "expired" in ask("token", "list").stdout
-    assert tokens.revoke("ci") == [token.id]
+    assert revoke_tokens(store, "ci") == [token.id]
 
 
-def test_token_with_another_secret_or_id_is_not_found(tokens: Tokens) -> None:
-    (one, text), (other, _) = tokens.add("a", ["read"], None), tokens.add("b", ["admin"], None)
+def test_token_with_another_secret_or_id_is_not_found(store: Store) -> None:
+    (one, text), (other, _) = add_token(store, "a", ["read"], None), add_token(store, "b", ["admin"], None)
     secret = text[12:]
-    assert tokens.find(text) == one
+    assert find_token(store, text) == one
     for wrong in (f"rb_{other.id}_{secret}", f"rb_00000000_{secret}", f"rb_{one.id}_{secret[::-1]}", "", "x"):
-        assert tokens.find(wrong) is None
+        assert find_token(store, wrong) is None
 
 
 def test_invalid_stored_token_is_ignored_and_can_be_revoked(
-    ask: Call, tokens: Tokens, client: redis.Redis, caplog: pytest.LogCaptureFixture
+    ask: Call, store: Store, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    token, text = tokens.add("ci", ["read"], None)
+    token, text = add_token(store, "ci", ["read"], None)
     client.hset(TOKENS, mapping={token.id: "{oops", HOSTILE: HOSTILE, "[bold]": "5"})
     client.hset(TOKENS, b"\xff", b"\xff")
     for _ in range(2):
-        assert (tokens.find(text), tokens.list()) == (None, [])
+        assert (find_token(store, text), list_tokens(store)) == (None, [])
     assert len([one for one in warnings_in(caplog) if token.id in one]) == 1, "warned once"
     assert find_orders(caplog.text) == []
     ask("token", "revoke", token.id, "--yes")

@@ -27,6 +27,7 @@ from redbeat.reshard.resharding import Resharding
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import change_layout, look_up_layout, read_layout
+from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from redbeat.web import asgi_app
 from tests.conftest import SEED, MakeApp
@@ -117,11 +118,10 @@ def test_entries_saved_and_deleted_under_reshards_are_neither_lost_nor_doubled_n
     assert members == expected.keys()
 
 
-def test_entry_moved_between_location_and_save_exists_once(
-    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+def move_after_location(
+    app: Celery, other: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hourly(make_app(), "report").save()
-    app, other = make_app(), make_app()
+    """Let the one entry leave for a shard right after ``app`` has located it for the next time."""
     undivided = read_layout(Store(other))
     moving = replace(undivided, shards=4, generation=1, state=LayoutState.MOVING)
     assert change_layout(Store(other), undivided, moving) == moving
@@ -140,9 +140,31 @@ def test_entry_moved_between_location_and_save_exists_once(
         return found
 
     monkeypatch.setattr(Store, "locate", locate_before_it_moves)
+
+
+def test_entry_moved_between_location_and_save_exists_once(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hourly(make_app(), "report").save()
+    app, other = make_app(), make_app()
+    move_after_location(app, other, client, monkeypatch)
     hourly(app, "report", 7200).save()
     assert [key for key in client.keys("*report") if "::" not in key] == ["{redbeat:0}:report"]
     assert client.exists("redbeat::schedule") == 0
+
+
+def test_run_moved_between_location_and_its_end_ends(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hourly(make_app(), "report").save()
+    app, other = make_app(), make_app()
+    delivery = Delivery("report", "id-1", "1000.000000", "token", "celery@here")
+    assert Runs(Store(app)).begin(delivery, 30_000).answer is Answer.GO
+    move_after_location(app, other, client, monkeypatch)
+    Runs(Store(app)).end([End(delivery, "succeeded", run_seconds=1.0)])
+    assert client.keys("*:running:*") == ["{redbeat:0}::running:report"]
+    record = json.loads(str(client.hget("{redbeat:0}::running:report", "id-1")))
+    assert (record["state"], record["outcome"]) == ("ended", "succeeded")
 
 
 def test_entry_known_by_a_former_layout_is_found_and_changed(make_app: MakeApp) -> None:

@@ -54,7 +54,7 @@ from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.schedule import read_head
 from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import add_token, revoke_tokens
 from redbeat.store.unrun import read_unrun
 from redbeat.store.vitals import STANDBY_SECONDS, read_vitals
 from redbeat.telemetry.metrics.gathering import Gathering, View
@@ -658,7 +658,7 @@ def browser_of(ground: Ground) -> Browser:
 
 
 def program_of(ground: Ground) -> Program:
-    return Program(ground.app(), token=Tokens(Store(ground.app("default"))).add("ci", ["admin"], None)[1])
+    return Program(ground.app(), token=add_token(Store(ground.app("default")), "ci", ["admin"], None)[1])
 
 
 def look(ground: Ground, browser: Browser, path: str, words: str) -> str:
@@ -715,13 +715,13 @@ def it_shows_a_damaged_schedule(ground: Ground) -> None:
 
 
 def it_lets_in_who_has_a_token(ground: Ground) -> None:
-    token, text = Tokens(Store(ground.app("default"))).add("deploy", ["read"], None, "anna")
+    token, text = add_token(Store(ground.app("default")), "deploy", ["read"], None, "anna")
     browser = Browser(asgi_app(ground.app()))
     assert browser.post("/login", token="rb_abcdefgh_" + "x" * 43).status_code == 401
     assert browser.post("/login", token=text).status_code == 303
     assert "deploy" in browser.read("/")
     assert Program(ground.app(), token=text).get("/entries")["entries"] == []
-    Tokens(Store(ground.app("default"))).revoke(token.id)
+    revoke_tokens(Store(ground.app("default")), token.id)
     assert browser.get("/").status_code == 401
 
 

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.tokens import Tokens
+from redbeat.store.tokens import add_token, list_tokens, revoke_tokens
 from redbeat.web import User, asgi_app
 from redbeat.web.access.attempts import SECONDS_EACH, TRIES
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
@@ -63,14 +63,14 @@ def test_link_becomes_a_cookie_and_works_on_this_machine_only(app: Celery) -> No
 
 
 def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
-    tokens = Tokens(Store(app))
-    token, text = tokens.add("deploy", ["read", "pause"], None, "anna")
+    store = Store(app)
+    token, text = add_token(store, "deploy", ["read", "pause"], None, "anna")
     browser = Browser(asgi_app(app))
     assert browser.get("/login", token=text).status_code == 401  # an address may be logged somewhere
     assert browser.post("/login", token="rb_x_y").status_code == 401
     assert browser.post("/login", token=text).status_code == 303
     assert "deploy" in browser.read("/")
-    tokens.revoke(token.id)
+    revoke_tokens(store, token.id)
     assert browser.get("/").status_code == 401
 
 
@@ -131,7 +131,7 @@ def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
 def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> None:
     store = Store(app)
     one = program()
-    Tokens(store).revoke(Tokens(store).list()[-1].name)
+    revoke_tokens(store, list_tokens(store)[-1].name)
     assert one.ask("GET", "/entries").status_code == 401
     soon = Program(app, token=token_of(app, expires_at=Server(store).now() + timedelta(seconds=2)))
     eventually(lambda: soon.ask("GET", "/entries").status_code == 401)
