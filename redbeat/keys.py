@@ -60,9 +60,9 @@ class EntryKeys(NamedTuple):
 
     Attributes:
         entry: a hash of definition, meta, policy and error.
-        history: a list of what became of its last runs, the newest first.
+        history: a list of the outcomes of its last runs, the newest first.
         backfilled: a set of the due times that were sent by hand.
-        backfilling: a string with a time to live, the lock of who sends runs by hand.
+        backfilling: a string with a time to live, the lock of a caller that sends runs by hand.
         running: a hash of its runs in progress, by their task ids.
         failing: a string, how many of its last runs have failed in a row.
     """
@@ -104,7 +104,7 @@ _KINDS_OF_BEGINNINGS = {
 
 
 def is_of_kind(type_name: str, kind: str) -> bool:
-    """Tell whether a key is of a kind, such as 'sorted set', by what TYPE says of it; 'none': it may be."""
+    """Return True if a key is of a kind, such as 'sorted set', by what TYPE says of it; 'none': it may be."""
     return type_name in (_TYPES.get(kind, kind), "none")
 
 
@@ -141,7 +141,7 @@ class Keys:
 
     Attributes:
         shared_prefix: the prefix of the keys that all shards share; '': ``prefix``.
-        guard: what the key ``generation`` holds as long as these names are right; '': there is no such key;
+        guard: what the key ``generation`` holds as long as these names are right; '': it is missing;
             UNGUARDED: what is under these names is in no layout.
     """
 
@@ -178,11 +178,11 @@ class Keys:
     released = _OwnKey("released", "string")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
     standbys = _OwnKey("standbys", "sorted set")
-    """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
+    """zset with a time to live: the standbys, scored by when they looked at the lock last, UNIX seconds"""
     generation = _OwnKey("generation", "string")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
     mover = _OwnKey("mover", "string")
-    """string: the token of who moves entries out of this part of the schedule, or into it"""
+    """string: the token of the mover of entries out of this part of the schedule, or into it"""
     moving = _OwnKey("moving", "hash")
     """hash: name of each entry that is on its way to another part, to JSON: what it was in this one"""
     left = _OwnKey("left", "set")
@@ -200,7 +200,7 @@ class Keys:
     deadlines = _OwnKey("deadlines", "sorted set")
     """zset: a run's task id, NUL, and the key of its entry's runs, scored by when beat must look at it"""
     events = _OwnKey("events", "stream")
-    """stream: what has happened to runs and entries, for those who listen"""
+    """stream: what has happened to runs and entries, for listeners"""
     events_read = _OwnKey("events-read", "string")
     """string: the id of the last event that was told of"""
     failures = _OwnKey("failures", "stream")
@@ -223,7 +223,7 @@ class Keys:
     streaks = _OwnKey("streaks", "sorted set")
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
     audit = _OwnKey("audit", "stream", is_shared=True)
-    """stream: who has changed what, by the command line and the dashboard"""
+    """stream: the users' changes by the command line and the dashboard"""
     unrun = _OwnKey("unrun", "sorted set", is_shared=True)
     """zset: name of each entry that was deleted before its first run, scored by how often it was in a row"""
     tokens = _OwnKey("tokens", "hash", is_shared=True)
@@ -288,7 +288,7 @@ class Keys:
 
     @property
     def calendar_owners(self) -> str:
-        """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
+        """set: owners of calendars applied from a file: the owner, a tab, and the calendar's name."""
         return self.own("owner:", is_shared=True)  # an owner's name isn't empty
 
     def change(self, id: str) -> str:  # noqa: A002 - it is what the dashboard calls it
@@ -329,7 +329,7 @@ class Keys:
         return key.removeprefix(self.prefix)
 
     def is_part(self, other: Keys) -> bool:
-        """Tell whether these are the names in the same part of the schedule as ``other``."""
+        """Return True if these are the names in the same part of the schedule as ``other``."""
         return self.prefix == other.prefix
 
     @cached_property
@@ -386,11 +386,11 @@ class Keys:
         return key.startswith(beginnings) or key in {getattr(self, word) for word in _SHARED}
 
     def may_be_entry(self, key: str) -> bool:
-        """Tell whether ``key`` is one that the documented rights of a writer are about."""
+        """Return True if ``key`` is one that the documented rights of a writer are about."""
         return key.startswith(self.prefix) and self.name(key)[:1] not in ("", ":")
 
     def owns(self, key: str) -> bool:
-        """Tell whether ``key`` is one of the schedule's, or could be some day."""
+        """Return True if ``key`` is one of the schedule's, or could be some day."""
         return key.startswith(self.prefix) or key in (self.schedule, self.statics)
 
     def is_reserved(self, key: str) -> bool:
@@ -435,7 +435,7 @@ _UNDIVIDED: dict[str, str] = {}
 
 
 def note_shards(prefix: str) -> None:
-    """Note that the schedule under ``prefix`` is divided into shards, so that :func:`identity_of` knows."""
+    """Remember that the schedule under ``prefix`` is divided into shards, for :func:`identity_of`."""
     _UNDIVIDED[shard_beginning(prefix)] = prefix
     _undivided_of.cache_clear()
 
@@ -473,11 +473,11 @@ def glob_of(text: str) -> str:
 
 
 def is_owner_name(name: object) -> bool:
-    """Tell whether an owner of entries may be called ``name``: any text without control characters."""
+    """Return True if an owner of entries may be called ``name``: any text without control characters."""
     return isinstance(name, str) and bool(name) and name.isprintable()
 
 
 def has_hash_tag(prefix: str) -> bool:
-    """Tell whether Redis Cluster puts all keys with this prefix into one slot."""
+    """Return True if Redis Cluster puts all keys with this prefix into one slot."""
     opening = prefix.find("{")
     return opening >= 0 and prefix.find("}", opening) > opening + 1

@@ -30,7 +30,7 @@ def shard_of(name: str, shards: int) -> int:
     """
     try:
         stored = name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a character, which no key can have: whoever writes it is refused
+    except UnicodeEncodeError:  # half a character, which no key can have: its writer is refused
         stored = name.encode("utf-8", "surrogatepass")
     return crc_hqx(stored, 0) % shards
 
@@ -180,11 +180,11 @@ class ShardedKeys(Keys):
         return self.at(key).name(key)
 
     def may_be_entry(self, key: str) -> bool:
-        """Tell whether ``key`` is one that the documented rights of a writer are about."""
+        """Return True if ``key`` is one that the documented rights of a writer are about."""
         return self.at(key).may_be_entry(key)
 
     def owns(self, key: str) -> bool:
-        """Tell whether ``key`` is one of the schedule's, or could be some day."""
+        """Return True if ``key`` is one of the schedule's, or could be some day."""
         return self.undivided.owns(key) or self._shard_prefix.match(key) is not None
 
 

@@ -1,4 +1,4 @@
-"""One change of the layout, from its beginning to its end; whoever calls it again goes on where it was.
+"""One change of the layout, from its beginning to its end; another call goes on where it was.
 
 ::
 
@@ -55,7 +55,7 @@ class Report(Tally):
         swept: the names of entries that were found in former places at the end.
         unknown: keys in parts that have ended which aren't recognised; they were left there.
 
-    If anything is ``unmoved`` the change isn't ended; whoever calls again tries it again.
+    If anything is ``unmoved`` the change isn't ended; another call tries it again.
     """
 
     former: int | None
@@ -145,7 +145,7 @@ class Resharding:
         if layout.generation > read_layout(self._store).generation:
             rewrite_layout(self._store, layout)
         if not layout.is_under_way and not self._is_done(layout):
-            sweep(self._store)  # from then on, nobody looks into the parts of the layout before this one
+            sweep(self._store)  # from then on, no beat looks into the parts of the layout before this one
             self._free_hidden(layout)
             generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
             wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
@@ -153,7 +153,7 @@ class Resharding:
         report = self._mover.tally = Report(former=layout.former, shards=self._shards)
         if layout.is_moving:
             self._open(layout)
-            self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
+            self._mover.finish_hidden(layout.parts)  # first, as no beat runs what is hidden
             report.unled = self._wait_for_leaders(layout)
             self._move(layout)
             if report.unmoved:
@@ -163,7 +163,7 @@ class Resharding:
         self._open(layout)
         self._mover.finish_hidden(layout.parts, layout.ending)
         # what was written to former parts, and may have run there, between the last look and now: from now on
-        # nobody runs what stands in a part where it doesn't belong
+        # no beat runs what stands in a part where it doesn't belong
         self._move_from(Strays(self._store, layout), layout.parts, None)
         report.unknown = self._settle(layout)
         if report.unmoved:
@@ -189,10 +189,10 @@ class Resharding:
         return report
 
     def is_undone(self, report: Report) -> bool:
-        """Tell whether a failover has undone the end of what ``report`` is about.
+        """Return True if a failover has undone the end of what ``report`` is about.
 
-        A master that a Sentinel has replaced takes writes until it learns of that, from those who are
-        connected to it. Who connects anew is led to the one that counts.
+        A master that a Sentinel has replaced takes writes until it learns of that, from clients that are
+        connected to it. A new connection leads to the new master.
         """
         try:
             with Store.hasty(self._config.app) as store:
@@ -259,7 +259,7 @@ class Resharding:
         return layout
 
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
-        """Wait until running beats lead the new parts; return the shards that nobody leads."""
+        """Wait until running beats lead the new parts; return the shards without a leader."""
         new = layout.settled_parts
         strays = Strays(self._store, layout)
         if self._config.lock_key is None or not self._led_among(layout.parts, strays):
@@ -319,7 +319,7 @@ class Resharding:
                 time.sleep(AGAIN_SECONDS)
 
     def _led_among(self, parts: Sequence[Keys], strays: Strays) -> set[Keys]:
-        """Return those parts that a beat leads; without a lock nobody knows, and all may be."""
+        """Return those parts that a beat leads; without a lock all may be."""
         locks = [self._config.lock_key_in(part) for part in parts]
         return {part for part, is_led in zip(parts, strays.are_led(locks), strict=True) if is_led}
 

@@ -4,9 +4,9 @@ Writers in other languages may not know the layout yet. Such a write is newer th
 belongs: its definition, policy and due time count, and what beat has recorded of the entry stays. Invariant:
 it is moved as a reshard moves entries, and only by one process at a time.
 
-Nobody runs what a mover has left hidden. Whoever moves entries lets none stand hidden for long. So what is
+No beat runs what a mover has left hidden. A mover lets nothing stand hidden for long. So what is
 still on its way by the same move after some seconds, in a part whose mover hasn't changed meanwhile, is
-nobody's any more. Invariant: a mover that works, also one that has just begun after another was killed, is
+no mover's any more. Invariant: a mover that works, also one that has just begun after another was killed, is
 left alone; of one that was paused for so long the parts are taken away at once, so it moves nothing there
 when it goes on.
 """
@@ -117,7 +117,7 @@ class HiddenWatch:
 
 
 def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = None) -> list[str]:
-    """Move strays that somebody has written where they are by mistake; return the names of those moved.
+    """Move strays that another program has written there by mistake; return the names of those moved.
 
     Those of parts whose entries another process moves stay for now.
 

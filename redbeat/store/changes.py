@@ -14,7 +14,7 @@ from redbeat.store.records import text_of
 from redbeat.store.rights import CHANGES
 from redbeat.store.store import Store
 
-#: how long it is known what became of a change, seconds
+#: how long the outcome of a change is kept, seconds
 KEPT_SECONDS = 600
 
 
@@ -24,14 +24,14 @@ class ChangeRecord:
 
     Attributes:
         maker: tells that process from others.
-        user: who has begun it.
+        user: the user that has begun it.
         title: what it is.
-        told: how far it is, or what became of it.
+        told: its progress, or its outcome.
         seconds: for how long it is at work, or was.
-        status: the status code of the page that says what became of it; 0: it is at work.
+        status: the status code of the page that shows its outcome; 0: it is at work.
         place: the parts of the path of the page that is shown then, and ``query`` what stands behind it.
         forgets: of which kind a process has looked at something that isn't so any more.
-        has_page: its process can show more of what became of it than ``told``.
+        has_page: its process can show more of its outcome than ``told``.
         silent_seconds: how long ago this was written.
     """
 

@@ -29,7 +29,7 @@ class PutAway(NamedTuple):
     """What became of entries that were to be taken out.
 
     Attributes:
-        token: that of a leader of version 3, who has kept all of it from happening; '': there was none.
+        token: that of a leader of version 3, which has prevented all of it; '': no such leader.
         results: of each entry, whether it was.
     """
 

@@ -64,7 +64,7 @@ class Refusal(NamedTuple):
 
     Attributes:
         generation_key: of the part where it was.
-        held: what that key holds; '': there is no such key.
+        held: what that key holds; '': it is missing.
     """
 
     generation_key: str
@@ -81,7 +81,7 @@ class Contents(NamedTuple):
     """What is in one part.
 
     Attributes:
-        guard: what its generation key holds; '': there is none.
+        guard: what its generation key holds; '': it is missing.
         entries: how many entries it has, and stored messages.
     """
 
@@ -349,7 +349,7 @@ def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
 
 def raise_generations(store: Store, parts: Sequence[Keys]) -> None:
     """Let parts be written by those who know their layout; a later generation stays. One trip a node."""
-    # a writer has no right to the key that says who moves entries
+    # a writer has no right to the mover's key
     calls = [_RAISE_GENERATION.call(part, mover=None, token=None) for part in parts]
     with store.translating():
         for reply in call_on_nodes(store.client, calls):

@@ -2,7 +2,7 @@
 
 Each shard has such a zset, and they are listed as one: by due time, and members with the same score shard by
 shard. So the place of a member among all follows from its score, its shard and its rank there. Invariant:
-nobody walks through the schedule to come to a place in it.
+no caller walks through the schedule to come to a place in it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:
 
 
 def rank_of(store: Store, member: str) -> int | None:
-    """Return how many have a lower score, or the same and are before it; None: it isn't there."""
+    """Return how many have a lower score, or the same and are before it; None: it isn't a member."""
     rank = _rank_in_part(store, member)
     if rank is None or not store.parts.is_divided:
         return rank

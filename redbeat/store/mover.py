@@ -4,10 +4,10 @@
 
     source: hide  ->  target: receive  ->  source: drop, or put back what couldn't be written
 
-Each step is one script in one part, checks that its caller is still the one who moves entries there, and does
+Each step is one script in one part, checks that its caller is still the mover of that part, and does
 nothing when it is repeated. Invariant: at each moment an entry is whole in one place: in its part, hidden
-there, or in the other part; so whoever goes on after a mover that was killed loses and doubles nothing. While
-it is hidden, for some milliseconds, nobody sees it.
+there, or in the other part; so another mover that goes on after a kill loses and doubles nothing. While it is
+hidden, for some milliseconds, it can't be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_
 _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
 _RAISE_GENERATION = Script("raise_generation", is_raw=True)
 
-#: what a script says whose caller isn't the one any more who moves entries
+#: the error of a script whose caller isn't the mover any more
 FENCED = "MOVER Another process"
 #: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
@@ -152,7 +152,7 @@ def on_its_way(record: str) -> OnItsWay | None:
 
 
 class Mover:
-    """Who moves entries between parts of the schedule of ``store``; there is one at a time for each part.
+    """Moves entries between parts of the schedule of ``store``; each part has one mover at a time.
 
     Every method raises what the store's do, and ReshardRefused: another process moves these entries by now,
     or they are in another layout.
@@ -171,7 +171,7 @@ class Mover:
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
     def open(self, parts: Iterable[Keys], *, is_mover: bool = True) -> None:
-        """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
+        """Let parts be written with their guards, and their entries be moved by this mover, or by none."""
         opened, token = list(parts), self.token if is_mover else ""
         self._parts |= {part.generation: part for part in opened}
         found = self._call([_RAISE_GENERATION.call(part, token=token) for part in opened])
@@ -186,10 +186,10 @@ class Mover:
         self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
 
     def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
-        """Become the one who moves entries of parts for a while; return those that nobody else does now.
+        """Become the mover of parts for a while; return those that have no other mover now.
 
         Arguments:
-            instead: the generation keys of parts to who moves their entries no longer, by his token.
+            instead: the generation keys of parts, each to the token of the mover that is replaced.
         """
         self._parts |= {part.generation: part for part in parts}
         # whether the other one has renewed its token doesn't matter
@@ -222,7 +222,7 @@ class Mover:
 
         Arguments:
             margin_seconds: what is due so soon stays; None: nothing does.
-            is_foreign: they were written where they are by somebody who doesn't know the layout.
+            is_foreign: they were written where they are by a program that doesn't know the layout.
         """
         due: list[Stray] = []
         for some in in_chunks(strays, MAX_ROUND):
@@ -315,7 +315,7 @@ class Mover:
         arrived, back, alone, errors = list[Move](), list[Move](), list[Kept](), list[Any]()
         for one, reply in zip(hidden, replies, strict=True):
             problems = self._problems_of(one, reply)
-            if problems is None:  # nobody knows what has become of it, so it stays hidden
+            if problems is None:  # it is unknown whether it was written, so it stays hidden
                 errors.append(reply)
                 continue
             failed = [kept for kept, why in zip(one.kept, problems, strict=True) if why]
@@ -349,7 +349,7 @@ class Mover:
         return ["" if isinstance(one, int) else str(reply) for one in answer[0]]
 
     def _note_unmoved(self, hidden: Move, problems: Sequence[str]) -> list[Exception]:
-        """Note which of ``hidden`` can't be moved, and why; return what is no entry's fault."""
+        """Note which of ``hidden`` can't be moved, and why; return the errors that concern all."""
         errors: list[Exception] = []
         for kept, why in zip(hidden.kept, problems, strict=True):
             if is_no_permission(why):
@@ -451,12 +451,12 @@ class Mover:
 
 
 def _is_fenced(exc: Exception) -> bool:
-    """Tell whether a script was refused because its caller isn't the one any more who moves entries."""
+    """Return True if a script was refused because its caller isn't the mover any more."""
     return FENCED in str(exc) or "RESHARDED" in str(exc)
 
 
 def _is_broken(reply: Any) -> bool:
-    """Tell whether a request has ended its connection, as it is larger than the server takes."""
+    """Return True if a request has ended its connection, as it is larger than the server takes."""
     return isinstance(reply, ResponseError) and (
         isinstance(reply, RequestBroken) or PROTOCOL_ERROR in str(reply)
     )

@@ -76,7 +76,7 @@ def call_on_nodes(client: Any, calls: Sequence[Sendable]) -> list[Any]:
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return which node has ``key``, as far as a cluster's client knows; None: none does, or it is no such
+    """Return which node has ``key``, as far as a cluster's client knows; None: none does, or it isn't such a
     client.
     """
     try:
@@ -86,12 +86,12 @@ def node_of(client: Any, key: str) -> Any:
 
 
 def is_timeout(exc: Any) -> bool:
-    """Tell whether ``exc`` means that a node hasn't answered in time."""
+    """Return True if ``exc`` means that a node hasn't answered in time."""
     return isinstance(exc, TimeoutError)
 
 
 def is_away(exc: Exception) -> bool:
-    """Tell whether ``exc`` means that a node couldn't be reached; else it has answered so."""
+    """Return True if ``exc`` means that a node couldn't be reached; else it has answered so."""
     return is_transient(exc) and not isinstance(exc, ResponseError)
 
 
@@ -137,7 +137,7 @@ def _ask_in_turn(
 
 
 def _is_worth_asking_again(reply: Any) -> bool:
-    """Tell whether the ordinary way could find another node, send the script, or do without a right."""
+    """Return True if the ordinary way could find another node, send the script, or do without a right."""
     if not isinstance(reply, Exception) or isinstance(reply, AuthenticationError):
         return False
     return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))

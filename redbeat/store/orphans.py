@@ -24,12 +24,12 @@ from redbeat.store.store import Store
 
 _REMOVE_ORPHANS, _FORGET_RUNS = Script("remove_orphans"), Script("forget_runs")
 
-#: a beat looks after a run within moments of its deadline; after this many seconds nobody does
+#: a beat handles a run within moments of its deadline; after this many seconds it is lost
 LEFT_SECONDS = 60.0
 
 
 class LostRun(NamedTuple):
-    """What is kept of runs in progress that nobody looks after any more.
+    """What is kept of a run in progress that no beat and no worker handles any more.
 
     Attributes:
         key: the entry's.
@@ -89,7 +89,7 @@ def _pages(store: Store, start_in: Callable[[EntryKeys], str]) -> Iterator[list[
 
 
 def find_lost_runs(store: Store) -> Iterator[LostRun]:
-    """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
+    """Yield what is kept of runs in progress that no beat and no worker handles any more.
 
     All keys under the prefix are looked at. A running beat removes such things by itself, when their
     time has come.
@@ -118,7 +118,7 @@ def _lost_deadlines(store: Store, keys: Keys, latest: float) -> Iterator[LostRun
 
 
 def forget_runs(store: Store, lost: Sequence[LostRun]) -> list[bool]:
-    """Remove what nobody looks after, if that is still so; return which of it was removed."""
+    """Remove what is kept of lost runs, if they still are; return for each whether it was removed."""
 
     def forget(groups: list[tuple[Keys, list[LostRun]]]) -> Iterator[list[bool]]:
         for part, chunk in groups:
@@ -156,7 +156,7 @@ def _are_old(store: Store, deadlines: str, running: str, latest: float) -> bool:
 
 def _is_run(store: Store, keys: Keys, running: str, task_id: str) -> bool:
     if keys.running(keys.entry_of_running(running)) != running:
-        return False  # it is no key of this schedule's
+        return False  # the key isn't this schedule's
     return store.ask(methodcaller("hget", running, as_stored(task_id)), running) is not None
 
 

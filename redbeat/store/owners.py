@@ -65,7 +65,7 @@ class CalendarChange:
     """What becomes of one calendar.
 
     Attributes:
-        owner: who does it.
+        owner: the owner that makes the change.
         read: the fields that the caller read, or what else the key was: a type, 'none' for no key; None: that
             doesn't matter.
         fields: what is stored in place of that; {}: the calendar is removed; None: it stays as it is.
@@ -209,7 +209,7 @@ def candidates_of(store: Store, owner: str) -> set[str]:
 
 
 def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
-    """Tell of each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
+    """Return for each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
     of_files = read_owners(store, [*map(store.keys.entry, names)])
     are_static = _are_among(
         store, names, lambda keys: keys.static_owners, lambda name: as_stored(f"{owner}\t{name}")
@@ -220,7 +220,7 @@ def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
 def _are_among(
     store: Store, names: Sequence[str], key_in: Callable[[Keys], str], text_of_name: Callable[[str], bytes]
 ) -> list[bool]:
-    """Tell of each name whether its text is in the set that its part has under ``key_in(keys)``."""
+    """Return for each name whether its text is in the set that its part has under ``key_in(keys)``."""
 
     def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[bool]]:
         sets = [key_in(part) for part, _ in groups]
@@ -309,7 +309,7 @@ def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[C
 
 
 def _elsewhere(store: Store, changes: Sequence[Change]) -> str | None:
-    """Return the key of an entry that is new and would be elsewhere by now; None: there is none."""
+    """Return the key of an entry that is new and would be elsewhere by now; None: no entry is."""
     keys = store.keys
     for one in changes:
         if not one.stored.exists and one.stored.key != keys.entry(one.name):

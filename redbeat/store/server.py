@@ -106,7 +106,7 @@ class Server:
             return self.configured_user()
 
     def may(self, user: str, words: Sequence[Any]) -> bool:
-        """Tell whether ``user`` has the right to a command."""
+        """Return True if ``user`` has the right to a command."""
         return bool(text_of(self._execute("ACL DRYRUN", user, *words)) == "OK")
 
     def _execute(self, *words: Any) -> Any:
@@ -117,7 +117,7 @@ class Server:
         return [str(text_of(kind)) for kind in self._of_each("type", keys)]
 
     def which_exist(self, keys: Sequence[str]) -> list[bool]:
-        """Tell of each key whether it exists; one round trip."""
+        """Return for each key whether it exists; one round trip."""
         return [bool(found) for found in self._of_each("exists", keys)]
 
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:

@@ -187,7 +187,7 @@ class Strays:
         return [text_of(token) or "" for token in tokens]
 
     def are_led(self, lock_keys: Sequence[str | None]) -> list[bool]:
-        """Tell of each lock whether a beat holds it; of None nobody knows."""
+        """Return for each lock whether a beat holds it; True for None, as that is unknown."""
         found = iter(self._store.ask_each([methodcaller("exists", key) for key in lock_keys if key]))
         return [key is None or bool(next(found)) for key in lock_keys]
 
