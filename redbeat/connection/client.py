@@ -35,9 +35,7 @@ from redbeat.connection.retry import (
     RetryingConnection,
     call_retrying,
     is_no_cluster,
-    is_other_node,
     is_password_missing,
-    is_several_slots,
     is_transient,
     said_by_server,
 )
@@ -71,6 +69,12 @@ _UNREACHABLE = (
     redis.exceptions.ClusterError,
     redis.exceptions.RedisClusterException,
 )
+
+#: how a node of a cluster, or a cluster's client, refuses keys that are in several slots, or on another node
+_SEVERAL_SLOTS = re.compile(
+    r"CROSSSLOT|hash to the same slot|map to the same (key )?slot|non local key", re.IGNORECASE
+)
+_OTHER_NODE = re.compile(r"\b(MOVED|ASK) \d+ \S+:\d+")
 
 #: how a server says in which script of ours an error has come
 _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
@@ -511,9 +515,9 @@ def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:
     if config.is_cluster:
         return
     url = sanitize_url(config.redis_url)
-    if is_several_slots(exc):
+    if _SEVERAL_SLOTS.search(str(exc)):
         raise config.hash_tag_missing(config.key_prefix, f"Redis at {url} is a node of a cluster: ") from exc
-    if is_other_node(exc):
+    if isinstance(exc, redis.exceptions.AskError) or _OTHER_NODE.search(str(exc)):
         raise ConfigurationError(
             f"redbeat_redis_options: Redis at {url} is one of several nodes of a cluster: set "
             "redbeat_redis_options = {'cluster': True}, and redbeat_key_prefix to one with a hash tag; the "

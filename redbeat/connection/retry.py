@@ -54,11 +54,6 @@ _PASSING_CODES = (
     "BUSY ",
     "READONLY ",
 )
-#: how a node of a cluster, or a cluster's client, refuses keys that are in several slots, or on another node
-_SEVERAL_SLOTS = re.compile(
-    r"CROSSSLOT|hash to the same slot|map to the same (key )?slot|non local key", re.I
-)
-_OTHER_NODE = re.compile(r"\b(MOVED|ASK) \d+ \S+:\d+")
 #: what a script is told while a slot moves to another node: an entry has moved already, the schedule hasn't
 _HALF_MOVED = "attempted to access a non local key"
 #: what a server answers to a request that is too large for it, before it ends the connection
@@ -134,16 +129,6 @@ def said_by_server(exc: BaseException) -> BaseException:
 def is_no_cluster(exc: BaseException) -> bool:
     """Return True if a server has answered that it is not a node of a cluster."""
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
-
-
-def is_several_slots(exc: BaseException) -> bool:
-    """Return True if a server in cluster mode, or its client, has refused keys of several slots."""
-    return bool(_SEVERAL_SLOTS.search(str(exc)))
-
-
-def is_other_node(exc: BaseException) -> bool:
-    """Return True if a server in cluster mode has answered that another node has the key."""
-    return isinstance(exc, redis.exceptions.AskError) or bool(_OTHER_NODE.search(str(exc)))
 
 
 def is_no_permission(said: BaseException | str | None) -> bool:

@@ -63,23 +63,19 @@ class ShardAssignment:
         """Return the shards that this beat is to lead."""
         return {shard for shard in self._shards if self.leader_of(shard, live) == self._beat}
 
-    def may_take_free(self, shard: str, live: frozenset[str], free_seconds: float) -> bool:
-        """Return True if this beat is to take a shard that no beat has led for so long."""
-        left_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
-        return self.leader_of(shard, live) == self._beat or free_seconds >= left_seconds
-
-    def may_take_silent(
-        self, shard: str, live: frozenset[str], silent: frozenset[str], late_seconds: float
-    ) -> bool:
-        """Return True if this beat is to take over a shard whose holder is silent.
+    def may_take(self, shard: str, live: frozenset[str], silent: frozenset[str], left_seconds: float) -> bool:
+        """Return True if this beat is to take a shard that is free, or whose holder is silent.
 
         Arguments:
-            silent: the beats whose locks are; they don't count as live, also if they announce themselves.
-            late_seconds: since when it could have been taken over.
+            silent: the beats whose locks are silent; they don't count as live, also if they announce
+                themselves. None of them, if this shard is free.
+            left_seconds: for how long it could have been taken.
         """
+        patience_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
+        if silent:
+            patience_seconds = LEFT_LOOKS * self.timing.look_seconds
         there = (live - silent) | {self._beat}
-        left_seconds = LEFT_LOOKS * self.timing.look_seconds
-        return self.leader_of(shard, there) == self._beat or late_seconds >= left_seconds
+        return self.leader_of(shard, there) == self._beat or left_seconds >= patience_seconds
 
     def heir_of(self, shard: str, live: frozenset[str], now: float) -> str | None:
         """Return the beat that this one, which leads the shard, is to hand it over to; None: no beat."""

@@ -154,10 +154,6 @@ class Election:
             return self.lock_key
         return store.keys.prefixed(base.name(self.lock_key))
 
-    def of(self, prefix: str) -> Leadership:
-        """Return that of the shard with this prefix."""
-        return self._leaderships[prefix]
-
     @property
     def has_new_layout(self) -> bool:
         """Whether Redis has had another layout, at the last look, than is worked with."""
@@ -347,12 +343,9 @@ class Election:
             silent: the tokens of all silent holders; none, if this lock is free.
         """
         lock, now = leadership.stand_by(), time.monotonic()
-        live, beats = self.members.live, frozenset(filter(None, map(beat_of, silent)))
-        if silent:
-            late_seconds = -(lock.seconds_to_takeover() or 0.0)
-            return self._assignment.may_take_silent(leadership.keys.prefix, live, beats, late_seconds)
-        free_seconds = now - (lock.free_since or now)
-        return self._assignment.may_take_free(leadership.keys.prefix, live, free_seconds)
+        left_seconds = -(lock.seconds_to_takeover() or 0.0) if silent else now - (lock.free_since or now)
+        beats = frozenset(beat_of(token) or token for token in silent)
+        return self._assignment.may_take(leadership.keys.prefix, self.members.live, beats, left_seconds)
 
     def _lead(self, taken: Sequence[Leadership]) -> None:
         """Lead these shards, whose locks are held now."""

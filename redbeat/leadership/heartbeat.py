@@ -250,11 +250,7 @@ class Heartbeat:
         for renewal in held:
             renewal.has_given_up = True
         keys, what = [renewal.fence.lock_key or "" for renewal in held], what_hangs()
-        if members is None:
-            names = f"the lock {keys[0]}"
-        else:
-            layout = store.config.layout
-            names = f"the lock{'s' if len(held) > 1 else ''} of {layout.named([one.part for one in held])}"
+        names = f"the lock {keys[0]}" if len(keys) == 1 else f"its {len(keys)} locks"
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up %s, so that another beat "
             "can go on.",

@@ -71,7 +71,7 @@ def leaders(beats: Collection[SharingBeat]) -> dict[str, SharingBeat]:
     for leadership in one.election.leaderships:
         token = one.store.client.get(leadership.lock_key)
         for beat in beats:
-            mine = beat.election.of(leadership.keys.prefix)
+            [mine] = [own for own in beat.election.leaderships if own.keys.prefix == leadership.keys.prefix]
             if token and mine.is_leader and mine.fence.token == token:
                 found[leadership.keys.prefix] = beat
     return found

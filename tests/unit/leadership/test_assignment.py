@@ -104,8 +104,8 @@ def part_of(beat: str, live: frozenset[str] = TWO) -> str:
 
 
 def test_free_shard_is_taken_at_once_by_its_leader(division: ShardAssignment) -> None:
-    assert division.may_take_free(part_of(ME), TWO, 0)
-    assert not division.may_take_free(part_of(OTHER), TWO, 0)
+    assert division.may_take(part_of(ME), TWO, frozenset(), 0)
+    assert not division.may_take(part_of(OTHER), TWO, frozenset(), 0)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_free_shard_is_taken_at_once_by_its_leader(division: ShardAssignment) ->
 def test_shard_left_alone_is_taken_by_any_beat_later(timing: Timing, seconds: float) -> None:
     division = ShardAssignment(ME, timing)
     division.set_shards(PARTS)
-    assert not division.may_take_free(part_of(OTHER), TWO, seconds - 0.1)
-    assert division.may_take_free(part_of(OTHER), TWO, seconds)
+    assert not division.may_take(part_of(OTHER), TWO, frozenset(), seconds - 0.1)
+    assert division.may_take(part_of(OTHER), TWO, frozenset(), seconds)
 
 
 def test_silent_holder_does_not_count_as_present(division: ShardAssignment) -> None:
     silent = frozenset((OTHER,))
-    assert division.may_take_silent(part_of(OTHER), TWO, silent, 0), "it is all that is left"
+    assert division.may_take(part_of(OTHER), TWO, silent, 0), "it is all that is left"
     mine = [part for part in PARTS if find_leaders(PARTS, {ME, THIRD})[part] == ME]
     for part in PARTS:
-        assert division.may_take_silent(part, THREE, silent, 0) == (part in mine)
-        assert division.may_take_silent(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
+        assert division.may_take(part, THREE, silent, 0) == (part in mine)
+        assert division.may_take(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
 
 
 def test_shard_is_handed_over_to_its_leader(division: ShardAssignment) -> None:
