@@ -156,25 +156,22 @@ class Deliverer:
         sends: list[Send] = []
         now = batch.fetched.now
         calendars = context.calendars.read_of(batch.store, rows)
-        with hold_interrupts() as held:
-            for row in rows:
-                if held.arrived is not None:
-                    held.let_arrive()
-                PLANNING.key = row.key
-                try:
-                    decision = batch.plan(row, now, calendars)
-                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-                    let_through(exc)
-                    decision = context.failures.quarantine(batch, row, exc)
-                if isinstance(decision, Send):
-                    paused = context.failures.conflicts and context.failures.back_off(batch, decision)
-                    if not paused:
-                        sends.append(decision)
-                        continue
-                    decision = paused
-                batch.ready.append(decision)
-            PLANNING.key = None
-            context.encoder.fill(sends)
+        for row in rows:
+            PLANNING.key = row.key
+            try:
+                decision = batch.plan(row, now, calendars)
+            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                let_through(exc)
+                decision = context.failures.quarantine(batch, row, exc)
+            if isinstance(decision, Send):
+                paused = context.failures.conflicts and context.failures.back_off(batch, decision)
+                if not paused:
+                    sends.append(decision)
+                    continue
+                decision = paused
+            batch.ready.append(decision)
+        PLANNING.key = None
+        context.encoder.fill(sends)
         if sends:
             sink.send(batch, sends)
         self._submit(batch)
