@@ -335,7 +335,9 @@ class Planner:
         if known.is_slow and time.thread_time() - began > SLOW_SECONDS:
             self._report_slow(row, time.thread_time() - began)
         if decision.commit.sent or decision.commit.counted:
-            decision.commit.labels = self._labels_of(known)
+            if self._book is not None and known.labels_version != self._book.version:
+                self._label(known)
+            decision.commit.labels = known.labels
         return decision
 
     # -- 1. decode
@@ -433,13 +435,10 @@ class Planner:
             state = fresh.last_run_at, fresh.total_run_count
         known.entry.last_run_at, known.entry.total_run_count = state
 
-    def _labels_of(self, known: Known) -> str:
+    def _label(self, known: Known) -> None:
         book, entry = self._book, known.entry
-        if book is not None and known.labels_version != book.version:
-            is_asked_for = entry.policy.metrics
-            known.labels = book.id_of(entry.name, entry.task, entry.options, is_asked=is_asked_for)
-            known.labels_version = book.version
-        return known.labels
+        known.labels = book.id_of(entry.name, entry.task, entry.options, is_asked=entry.policy.metrics)
+        known.labels_version = book.version
 
     # -- 2. to 4.: settle, turn, finish
 

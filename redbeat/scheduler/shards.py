@@ -304,28 +304,29 @@ class Shards:
             is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
                 nothing is known to be due.
         """
-        found: dict[Shard, Fetched | None] = {}
-        asked: list[tuple[Shard, Request[Fetched]]] = []
+        found: dict[Shard, Fetched] = {}
+        asked: dict[Shard, Request[Fetched]] = {}
         executor = Executor(self.first.store)
         for shard, size in self._turns(is_waiting=is_waiting):
             try:
-                found[shard] = shard.read_ahead() if shard.ahead is not None else None
+                fetched = shard.read_ahead() if shard.ahead is not None else None
             except RedBeatError as exc:
                 self.fail(shard, exc)
+                continue
+            if fetched is not None:
+                found[shard] = fetched
             else:
-                if found[shard] is None:
-                    request = shard.begin_fetch(size)
-                    asked.append((shard, request))
-                    executor.submit(request)
+                asked[shard] = shard.begin_fetch(size)
+                executor.submit(asked[shard])
         executor.drain()
-        for shard, request in asked:
+        for shard, request in asked.items():
             try:
-                found[shard] = fetched = request.answer()
-                shard.note_fetched(fetched, time.monotonic())
+                found[shard] = request.answer()
+                shard.note_fetched(found[shard], time.monotonic())
             except RedBeatError as exc:
-                found[shard] = None
+                found.pop(shard, None)
                 self.fail(shard, exc)
-        return [(shard, fetched) for shard, fetched in found.items() if fetched is not None]
+        return list(found.items())
 
     def _turns(self, *, is_waiting: bool) -> list[tuple[Shard, int]]:
         """Return which shards to fetch from now, and how many entries of each at most."""

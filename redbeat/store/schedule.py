@@ -69,6 +69,9 @@ _READ_HEAD = Script("read_head")
 #: events that a commit can send
 _TOLD = (run_sent, run_skipped)
 
+#: fields that each row has
+_USUAL_FIELDS = ("labels", "is_strict", "has_meta", "writes", "valid_until")
+
 #: how a script is told that a field of an entry's hash is removed
 _CLEAR = ""
 #: and how an entry leaves the schedule
@@ -339,9 +342,10 @@ def commit_call(
                 values.append(push.value)
             writes = write_lists.setdefault(targets, len(write_lists) + 1)
         rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
-        fields = commit.labels, is_strict, new_meta is not None, writes, commit.valid_until
+        valid_until = "" if commit.valid_until is None else score_text(commit.valid_until)
+        fields = commit.labels, is_strict, new_meta is not None, writes, valid_until
         place = None if rare else usual.get(fields)
-        rows.append(place or _row(*fields) | rare)
+        rows.append(place or dict(zip(_USUAL_FIELDS, fields, strict=True)) | rare)
         if not (rare or place):
             usual[fields] = len(rows)
         if commit.run is not None:
@@ -368,13 +372,6 @@ def commit_call(
     )
     call.read = _committed_of
     return call
-
-
-def _row(
-    labels: str, is_strict: bool, has_meta: bool, writes: int, valid_until: float | None
-) -> dict[str, Any]:
-    row = {"labels": labels, "is_strict": is_strict, "has_meta": has_meta, "writes": writes}
-    return row if valid_until is None else row | {"valid_until": score_text(valid_until)}
 
 
 def _rare_fields(commit: Commit, *, keeps: bool) -> dict[str, Any]:

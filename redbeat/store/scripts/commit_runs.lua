@@ -27,7 +27,7 @@
 --   has_meta         it has a new meta; where the one that it replaces is another one now, that one stays
 --   record           members of a JSON object about the run, to which the time is added; of several objects each on a
 --                    line of its own, the oldest first; nil: that of the run that is sent
---   valid_until      from when on a row with writes leaves the entry alone, UNIX seconds
+--   valid_until      from when on a row with writes leaves the entry alone, UNIX seconds; '': never
 --   labels           the id of the labels under which its run is counted
 --   counted          what is counted besides that it is sent: words as 'unsent' or 'skipped/late=3', each after a space
 --   new_error        '' removes it, nil leaves it, else JSON. It tells of the run at its score: with another score now,
@@ -111,7 +111,7 @@ for i, key in ipairs(entry_keys) do
   if #writes > 0 then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(score) <= now_seconds
-    local is_late = fields.valid_until and tonumber(fields.valid_until) <= now_seconds
+    local is_late = fields.valid_until ~= '' and tonumber(fields.valid_until) <= now_seconds
     is_unchanged = has_meta and has_score and not is_moved and is_due and not is_late
   end
   -- what is written of it, and what it was before
