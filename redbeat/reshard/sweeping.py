@@ -87,9 +87,9 @@ class HiddenWatch:
         involved = list(dict.fromkeys(chain.from_iterable(concerned[source] for source in left)))
         return self._move_on(left, {part: tokens[part] for part in involved})
 
-    def finish(self, layout: Layout, seconds: float = 3 * HIDDEN_SECONDS) -> int:
-        """Look until nothing is hidden, or so long; return how much was moved on."""
-        ends_at, count = time.monotonic() + seconds, self.look(layout)
+    def finish(self, layout: Layout) -> int:
+        """Look until nothing is hidden, or for some seconds; return how much was moved on."""
+        ends_at, count = time.monotonic() + 3 * HIDDEN_SECONDS, self.look(layout)
         while self.hiding and time.monotonic() < ends_at:
             time.sleep(min(LOOK_SECONDS, HIDDEN_SECONDS / 4))
             count += self.look(layout)

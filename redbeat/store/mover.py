@@ -158,9 +158,9 @@ class Mover:
     or they are in another layout.
     """
 
-    def __init__(self, store: Store, token: str = "") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self.token = token or secrets.token_hex(16)
+        self.token = secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
         #: how long a round takes: as long as the last one, or half of what was assumed before if that is more

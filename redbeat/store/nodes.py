@@ -9,7 +9,7 @@ again only if it has been silent before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -143,17 +143,15 @@ def _is_worth_asking_again(reply: Any) -> bool:
     return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
 
 
-def _call_on(client: Any, node: Any, calls: Iterable[Sendable]) -> list[Any]:
+def _call_on(client: Any, node: Any, calls: Sequence[Sendable]) -> list[Any]:
     """Return the replies of one of the nodes of ``client``; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
-        asked = 0
         for call in calls:
             pipeline.execute_command(*call.words(client), **call.options)
-            asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
         except RedisError as exc:
-            return [exc] * asked
+            return [exc] * len(calls)
 
 
 def _by_node(client: Any, calls: Sequence[Sendable], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
@@ -163,16 +161,11 @@ def _by_node(client: Any, calls: Sequence[Sendable], places: Sequence[int]) -> l
     if not (hasattr(cluster, "get_node_from_key") and hasattr(cluster, "get_redis_connection")):
         return [(client, [*places])] if places else []
     found: dict[Any, list[int]] = {}
-    clients: dict[Any, Any] = {}
     for place in places:
         node = node_of(cluster, calls[place].keys[0])
-        name = None if node is None else node.name
-        found.setdefault(name, []).append(place)
-        if node is not None and name not in clients:
-            clients[name] = cluster.get_redis_connection(node)
-    asked = [(clients.get(name), those) for name, those in found.items()]
+        found.setdefault(node and cluster.get_redis_connection(node), []).append(place)
     silent = _SILENT.get(cluster)
-    return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
+    return sorted(found.items(), key=lambda one: one[0] in silent) if silent else [*found.items()]
 
 
 def _note_answer(client: Any, node: Any, reply: Any) -> bool:

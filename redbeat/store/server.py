@@ -148,10 +148,6 @@ class Server:
             return [self._on_node_of(beginning)]
         return [{"target_nodes": node} for node in without_retry(self._store.client).get_primaries()]
 
-    def scan_parts(self, kind: str | None = None) -> Iterator[list[str]]:
-        """Yield the keys of all parts of the schedule, and of former shards, as :meth:`scan` does."""
-        return self.scan(*(part.prefix for part in self._store.parts), kind=kind)
-
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
         """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.
 

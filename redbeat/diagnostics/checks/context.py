@@ -154,7 +154,7 @@ class Context:
 
         Some may be of shards that are no part of it any more.
         """
-        pages = self.server.scan_parts()
+        pages = self.server.scan(*(part.prefix for part in self.store.parts))
         yield next(pages)
         for page in pages:
             if not self.has_time:
