@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.history import ENDED_OUTCOMES
@@ -211,49 +211,30 @@ def are_there(store: Store, names: Sequence[tuple[Keys, str]]) -> list[bool]:
     return Server(store).which_exist([keys.entry(name) for keys, name in names])
 
 
-def read_expected(
-    store: Store, now: float, limit: int, firsts: Mapping[Keys, int]
+def read_late(
+    store: Store, latest: float, limit: int, firsts: Mapping[Keys, int], *, are_expected: bool
 ) -> dict[Keys, tuple[int, list[str]]]:
-    """Return for each of some parts of how many entries a run should have succeeded by now, and the keys
-    of those that should have first; one round trip for each node.
+    """Return for each of some parts how many entries have been due since ``latest`` or before, UNIX seconds,
+    and the keys of the first of them; one round trip for each node.
+
+    Those that a user has made due "now" don't count.
 
     Arguments:
-        firsts: the parts, and how many of those are left out in each.
+        firsts: the parts, and how many of those entries are left out in each.
+        are_expected: the entries of which a run should have succeeded by then, instead.
     """
-    zsets = {keys: keys.expected for keys in firsts}
-    found = _first_until(store, now, limit, "-inf", zsets, firsts)
-    return {keys: (count, [*map(keys.entry_of_running, members)]) for keys, (count, members) in found.items()}
-
-
-def read_late(
-    store: Store, latest: float, limit: int, parts: Sequence[Keys]
-) -> dict[Keys, tuple[int, list[str]]]:
-    """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
-    seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
-    """
-    found = _first_until(store, latest, limit, "(0", {keys: keys.schedule for keys in parts}, {})
-    return {keys: (count, [*map(keys.entry_of, members)]) for keys, (count, members) in found.items()}
-
-
-def _first_until(
-    store: Store,
-    latest: float,
-    limit: int,
-    lowest: str,
-    zsets: Mapping[Keys, str],
-    firsts: Mapping[Keys, int],
-) -> dict[Keys, tuple[int, list[str]]]:
-    """Return how many members of each sorted set have scores up to ``latest``, and the first of them."""
+    zset_of = attrgetter("expected" if are_expected else "schedule")
 
     def ask(pipeline: Any, keys: Keys) -> None:
-        pipeline.zcount(zsets[keys], lowest, latest)
-        pipeline.zrangebyscore(zsets[keys], lowest, latest, start=firsts.get(keys, 0), num=limit)
+        pipeline.zcount(zset_of(keys), "(0", latest)
+        pipeline.zrangebyscore(zset_of(keys), "(0", latest, start=firsts[keys], num=limit)
 
-    found = store.in_one_trip(zsets, ask, zsets.values())
-    return {
-        keys: (int(count), [*map(text_of, members)])
-        for keys, count, members in zip(zsets, found[::2], found[1::2], strict=True)
-    }
+    found = store.in_one_trip(firsts, ask, map(zset_of, firsts))
+    late = {}
+    for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True):
+        entry_of = keys.entry_of_running if are_expected else keys.entry_of
+        late[keys] = int(count), [entry_of(text_of(member)) for member in members]
+    return late
 
 
 def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:

@@ -24,7 +24,7 @@ from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.entries import read_entries
-from redbeat.store.figures import expect_runs, forget_streaks, read_expected, read_late, read_streaks
+from redbeat.store.figures import expect_runs, forget_streaks, read_late, read_streaks
 from redbeat.store.histories import read_newest
 from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord, State
@@ -62,11 +62,12 @@ class Overdue(NamedTuple):
 
 def find_overdue(store: Store, parts: Sequence[Keys], now: float) -> dict[Keys, Overdue]:
     """Return for each of these parts the entries that are overdue at ``now``, the server's UNIX seconds."""
-    late = read_late(store, now - LATE_SECONDS, MAX_LOOKED_AT, parts)
+    late = read_late(store, now - LATE_SECONDS, MAX_LOOKED_AT, dict.fromkeys(parts, 0), are_expected=False)
     totals, missed = dict.fromkeys(parts, 0), {keys: list[str]() for keys in parts}
     left = list(parts)
     for _ in range(MAX_ROUNDS):
-        found = read_expected(store, now, MAX_LOOKED_AT, {keys: len(missed[keys]) for keys in left})
+        firsts = {keys: len(missed[keys]) for keys in left}
+        found = read_late(store, now, MAX_LOOKED_AT, firsts, are_expected=True)
         expected = _judge_all(store, [key for _, keys in found.values() for key in keys], now)
         expect_runs(store, expected)
         for keys, (total, candidates) in found.items():
