@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
-from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, note_shards, shard_beginning, shard_prefix
+from redbeat.keys import EntryKeys, Keys, note_shards, shard_beginning, shard_prefix
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
@@ -101,11 +101,6 @@ class ShardedKeys(Keys):
         """Return the names in one shard."""
         return _keys_of_shard(self.prefix, shard, self.guard)
 
-    @property
-    def beginning(self) -> str:
-        """What the keys of all shards begin with, and of those that are none any more."""
-        return shard_beginning(self.prefix)
-
     def shard_at(self, prefix: str) -> int | None:
         """Return the number of the shard with this prefix; None: it is none's."""
         found = self._shard_prefix.fullmatch(prefix)
@@ -158,14 +153,6 @@ class ShardedKeys(Keys):
     def failing(self, key: str) -> str:
         """Return the key of how many of the last runs of the entry under ``key`` have failed in a row."""
         return self.at(key).failing(key)
-
-    def entry_of_running(self, running: str) -> str:
-        """Return the key of the entry whose runs in progress are under the key ``running``."""
-        return self.at(running).entry_of_running(running)
-
-    def message_body(self, task_id: str) -> str:
-        """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""
-        return self.home(f"{MESSAGE_NAMES}{task_id}").message_body(task_id)
 
     def message_id(self, key: str) -> str | None:
         """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
