@@ -17,22 +17,18 @@ DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 
 #: what no entry's name may begin with
-CALENDAR_NAMES = ":calendar:"
 HISTORY_NAMES = ":history:"
 BACKFILLED_NAMES = ":backfilled:"
 BACKFILLING_NAMES = ":backfilling:"
-OWNER_NAMES = ":owner:"
 RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
-CHANGE_NAMES = ":change:"
 MESSAGE_NAMES = ":later:"
 BODY_NAMES = ":body:"
 MOVING_NAMES = ":moving:"
-ARRIVING_NAMES = ":arriving:"
 UNMOVED_NAMES = ":unmoved:"
 RESERVED_BEGINNINGS = (
-    *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES, MESSAGE_NAMES, BODY_NAMES, MOVING_NAMES, ARRIVING_NAMES, UNMOVED_NAMES),
+    *(":calendar:", HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, ":owner:", RUNNING_NAMES),
+    *(FAILING_NAMES, ":change:", MESSAGE_NAMES, BODY_NAMES, MOVING_NAMES, ":arriving:", UNMOVED_NAMES),
 )
 
 #: what each part keeps for no entry, and another one gets when it ends: names of :class:`Keys`' attributes
