@@ -6,6 +6,7 @@ Invariant: a lock is taken and released in the same step that compares its token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -239,16 +240,13 @@ class Locks:
     def _call(self, calls: Sequence[Sendable]) -> list[Any]:
         if not calls:
             return []
-        client = self._store.client
+        replies: list[Any] = []
         with self._store.translating():
-            try:
-                quick = self._quick_client()
-            except StoreUnavailable:  # a cluster's client connects at once
-                quick, replies = None, []
-            else:
-                replies = call_on_nodes(quick, calls)
-            if _are_all_away(replies) and quick is not client:
-                replies = call_on_nodes(client, calls)
+            if self._patience_seconds is not None:
+                with suppress(StoreUnavailable):  # a cluster's client connects at once
+                    replies = call_on_nodes(self._quick_client(), calls)
+            if _are_all_away(replies):
+                replies = call_on_nodes(self._store.client, calls)
             if _are_all_away(replies):
                 raise replies[0]
         return replies

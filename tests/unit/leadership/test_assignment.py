@@ -92,7 +92,7 @@ USUAL = Timing(60.0, 8.0)
 
 
 @pytest.fixture
-def division() -> ShardAssignment:
+def assignment() -> ShardAssignment:
     made = ShardAssignment(ME, USUAL)
     made.set_shards(PARTS)
     return made
@@ -103,9 +103,9 @@ def part_of(beat: str, live: frozenset[str] = TWO) -> str:
     return next(part for part, leader in find_leaders(PARTS, live).items() if leader == beat)
 
 
-def test_free_shard_is_taken_at_once_by_its_leader(division: ShardAssignment) -> None:
-    assert division.may_take(part_of(ME), TWO, frozenset(), 0)
-    assert not division.may_take(part_of(OTHER), TWO, frozenset(), 0)
+def test_free_shard_is_taken_at_once_by_its_leader(assignment: ShardAssignment) -> None:
+    assert assignment.may_take(part_of(ME), TWO, frozenset(), 0)
+    assert not assignment.may_take(part_of(OTHER), TWO, frozenset(), 0)
 
 
 @pytest.mark.parametrize(
@@ -114,30 +114,30 @@ def test_free_shard_is_taken_at_once_by_its_leader(division: ShardAssignment) ->
     ids=["takeover", "short lock", "no takeover"],
 )
 def test_shard_left_alone_is_taken_by_any_beat_later(timing: Timing, seconds: float) -> None:
-    division = ShardAssignment(ME, timing)
-    division.set_shards(PARTS)
-    assert not division.may_take(part_of(OTHER), TWO, frozenset(), seconds - 0.1)
-    assert division.may_take(part_of(OTHER), TWO, frozenset(), seconds)
+    assignment = ShardAssignment(ME, timing)
+    assignment.set_shards(PARTS)
+    assert not assignment.may_take(part_of(OTHER), TWO, frozenset(), seconds - 0.1)
+    assert assignment.may_take(part_of(OTHER), TWO, frozenset(), seconds)
 
 
-def test_silent_holder_does_not_count_as_present(division: ShardAssignment) -> None:
+def test_silent_holder_does_not_count_as_present(assignment: ShardAssignment) -> None:
     silent = frozenset((OTHER,))
-    assert division.may_take(part_of(OTHER), TWO, silent, 0), "it is all that is left"
+    assert assignment.may_take(part_of(OTHER), TWO, silent, 0), "it is all that is left"
     mine = [part for part in PARTS if find_leaders(PARTS, {ME, THIRD})[part] == ME]
     for part in PARTS:
-        assert division.may_take(part, THREE, silent, 0) == (part in mine)
-        assert division.may_take(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
+        assert assignment.may_take(part, THREE, silent, 0) == (part in mine)
+        assert assignment.may_take(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
 
 
-def test_shard_is_handed_over_to_its_leader(division: ShardAssignment) -> None:
-    assert division.heir_of(part_of(OTHER), TWO, 0.0) == OTHER
-    assert division.heir_of(part_of(ME), TWO, 0.0) is None
-    assert division.heir_of(part_of(OTHER), frozenset((ME,)), 0.0) is None
+def test_shard_is_handed_over_to_its_leader(assignment: ShardAssignment) -> None:
+    assert assignment.heir_of(part_of(OTHER), TWO, 0.0) == OTHER
+    assert assignment.heir_of(part_of(ME), TWO, 0.0) is None
+    assert assignment.heir_of(part_of(OTHER), frozenset((ME,)), 0.0) is None
 
 
-def test_beat_that_refused_a_shard_is_not_offered_it_for_a_while(division: ShardAssignment) -> None:
+def test_beat_that_refused_a_shard_is_not_offered_it_for_a_while(assignment: ShardAssignment) -> None:
     part, *others = (part for part in PARTS if find_leaders(PARTS, TWO)[part] == OTHER)
-    division.refuse(part, OTHER, 100.0)
-    assert division.heir_of(part, TWO, 101.0) is None
-    assert [division.heir_of(one, TWO, 101.0) for one in others] == [OTHER] * len(others)
-    assert division.heir_of(part, TWO, 100.0 + REFUSED_SECONDS) == OTHER
+    assignment.refuse(part, OTHER, 100.0)
+    assert assignment.heir_of(part, TWO, 101.0) is None
+    assert [assignment.heir_of(one, TWO, 101.0) for one in others] == [OTHER] * len(others)
+    assert assignment.heir_of(part, TWO, 100.0 + REFUSED_SECONDS) == OTHER
