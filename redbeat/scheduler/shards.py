@@ -306,8 +306,11 @@ class Shards:
         """
         found: dict[Shard, Fetched] = {}
         asked: dict[Shard, Request[Fetched]] = {}
-        executor = Executor(self.first.store)
-        for shard, size in self._turns(is_waiting=is_waiting):
+        turns = self._turns(is_waiting=is_waiting)
+        if not turns:
+            return []
+        executor = Executor(turns[0][0].store)
+        for shard, size in turns:
             try:
                 fetched = shard.read_ahead() if shard.ahead is not None else None
             except RedBeatError as exc:
