@@ -340,7 +340,7 @@ class Mover:
             written, refused = reply
             self.tally.unmerged += map(text_of, refused)
             return ["" if isinstance(one, int) else text_of(one) for one in written]
-        if not isinstance(reply, ResponseError) or _is_fenced(reply):
+        if not isinstance(reply, ResponseError) or _refusal_of(reply):
             return None
         names = [Kept(kept.name) for kept in hidden.kept]
         [answer] = self._try([receive_call(hidden.target, self.token, hidden.id, names, is_cancelled=True)])
@@ -438,21 +438,22 @@ class Mover:
         for reply in replies:
             if not isinstance(reply, Exception):
                 continue
-            if FENCED in str(reply):
-                raise ReshardRefused(
-                    "Another process moves these entries by now (celery redbeat reshard): this one stops."
-                ) from reply
-            if "RESHARDED" in str(reply):
-                raise ReshardRefused("The shards were changed once more meanwhile.") from reply
+            refused = _refusal_of(reply)
+            if refused is not None:
+                raise refused from reply
             own = ("moving", "arrived", "left", "mover")
             keys = [part.own(name) for part in self._parts.values() for name in own]
             with self._store.translating(*keys):
                 raise reply
 
 
-def _is_fenced(exc: Exception) -> bool:
-    """Return True if a script was refused because its caller isn't the mover any more."""
-    return FENCED in str(exc) or "RESHARDED" in str(exc)
+def _refusal_of(exc: Exception) -> ReshardRefused | None:
+    """Return what a script refuses whose caller isn't the mover any more; None: another error."""
+    if FENCED in str(exc):
+        return ReshardRefused(
+            "Another process moves these entries by now (celery redbeat reshard): this one stops."
+        )
+    return ReshardRefused("The shards were changed once more meanwhile.") if "RESHARDED" in str(exc) else None
 
 
 def _is_broken(reply: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from redbeat.connection.client import user_of
@@ -131,22 +132,18 @@ class Server:
         """
         shards = shard_beginning(self._store.config.base_keys.prefix)
         of_shards = [one for one in beginnings if one.startswith(shards)]
-        places = [(f"{glob_of(one)}*", one) for one in beginnings if one not in of_shards]
+        patterns = [f"{glob_of(one)}*" for one in beginnings if one not in of_shards]
         if of_shards:
             rests = {one.partition("}:")[2] for one in of_shards}
             rest = f"}}:{glob_of(rests.pop())}*" if len(rests) == 1 else ""
-            places.append((f"{glob_of(shards)}*{rest}", ""))
-        for pattern, beginning in places:
-            options = {"match": pattern, "count": SCAN_SIZE, "_type": kind}
-            for on_node in self._on_nodes_of(beginning):
-                for page in self._store.scan(partial(_scan, options | on_node)):
-                    yield [text_of(key) for key in page]
-
-    def _on_nodes_of(self, beginning: str) -> list[dict[str, Any]]:
-        """Return the options by which the nodes are asked that may have keys with this beginning."""
-        if not self._store.config.is_cluster or beginning:
-            return [self._on_node_of(beginning)]
-        return [{"target_nodes": node} for node in without_retry(self._store.client).get_primaries()]
+            patterns.append(f"{glob_of(shards)}*{rest}")
+        nodes: list[dict[str, Any]] = [{}]
+        if self._store.config.is_cluster:  # while a slot moves, its keys are on two nodes
+            nodes = [{"target_nodes": node} for node in without_retry(self._store.client).get_primaries()]
+        for pattern, node in product(patterns, nodes):
+            options = {"match": pattern, "count": SCAN_SIZE, "_type": kind, **node}
+            for page in self._store.scan(partial(_scan, options)):
+                yield [text_of(key) for key in page]
 
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
         """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.
