@@ -122,22 +122,34 @@ class LeaderLock:
         """The key and the token that the scheduler's writes are checked against."""
         return Fence(self.key, self.token, self.timeout_ms, self.store.keys.released)
 
-    def acquire(self) -> bool:
+    def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
         """Take the lock if it is free, or if its holder is silent; return True if it was taken.
 
         Costs one command while another one holds it.
 
+        Arguments:
+            blocking: wait for it.
+            blocking_timeout: seconds to wait at most; None: for ever.
+
         Raises:
             LockLost: it was taken, and another beat had it a moment later.
         """
+        deadline = math.inf if blocking_timeout is None else time.monotonic() + blocking_timeout
+        while not self._take():
+            left = deadline - time.monotonic()
+            if not blocking or left <= 0:
+                return False
+            time.sleep(min(self.timing.look_seconds, left))
+        self.is_released = False
+        return True
+
+    def _take(self) -> bool:
         locks = Locks(self.store)
         found = look_at(locks, [self])[0]
         results = take(locks, find_takes(locks, [self], found, lambda _lock, _silent: True))
         for result in (*found, *results):
             if isinstance(result, RedBeatError):
                 raise result
-        if True in results:
-            self.is_released = False
         return True in results
 
     # -- what a look has found
