@@ -33,36 +33,30 @@ def in_chunks(items: Iterable[Item], size: int = CHUNK_SIZE) -> Iterator[list[It
 class Parts(tuple[Keys, ...]):
     """All parts of a schedule, as the names of each; an entry is in one, with all that is kept for it."""
 
+    def __new__(cls, parts: Iterable[Keys], names: Keys, *, is_of_messages: bool = False) -> Parts:
+        """Return these parts; ``names`` tells by an entry's key or name in which it is."""
+        self = super().__new__(cls, parts)
+        self._names, self._is_of_messages = names, is_of_messages
+        return self
+
     _names: Keys
-    _is_of_messages = False
+    _is_of_messages: bool
 
     @staticmethod
     @lru_cache(maxsize=64)
     def of_layout(layout: Layout) -> Parts:
         """Return the parts of a schedule with this layout."""
-        parts = Parts(layout.parts)
-        parts._names = layout.keys
-        return parts
-
-    @classmethod
-    def of_one(cls, keys: Keys) -> Parts:
-        """Return the one part with these names."""
-        parts = cls([keys])
-        parts._names = keys
-        return parts
+        return Parts(layout.parts, layout.keys)
 
     def without(self, prefixes: Collection[str]) -> Parts:
         """Return the others of these parts; by their names entries are looked for in all of them."""
-        parts = Parts(part for part in self if part.prefix not in prefixes)
-        parts._names, parts._is_of_messages = self._names, self._is_of_messages
-        return parts
+        others = [part for part in self if part.prefix not in prefixes]
+        return Parts(others, self._names, is_of_messages=self._is_of_messages)
 
     @cached_property
     def of_messages(self) -> Parts:
         """The same parts for stored messages: what is the schedule in their names are the messages'."""
-        parts = Parts(map(keys_of_messages, self))
-        parts._names, parts._is_of_messages = self._names, True
-        return parts
+        return Parts(map(keys_of_messages, self), self._names, is_of_messages=True)
 
     @property
     def is_divided(self) -> bool:

@@ -194,7 +194,7 @@ class Store:
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""
         if self.part is not None:
-            return Parts.of_one(self.part)
+            return Parts([self.part], self.part)
         parts, unread = Parts.of_layout(self.config.layout), self.config.unread
         return parts.without(unread) if unread else parts
 
