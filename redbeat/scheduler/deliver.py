@@ -26,7 +26,6 @@ from typing import Any
 
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission
 from redbeat.delivery.broker import Mode
-from redbeat.delivery.failures import Origin, origin_of
 from redbeat.errors import EntryCorrupt, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.heartbeat import PLANNING
 from redbeat.process.signals import hold_interrupts, let_through
@@ -36,19 +35,15 @@ from redbeat.scheduler.decisions import Decision, Send, missing
 from redbeat.scheduler.sinks import (
     PipelineSink,
     ProducerSink,
+    RecordFirstSink,
     ScriptSink,
     Sink,
-    make,
     report_held,
 )
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
-from redbeat.store.reservations import reserve_runs
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
-
-#: with at_most_once, runs that are recorded before they are sent: a crash loses at most these
-AT_MOST_ONCE_CHUNK = 20
 
 #: how long runs that are likely to fail are tried where nothing else was fetched, and more is due; seconds
 FULL_SECONDS = 0.25
@@ -120,7 +115,7 @@ class Deliverer:
         except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
             context.broker.note_away(exc)  # even if it answers, so that it is not asked in a loop
         if mode in (Mode.SCRIPT, Mode.RECORD_FIRST):
-            return self._script_sink if mode is Mode.SCRIPT else _RecordFirst(context, self._record_now)
+            return self._script_sink if mode is Mode.SCRIPT else RecordFirstSink(context, self._record_now)
         for batch in batches:
             batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
         outbox = context.broker.outbox
@@ -421,80 +416,3 @@ class Deliverer:
             if commits and not is_hopeless:
                 last.append((batch.store, batch.fence, commits))
         record_last(last)
-
-
-class _RecordFirst:
-    """With at_most_once a run is recorded before its message is sent; what cannot be sent then is lost.
-
-    Arguments:
-        record: records runs now, and returns the recorded ones.
-    """
-
-    chunk_size = AT_MOST_ONCE_CHUNK
-
-    def __init__(self, context: Context, record: Callable[[Batch, Sequence[Send]], list[Send]]) -> None:
-        self._context = context
-        self._record = record
-
-    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Record runs, then send them, none of them twice."""
-        context, broker = self._context, self._context.broker
-        behind, tried = list[DueEntry](), list[Send]()
-        for send in sends:
-            if not batch.is_trying and context.suspects.is_left_behind(send):
-                behind.append(send.due_entry)
-            else:
-                tried.append(send)
-        batch.leave_behind(behind)
-        sends = tried
-        if broker.is_away or not broker.has_time():
-            batch.leave(send.due_entry for send in sends)
-            return
-        broker.drop_stale()
-        messages = {id(send): send.pushes for send in sends}
-        for send in sends:
-            send.pushes = ()
-        published = []
-        with hold_interrupts():  # else what is recorded, and isn't sent yet, would be lost
-            for send in self._record(batch, sends):
-                send.pushes = messages[id(send)]
-                if self._send_or_lose(batch, send):
-                    published.append(send)
-        held = [
-            (send.due_entry.key, send.task_id, send.commit.run)
-            for send in published
-            if send.commit.run is not None and send.may_be_held
-        ]
-        reserve_runs(batch.store, batch.fence, held, are_published=True)
-
-    def _send_or_lose(self, batch: Batch, send: Send) -> bool:
-        """Send a run that is recorded; return False if its message could not be sent, and is lost."""
-        context, broker = self._context, self._context.broker
-        context.suspects.note_begun()
-        try:
-            with hold_interrupts():
-                # not tried again, as a message that broke the connection may have arrived
-                pushes = () if broker.is_away else make(context, batch, send, context.hooks.producer)
-                if broker.is_away:
-                    raise ConnectionError("the broker is away")
-                if isinstance(pushes, tuple) and pushes:
-                    broker.send(pushes)
-        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-            let_through(exc)
-            if not broker.is_away and origin_of(exc) is Origin.BROKER:
-                broker.recover(exc)  # so that the next ones do not wait for it, too
-            if not broker.is_away:  # that it is away says nothing about the run
-                context.suspects.note_failed(send)
-            context.failures.note_lost(batch, send, exc)
-            return False
-        context.reports.report_sent([send])
-        if send.span is not None:
-            send.span.note_sent()
-        batch.events += send.events
-        return True
-
-    def flush(self) -> None:
-        """Do nothing: nothing is on its way."""
-
-    def end_early(self) -> None:
-        """Do nothing: nothing is on its way."""

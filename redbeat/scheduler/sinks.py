@@ -2,9 +2,10 @@
 
 ::
 
-    ScriptSink     the broker is the schedule's own server: the script that records a run pushes its message
-    PipelineSink   the broker is another Redis: one pipeline, then the record
-    ProducerSink   any other broker: published one by one; RabbitMQ confirms later
+    ScriptSink       the broker is the schedule's own server: the recording script pushes messages
+    PipelineSink     the broker is another Redis: one pipeline, then the record
+    ProducerSink     any other broker: published one by one; RabbitMQ confirms later
+    RecordFirstSink  with at_most_once: recorded before they are sent
 
 Invariant: a message that was sent is recorded, or its entry stays due with the same task id.
 """
@@ -36,7 +37,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import read_entries
-from redbeat.store.records import Held, Push, Reserved
+from redbeat.store.records import DueEntry, Held, Push, Reserved
 from redbeat.store.reservations import reserve_runs
 from redbeat.store.runs import Runs
 
@@ -47,6 +48,10 @@ Guard = Callable[[Batch, Callable[[], Any]], None]
 
 #: runs that are sent before they are recorded, at most: a beat that is killed in between sends them again
 MAX_UNRECORDED = 500
+
+
+#: with at_most_once, runs that are recorded before they are sent: a crash loses at most these
+AT_MOST_ONCE_CHUNK = 20
 
 
 class Sink(Protocol):
@@ -324,6 +329,77 @@ class ProducerSink:
     def _leave_unsettled(unsettled: Sequence[tuple[Batch, Send]]) -> None:
         for batch, send in unsettled:
             batch.leave([send.due_entry])
+
+
+class RecordFirstSink(ScriptSink):
+    """With at_most_once a run is recorded before its message is sent; what cannot be sent then is lost.
+
+    Arguments:
+        record: records runs now, and returns the recorded ones.
+    """
+
+    chunk_size = AT_MOST_ONCE_CHUNK
+
+    def __init__(self, context: Context, record: Callable[[Batch, Sequence[Send]], list[Send]]) -> None:
+        self._context = context
+        self._record = record
+
+    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
+        """Record runs, then send them, none of them twice."""
+        context, broker = self._context, self._context.broker
+        behind, tried = list[DueEntry](), list[Send]()
+        for send in sends:
+            if not batch.is_trying and context.suspects.is_left_behind(send):
+                behind.append(send.due_entry)
+            else:
+                tried.append(send)
+        batch.leave_behind(behind)
+        sends = tried
+        if broker.is_away or not broker.has_time():
+            batch.leave(send.due_entry for send in sends)
+            return
+        broker.drop_stale()
+        messages = {id(send): send.pushes for send in sends}
+        for send in sends:
+            send.pushes = ()
+        published = []
+        with hold_interrupts():  # else what is recorded, and isn't sent yet, would be lost
+            for send in self._record(batch, sends):
+                send.pushes = messages[id(send)]
+                if self._send_or_lose(batch, send):
+                    published.append(send)
+        held = [
+            (send.due_entry.key, send.task_id, send.commit.run)
+            for send in published
+            if send.commit.run is not None and send.may_be_held
+        ]
+        reserve_runs(batch.store, batch.fence, held, are_published=True)
+
+    def _send_or_lose(self, batch: Batch, send: Send) -> bool:
+        """Send a run that is recorded; return False if its message could not be sent, and is lost."""
+        context, broker = self._context, self._context.broker
+        context.suspects.note_begun()
+        try:
+            with hold_interrupts():
+                # not tried again, as a message that broke the connection may have arrived
+                pushes = () if broker.is_away else make(context, batch, send, context.hooks.producer)
+                if broker.is_away:
+                    raise ConnectionError("the broker is away")
+                if isinstance(pushes, tuple) and pushes:
+                    broker.send(pushes)
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
+            if not broker.is_away and origin_of(exc) is Origin.BROKER:
+                broker.recover(exc)  # so that the next ones do not wait for it, too
+            if not broker.is_away:  # that it is away says nothing about the run
+                context.suspects.note_failed(send)
+            context.failures.note_lost(batch, send, exc)
+            return False
+        context.reports.report_sent([send])
+        if send.span is not None:
+            send.span.note_sent()
+        batch.events += send.events
+        return True
 
 
 def make(
