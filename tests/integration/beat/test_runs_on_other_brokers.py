@@ -299,7 +299,7 @@ def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
     scheduler = make_scheduler(app)
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, deliver, "make", is_done=is_published)
+    kill(scheduler, monkeypatch, sinks, "make", is_done=is_published)
     second = make_due(client)
     scheduler.tick()
     ids = [expected_id("entry", due) for due in (first, second)]
