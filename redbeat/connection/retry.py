@@ -240,6 +240,7 @@ class RetryingConnection:
 
     #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
+    _log_retry_attempt = staticmethod(_log_retry)  # its name in 2.x
 
     def __init__(
         self,
