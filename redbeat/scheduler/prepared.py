@@ -39,7 +39,7 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 60.0
 
 #: how many prepared runs are taken at a time: then it is asked again whether they may be sent as they are
-TAKEN = 500
+TAKEN = 2_000
 
 #: what a prepared run takes in memory besides its texts, about, and what its span takes; bytes
 RUN_BYTES, SPAN_BYTES = 1_200, 3_000
