@@ -38,7 +38,7 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import read_entries
 from redbeat.store.records import DueEntry, Held, Push, Reserved
-from redbeat.store.reservations import reserve_runs
+from redbeat.store.reservations import Reserving, reserve_runs
 from redbeat.store.runs import Runs
 
 Pushes = tuple[Push, ...]
@@ -369,11 +369,11 @@ class RecordFirstSink(ScriptSink):
                 if self._send_or_lose(batch, send):
                     published.append(send)
         held = [
-            (send.due_entry.key, send.task_id, send.commit.run)
+            Reserving(send.due_entry.key, send.task_id, send.commit.run, is_published=True)
             for send in published
             if send.commit.run is not None and send.may_be_held
         ]
-        reserve_runs(batch.store, batch.fence, held, are_published=True)
+        reserve_runs(batch.store, batch.fence, held)
 
     def _send_or_lose(self, batch: Batch, send: Send) -> bool:
         """Send a run that is recorded; return False if its message could not be sent, and is lost."""
@@ -508,7 +508,7 @@ def reserve(context: Context, batch: Batch, sends: Sequence[Send]) -> Sequence[S
     asking = [one for one in sends if one.may_be_held and one.due_entry.key not in batch.reserved]
     if not asking:
         return sends
-    asked = [(one.due_entry.key, one.task_id, one.commit.run) for one in asking if one.commit.run]
+    asked = [Reserving(one.due_entry.key, one.task_id, one.commit.run) for one in asking if one.commit.run]
     answers = reserve_runs(batch.store, batch.fence, asked)
     left_out: set[int] = set()
     for send, answer in zip(asking, answers, strict=True):

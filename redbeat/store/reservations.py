@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.executor import Request
@@ -28,56 +28,56 @@ _RESERVE_RUNS = Script("reserve_runs")
 _RESERVED = {"reserved": Reserved.NOW, "known": Reserved.BEFORE}
 
 
-def reserve_runs(
-    store: Store,
-    fence: Fence,
-    runs: Sequence[tuple[str, str, TrackedRun]],
-    *,
-    holds_seconds: float = 0.0,
-    are_published: bool = False,
-) -> list[Reservation]:
+class Reserving(NamedTuple):
+    """A run that is about to be published.
+
+    Attributes:
+        key: of its entry.
+        holds_seconds: for how long it holds other runs back unless it is recorded as published.
+        is_published: it was reserved, and has been published since: record that.
+    """
+
+    key: str
+    task_id: str
+    run: TrackedRun
+    holds_seconds: float = 0.0
+    is_published: bool = False
+
+
+def reserve_runs(store: Store, fence: Fence, runs: Sequence[Reserving]) -> list[Reservation]:
     """Reserve runs whose messages are about to be published; one round trip.
 
     Returns for each whether it may be published. One that another run holds back waits from now on, if its
     entry's policy says so.
-
-    Arguments:
-        runs: the key of the entry, the task id and the run.
-        holds_seconds: for how long each holds other runs back unless it is recorded as published.
-        are_published: they were reserved, and have been published since: record that.
 
     Raises:
         LockLost: another beat holds the lock; nothing was written.
     """
     if not runs:
         return []
-    call = reserve_call(store.keys, fence, runs, holds_seconds=holds_seconds, are_published=are_published)
-    status, found = Request(store, call).send(store.client)
+    status, found = Request(store, reserve_call(store.keys, fence, runs)).send(store.client)
     store.check_lock(status, fence)
     return found
 
 
 def reserve_call(
-    keys: Keys,
-    fence: Fence,
-    runs: Sequence[tuple[str, str, TrackedRun]],
-    *,
-    holds_seconds: float = 0.0,
-    are_published: bool = False,
+    keys: Keys, fence: Fence, runs: Sequence[Reserving]
 ) -> Call[tuple[LockStatus, list[Reservation]]]:
     """Return the call of ``reserve_runs``."""
-    rows = [
-        {
-            "task_id": task_id,
-            "due": run.due,
-            "members": run.members,
-            "overlap": PUBLISHED if are_published else run.overlap,
-            "seconds": run.queue_seconds + 1 if are_published or run.overlap == "allow" else RESERVED_SECONDS,
-            "holds_seconds": holds_seconds,
-        }
-        for _, task_id, run in runs
-    ]
-    running = [keys.running(key) for key, _, _ in runs]
+    rows = []
+    for _, task_id, run, holds_seconds, is_published in runs:
+        is_sent = is_published or run.overlap == "allow"
+        rows.append(
+            {
+                "task_id": task_id,
+                "due": run.due,
+                "members": run.members,
+                "overlap": PUBLISHED if is_published else run.overlap,
+                "seconds": run.queue_seconds + 1 if is_sent else RESERVED_SECONDS,
+                "holds_seconds": holds_seconds,
+            }
+        )
+    running = [keys.running(one.key) for one in runs]
     return _RESERVE_RUNS.call(keys, fence=fence, running=running, rows=rows).reading(_reserved_of)
 
 

@@ -22,7 +22,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.members import entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
-from redbeat.store.reservations import reserve_runs
+from redbeat.store.reservations import Reserving, reserve_runs
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.script import Call, Script
@@ -172,12 +172,12 @@ class Runs:
         """
         store = self._in_part(key)
         if run.overlap == "allow":
-            asked = [(key, task_id, run)]
+            asked = [Reserving(key, task_id, run)]
             self._store.rights.ask(BY_HAND, lambda: reserve_runs(store, Fence(), asked), list)
             return None
         # by hand nothing is replaced, and nothing waits
-        asked = [(key, task_id, run._replace(overlap="skip"))]
-        [answer] = reserve_runs(store, Fence(), asked, holds_seconds=BY_HAND_SECONDS)
+        asked = [Reserving(key, task_id, run._replace(overlap="skip"), BY_HAND_SECONDS)]
+        [answer] = reserve_runs(store, Fence(), asked)
         if answer is Reserved.BEFORE:  # it is in progress itself, sent by another user who was asked for it
             return Held(task_id)
         return None if isinstance(answer, Reserved) else answer
@@ -186,8 +186,8 @@ class Runs:
         """Record that the message of a run that ``reserve`` has noted was published; ignore errors."""
         if run.overlap != "allow":
             with suppress(RedBeatError):
-                asked = [(key, task_id, run)]
-                reserve_runs(self._in_part(key), Fence(), asked, are_published=True)
+                asked = [Reserving(key, task_id, run, is_published=True)]
+                reserve_runs(self._in_part(key), Fence(), asked)
 
     def _in_part(self, key: str) -> Store:
         """Return a store of the part that the entry under ``key`` is in."""

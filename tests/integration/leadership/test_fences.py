@@ -22,7 +22,7 @@ from redbeat.store.records import (
     TrackedRun,
     Write,
 )
-from redbeat.store.reservations import reserve_call
+from redbeat.store.reservations import Reserving, reserve_call
 from redbeat.store.runs import Settlement, settle_call
 from redbeat.store.scripts.script import Script
 from tests.faults.rounds import IS_LONG
@@ -151,7 +151,9 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "move_downgraded": lambda client, fence: bring_back_call(KEYS, fence, {ENTRY.key: "5 static"}).run(
         client
     )[0],
-    "reserve_runs": lambda client, fence: reserve_call(KEYS, fence, [(ENTRY.key, "id", RUN)]).run(client)[0],
+    "reserve_runs": lambda client, fence: reserve_call(KEYS, fence, [Reserving(ENTRY.key, "id", RUN)]).run(
+        client
+    )[0],
     "settle_runs": lambda client, fence: settle_call(
         KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
     ).run(client)[0],
