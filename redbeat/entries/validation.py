@@ -187,9 +187,20 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     headers = (definition.get("options") or {}).get("headers")
     if not isinstance(headers, _OBJECT) and headers not in _EMPTY:
         return f"definition: options: headers: {find_kind_problem('headers', headers)}."
+    problem = _find_task_id_problem(definition.get("options") or {})
+    if problem:
+        return f"definition: {problem}."
     if not isinstance(as_enabled(definition.get("enabled", True)), bool):
         return f"definition: enabled: {find_kind_problem('enabled', definition['enabled'])}."
     return find_meta_problem(meta)
+
+
+def _find_task_id_problem(options: Mapping[str, Any]) -> str:
+    """Return what is wrong with an entry's own task id; '': nothing is."""
+    task_id = options.get("task_id")
+    if task_id is None or is_utf8(str(task_id)):
+        return ""
+    return f"options: task_id: must be UTF-8, got {printable(str(task_id))!r}"
 
 
 def find_meta_problem(meta: Any) -> str | None:
@@ -255,6 +266,9 @@ def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
         return "kwargs and options must be dicts"
     if not isinstance(entry.options.get("headers"), (dict, type(None))):
         return f"options: headers must be a dict, not {_kind_of(entry.options['headers'])}"
+    problem = _find_task_id_problem(entry.options)
+    if problem:
+        return problem
     if not isinstance(entry.enabled, bool):
         return f"enabled must be True or False, not {entry.enabled!r}"
     return None

@@ -60,8 +60,10 @@ CLOCK_SECONDS = 1.0
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
-#: the local clock and the server's, when that was last read: in a cluster each node's, by its address
-_CLOCKS: WeakKeyDictionary[RedBeatConfig, dict[str | None, tuple[float, datetime]]] = WeakKeyDictionary()
+#: when the server's clock was last read (monotonic), its time, and the local UNIX time: in a cluster each
+#: node's, by its address
+_Clocks = dict[str | None, tuple[float, datetime, float]]
+_CLOCKS: WeakKeyDictionary[RedBeatConfig, _Clocks] = WeakKeyDictionary()
 
 #: how many entries the last chunk had that may have been new, if all of them were; else 0
 _LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
@@ -103,7 +105,7 @@ def read_entries_at(store: Store, keys: Sequence[str]) -> tuple[datetime, list[S
         found = _read_groups(store, groups)
         for (part, _), (seconds, _) in zip(groups, found, strict=True):
             now = datetime.fromtimestamp(seconds, timezone.utc)
-            clocks[store.node_of(part)] = time.monotonic(), now
+            clocks[store.node_of(part)] = time.monotonic(), now, time.time()
         return (stored for _, stored in found)
 
     stored = store.parts.in_order(keys, read)
@@ -182,10 +184,12 @@ def _times_of(store: Store, keys: Sequence[str]) -> list[datetime] | None:
         nodes = [node_of[part] for part in parts]
     clocks, at, times = _CLOCKS.get(store.config, {}), time.monotonic(), dict[str | None, datetime]()
     for node in {*nodes}:
-        read_at, told = clocks.get(node, (-math.inf, None))
-        if told is None or read_at < at - CLOCK_SECONDS:
+        read_at, told, local = clocks.get(node, (-math.inf, None, 0.0))
+        passed = at - read_at
+        # clocks are set, and tests move them
+        if told is None or passed > CLOCK_SECONDS or abs(time.time() - local - passed) > CLOCK_SECONDS:
             return None
-        times[node] = told + timedelta(seconds=at - read_at)
+        times[node] = told + timedelta(seconds=passed)
     return [times[node] for node in nodes]
 
 

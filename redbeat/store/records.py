@@ -451,14 +451,12 @@ def held_of(members: str) -> Held:
 
 def unpack_rows(rows: str | bytes, texts: str | bytes) -> list[dict[str, Any]]:
     """Return the rows that a script has packed by ``pack_rows``; an entry that does not exist is falsy."""
-    data = texts.encode("utf-8", "surrogateescape") if isinstance(texts, str) else texts
     found: list[dict[str, Any]] = json.loads(text_of(rows))
-    first = 0
+    apart = iter(text_of(texts).split("\0"))
     for row in found:
         for field in _TEXT_FIELDS if row else ():
-            if field in row:
-                end = first + row[field]
-                row[field], first = data[first:end].decode("utf-8", "surrogateescape"), end
+            if row.get(field) is True:
+                row[field] = next(apart)
     return found
 
 

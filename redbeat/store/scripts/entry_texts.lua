@@ -2,7 +2,8 @@
 -- texts_of(fields): what decisions about an entry rest on: its definition, policy and revision, the first three fields,
 -- with NULs between; the definition alone if there are no others.
 -- pack_rows(rows): a list of rows as two values, because a client takes as long to read each value of its own: JSON in
--- which a text field (definition, meta, policy, error, message) is its length in bytes, and these texts, joined.
+-- which a text field (definition, meta, policy, error, message) is true, and these texts, with NULs between. A text with
+-- a NUL in it stays in the JSON. No lengths: a client may decode what it reads in any way.
 -- revision_of(revision): a revision as the caller knows it: its SHA-1, however long it is, '' for none.
 -- sha1_of_meta(meta): what stands in the field meta_sha1 beside a meta of RedBeat's own.
 -- sha1hex(text): its SHA-1.
@@ -27,10 +28,10 @@ local function pack_rows(rows)
   for _, row in ipairs(rows) do
     for _, field in ipairs(row and text_fields or {}) do
       local text = row[field]
-      if text then texts[#texts + 1], row[field] = text, #text end
+      if text and not string.find(text, '\0', 1, true) then texts[#texts + 1], row[field] = text, true end
     end
   end
-  return #rows > 0 and cjson.encode(rows) or '[]', table.concat(texts)
+  return #rows > 0 and cjson.encode(rows) or '[]', table.concat(texts, '\0')
 end
 
 local function revision_of(revision) return revision and sha1hex(revision) or '' end

@@ -37,6 +37,7 @@ from tests.support.schedule import (
     TICK,
     due_count,
     field,
+    messages,
     meta_json,
     retry_now,
     score_of,
@@ -72,6 +73,8 @@ def write_bad_ones(client: redis.Redis, score: float = 1) -> None:
 
 
 HISTORIES = b"redbeat::history:"
+
+HOURLY = {"task": "echo", "schedule": {"__type__": "interval", "every": 3600}}
 
 
 def dump_all(server: Server) -> dict[str, Any]:
@@ -178,6 +181,35 @@ def test_bytes_that_are_not_text_cost_their_own_entry(
     assert field(client, "meta", "error")["reason"].startswith("redbeat:meta: meta:")
     assert client.zscore(SCHEDULE, b"redbeat:\xff") > server_now(client)
     assert "\udcff" not in "".join(errors_in(caplog))
+
+
+@pytest.mark.parametrize("errors", ["ignore", "replace", "surrogateescape"])
+def test_entries_keep_their_own_texts_however_a_client_decodes_the_bytes_of_another_one(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, errors: str
+) -> None:
+    for number, more in enumerate((b"", b"\xff\xfe\xfd", "\u00e9\u00e8".encode(), b"", b"\\u0000", b"")):
+        definition = json.dumps({**HOURLY, "args": [number, "more"]}).encode().replace(b"more", more)
+        write_raw(client, f"e{number}", definition, score=number + 1)
+    client.hset("redbeat:e5", "policy", '{"note": "\x00"}')  # not JSON: between other texts
+    scheduler = make_scheduler(redbeat_redis_options={"encoding_errors": errors})
+    scheduler.tick()
+    sent = [(one["headers"]["redbeat_entry"], one["headers"]["argsrepr"][1]) for one in messages(broker)]
+    assert [(name, number) for name, number in sent if name != f"e{number}"] == []
+    assert {"e0", "e2", "e3", "e4"} <= {name for name, _ in sent}
+
+
+def test_task_id_that_is_not_utf8_is_refused_or_quarantined_and_the_others_run(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    options = {"task_id": "half \ud800"}
+    with pytest.raises(EntryError, match=r"options: task_id: must be UTF-8, got 'half "):
+        Entry("bad", "echo", 60, options=options, app=app).save()
+    write_raw(client, "bad", score=1, options=options)
+    client.hset("redbeat:bad", "policy", '{"max_runtime": 60}')
+    write_raw(client, "good", score=2)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    assert "options: task_id: must be UTF-8" in field(client, "bad", "error")["reason"]
 
 
 @pytest.mark.parametrize("key", [SCHEDULE, LOCK])

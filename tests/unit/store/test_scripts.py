@@ -75,7 +75,7 @@ def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
 
 
 def test_reply_in_bytes_is_read_as_text() -> None:
-    rows = b'[{"key": "k\xff", "nominal": "1", "definition": 3, "score": "2"}]'
+    rows = b'[{"key": "k\xff", "nominal": "1", "definition": true, "score": "2"}]'
     reply = [b"ok", b"1.5", b"2.5", 1, rows, b"{\xff}", [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
     assert fetched_of(reply) == records.Fetched(
         records.LockStatus.HELD,

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import fakeredis
 import pytest
+import time_machine
 from celery import Celery
 from celery.schedules import crontab, schedule
 
@@ -110,6 +111,16 @@ def test_a_beat_goes_by_calendars_on_a_fake(fake_app: Celery) -> None:
     scheduler.tick()
     scheduler.close()
     assert [run.outcome for run in entry.history()] == ["sent"]
+
+
+def test_new_entry_counts_from_a_clock_that_was_moved_after_the_last_one_was_saved(fake_app: Celery) -> None:
+    begin = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    with time_machine.travel(begin, tick=False) as clock:
+        for name in ("first", "second"):  # the next one is taken to be new, too
+            Entry(name, "proj.report", 60, app=fake_app).save()
+        clock.shift(timedelta(days=2))
+        entry = Entry("third", "proj.report", 60, app=fake_app).save()
+    assert Entry.get(entry.name, fake_app).due_at == begin + timedelta(days=2, minutes=1)
 
 
 UTC = timezone.utc
