@@ -68,11 +68,14 @@ class MisfireRules(NamedTuple):
     counts_from_last_run: bool
     records_due: bool
 
+    def is_late(self, nominal: datetime, now: datetime) -> bool:
+        """Return True if it is too late for the run due at ``nominal``."""
+        patience = self.patience_seconds
+        return patience is not None and nominal < now - timedelta(seconds=patience)
+
     def stands_alone(self, nominal: datetime, following: datetime | None, now: datetime) -> bool:
         """Return True if the run due at ``nominal`` is not too late, and no later one is due, as usual."""
-        patience = self.patience_seconds
-        is_late = patience is not None and nominal < now - timedelta(seconds=patience)
-        return not is_late and (following is None or following > now)
+        return (following is None or following > now) and not self.is_late(nominal, now)
 
 
 def rules_of(schedule_: Any, policy: Policy, defaults: Policy) -> MisfireRules:
@@ -97,7 +100,7 @@ def choose_run(
         ran_at = nominal if rules.records_due else now
         return Choice(nominal, ran_at, following, is_skipped=False, first=nominal, in_time=nominal)
     first = nominal
-    if patience is not None and nominal < now - timedelta(seconds=patience):
+    if patience is not None and rules.is_late(nominal, now):
         kept = next_run(schedule_, policy, now - timedelta(seconds=patience) - _INSTANT, nominal)
         if kept is None or kept > now:
             return Choice(None, now, kept, is_skipped=True, why_late=why_late)

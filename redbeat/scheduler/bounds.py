@@ -103,7 +103,7 @@ def settle(
 
 
 def _own_time(known: Known) -> Callable[[], datetime | None]:
-    """Return what finds the first due time after its last run."""
+    """Return a function that finds the first due time after its last run."""
     entry = known.entry
     if known.computes_due_at or entry.last_run_at is None or known.is_limited:
         return entry.due_by_schedule
@@ -165,8 +165,8 @@ def _at_instant(instant: datetime) -> tuple[str, datetime]:
 def end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) -> None:
     """Let the row of the first run after a pause record that the pause is over.
 
-    If somebody changes the entry meanwhile, their definition and policy stay, and the run is recorded all the
-    same.
+    If another program has changed the entry since it was read, its definition and policy stay, and the run is
+    recorded.
     """
     entry, policy = known.entry, known.entry.policy
     entry.enabled = not (is_over and policy.after_finish == "disable")

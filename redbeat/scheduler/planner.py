@@ -4,7 +4,7 @@ Four steps, each with a memo where due entries share work:
 
 1. decode    the texts of definition and policy, to ``Known``
 2. settle    the due time that the score stands for (``bounds.py`` where a policy may exclude it)
-3. turn      what follows from that due time
+3. run       what follows from that due time
 4. finish    what belongs to the entry alone: counts, ``after_finish``, its own task id, the end of a pause
 
 Invariant: a memo never changes a decision.
@@ -136,7 +136,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Turn:
+class RunPlan:
     """What follows from one due time.
 
     Attributes:
@@ -183,10 +183,10 @@ class Timetable:
         self._rules = rules_of(schedule, bounds, defaults)
         self._step = step_of(schedule, bounds)
         self._asked: tuple[str, datetime, bool] | None = None
-        self._turn: Turn
+        self._run_plan: RunPlan
         self._own_times: dict[tuple[datetime, bool], datetime | None] = {}
 
-    def turn(self, nominal: str, moment: datetime, *, is_retried: bool = False) -> Turn:
+    def plan_run(self, nominal: str, moment: datetime, *, is_retried: bool = False) -> RunPlan:
         """Return what follows from the due time ``nominal``, UNIX seconds as the server writes them.
 
         Arguments:
@@ -195,11 +195,11 @@ class Timetable:
         """
         asked = nominal, moment, is_retried
         if asked != self._asked:  # many entries are due together
-            self._turn = self._compute(nominal, moment, is_retried)
+            self._run_plan = self._compute(nominal, moment, is_retried)
             self._asked = asked
-        return self._turn
+        return self._run_plan
 
-    def _compute(self, nominal: str, moment: datetime, is_retried: bool) -> Turn:
+    def _compute(self, nominal: str, moment: datetime, is_retried: bool) -> RunPlan:
         at, due, at_json = _texts_of(float(nominal))
         rules, dropped = self._rules, tuple[Dropped, ...]()
         sent_at: datetime | None = at
@@ -229,7 +229,7 @@ class Timetable:
             if rules.patience_seconds is not None:  # or it is too late
                 valid_until = min(valid_until, float(nominal) + rules.patience_seconds)
             ran_at_json = at_json if ran_at == sent_at else moment_json(ran_at)
-        return Turn(
+        return RunPlan(
             sent_at,
             nominal,
             due,
@@ -440,7 +440,7 @@ class Planner:
         known.labels = book.id_of(entry.name, entry.task, entry.options, is_asked=entry.policy.metrics)
         known.labels_version = book.version
 
-    # -- 2. to 4.: settle, turn, finish
+    # -- 2. to 4.: settle, run, finish
 
     def _plan_due(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
         entry, policy, nominal, is_retried = known.entry, known.bounds, row.nominal, False
@@ -459,25 +459,25 @@ class Planner:
             nominal, is_retried, excluded, told = settled
         if known.is_limited and policy.is_finished(entry.total_run_count):
             return put_off(known, row, None)
-        turn = known.timetable.turn(nominal, self._moment, is_retried=is_retried)
-        dropped = (*excluded, *turn.dropped) if excluded else turn.dropped
-        told = (*told, *turn.dropped) if told else turn.dropped
-        if turn.at is None:
-            return put_off(known, row, turn.following, dropped, told)
+        run_plan = known.timetable.plan_run(nominal, self._moment, is_retried=is_retried)
+        dropped = (*excluded, *run_plan.dropped) if excluded else run_plan.dropped
+        told = (*told, *run_plan.dropped) if told else run_plan.dropped
+        if run_plan.at is None:
+            return put_off(known, row, run_plan.following, dropped, told)
         count = entry.total_run_count + 1
         if known.is_meta_usual:
-            meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count}}}'
+            meta = f'{{"last_run_at": {run_plan.ran_at_json}, "total_run_count": {count}}}'
         else:  # it has keys that are kept
-            meta = encode_meta(turn.ran_at, count, row.meta)
-        commit = Commit(row, turn.new_score, meta, Clear.FIELD if row.error else None)
-        commit.sent, commit.records, commit.counted = turn.nominal, turn.records, turn.counted
-        commit.run = turn.run
-        send = self._send(known, row, failure, commit, turn.nominal, turn.due, turn.at)
-        send.valid_until, send.left_out, send.dropped = turn.valid_until, dropped, told
-        send.skip_score = turn.new_score
-        if known.is_special or excluded or turn.following is None:
-            self._amend(known, turn, excluded, send)
-        known.meta, entry.last_run_at, entry.total_run_count = meta, turn.ran_at, count
+            meta = encode_meta(run_plan.ran_at, count, row.meta)
+        commit = Commit(row, run_plan.new_score, meta, Clear.FIELD if row.error else None)
+        commit.sent, commit.records, commit.counted = run_plan.nominal, run_plan.records, run_plan.counted
+        commit.run = run_plan.run
+        send = self._send(known, row, failure, commit, run_plan.nominal, run_plan.due, run_plan.at)
+        send.valid_until, send.left_out, send.dropped = run_plan.valid_until, dropped, told
+        send.skip_score = run_plan.new_score
+        if known.is_special or excluded or run_plan.following is None:
+            self._amend(known, run_plan, excluded, send)
+        known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
         return send
 
     def _undelayed(self, known: Known, row: DueEntry, nominal: str) -> str:
@@ -491,37 +491,39 @@ class Planner:
             undelayed = nominal if found == at else score_text(found.timestamp())
         return undelayed
 
-    def _amend(self, known: Known, turn: Turn, excluded: Sequence[Dropped], send: Send) -> None:
+    def _amend(self, known: Known, run_plan: RunPlan, excluded: Sequence[Dropped], send: Send) -> None:
         """Let the rest of its policy change a run: limits, jitter, the end of a pause, its own task id."""
         entry, policy, row, commit = known.entry, known.bounds, send.due_entry, send.commit
         is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
-        following = None if is_over else turn.following
+        following = None if is_over else run_plan.following
         if known.computes_due_at and not is_over:
-            following = entry.following_run(turn.ran_at, turn.following)
-        if policy.jitter and turn.following is not None:
-            delayed_at = delayed(row.key, entry.schedule, policy, turn.following).timestamp()
+            following = entry.following_run(run_plan.ran_at, run_plan.following)
+        if policy.jitter and run_plan.following is not None:
+            delayed_at = delayed(row.key, entry.schedule, policy, run_plan.following).timestamp()
             commit.new_score = send.skip_score = score_text(delayed_at)
-            known.undelayed = {float(commit.new_score): turn.new_score}
-        if turn.run is not None and (known.is_timed or policy.jitter or excluded):
+            known.undelayed = {float(commit.new_score): run_plan.new_score}
+        if run_plan.run is not None and (known.is_timed or policy.jitter or excluded):
             waits = wait_seconds(entry.options, self._moment, self._app.timezone)
-            commit.run = Tracking(policy).run(turn.nominal, send.skip_score, records_of(send.left_out), waits)
-        if turn.following is None or policy.one_off:
+            commit.run = Tracking(policy).run(
+                run_plan.nominal, send.skip_score, records_of(send.left_out), waits
+            )
+        if run_plan.following is None or policy.one_off:
             send.skip_score = ""
         commit.is_for_this_definition = policy.exclude is not None
-        if following is None or following is not turn.following:
+        if following is None or following is not run_plan.following:
             end = put_off(known, row, following).commit
             commit.new_score, commit.new_definition = end.new_score, end.new_definition
             commit.is_for_this_definition = end.is_for_this_definition
         if not entry.enabled and commit.new_score is not Ending.DELETE:
             end_pause(known, row, commit, is_over=is_over)
         if known.own_task_id is not None or excluded:
-            commit.records = (*records_of(send.left_out), sent_record(turn.nominal, known.own_task_id))
+            commit.records = (*records_of(send.left_out), sent_record(run_plan.nominal, known.own_task_id))
             commit.counted = counted(send.left_out)
-        if is_over and turn.following is not None and turn.following <= self._moment:
+        if is_over and run_plan.following is not None and run_plan.following <= self._moment:
             rest = dropped_until(
-                entry.schedule, policy, turn.following, self._moment, why_over(policy), reason="over"
+                entry.schedule, policy, run_plan.following, self._moment, why_over(policy), reason="over"
             )
-            commit.records = (*(commit.records or (sent_record(turn.nominal),)), rest.record)
+            commit.records = (*(commit.records or (sent_record(run_plan.nominal),)), rest.record)
             commit.counted += rest.counted
 
     def _plan_released(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
