@@ -167,7 +167,7 @@ class LeaderLock:
             self.free_since = None
         elif self.free_since is None:
             self.free_since = looked_at
-        if rest_ms < 0:  # it is free, or never ends, as somebody has set it by hand
+        if rest_ms < 0:  # it is free, or never expires, as a user has set it
             self._silence = None
         elif (
             silence is None

@@ -248,7 +248,7 @@ class _WholeLines(LoggingProxy):
         return len(data)
 
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write the records that are held."""
         text, self._kept.text = getattr(self._kept, "text", ""), ""
         if text:
             super().write(text)

@@ -49,7 +49,7 @@ _PLAIN_CONNECTIONS = (
     redis.sentinel.SentinelManagedConnection,
     redis.sentinel.SentinelManagedSSLConnection,
 )
-#: and so does a client of which somebody watches the commands
+#: a client whose commands are watched sends each in the ordinary way, too
 _ORDINARY_WAYS = (redis.Redis.execute_command, redis.client.Pipeline.execute)
 
 Answer = TypeVar("Answer")

@@ -166,7 +166,7 @@ def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
 
 
 def rewrite_layout(store: Store, layout: Layout) -> bool:
-    """Write a layout, whatever stands in Redis; return False if that has changed meanwhile.
+    """Write a layout over any other; return False if that one has changed since it was read.
 
     A key of another type is kept where a reshard keeps what it can't merge.
     """
