@@ -83,7 +83,9 @@ class WorkLog:
         executions: list[Execution] = []
         latest: dict[tuple[str, int, int], Execution] = {}
         path = folder / "work.log"
-        for line in path.read_text("utf-8").splitlines() if path.exists() else []:
+        written = path.read_text("utf-8") if path.exists() else ""
+        complete = written[: written.rfind("\n") + 1]  # while tasks run, a reader may see half of the last line
+        for line in complete.splitlines():
             at, entry, task_id, attempt, pid, word = json.loads(line)
             if word == "begin":
                 latest[task_id, attempt, pid] = Execution(entry, task_id, attempt, pid, at, at)
