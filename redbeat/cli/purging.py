@@ -27,7 +27,7 @@ def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> Non
     """Remove what deleted entries have left behind. Shows it, and asks first.
 
     That is: members of the schedule without a hash, histories and records of backfills without an entry,
-    names of beat_schedule without one, and runs in progress that nobody looks after. No entry is changed.
+    and names of beat_schedule without one. No entry is changed.
     """
     session = Session.of(ctx)
     with meter("Looking") as progress:

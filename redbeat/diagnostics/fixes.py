@@ -22,7 +22,7 @@ from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import raise_generations, read_contents, read_layout, rewrite_layout
 from redbeat.store.mover import Stray
-from redbeat.store.orphans import LostRun, Remains, forget_runs, remove_orphans
+from redbeat.store.orphans import Remains, remove_orphans
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
@@ -90,23 +90,6 @@ def _remove(
     would = "would be " if is_dry else ""
     yield from (f"{one.target}: {would}{words(one)}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
-
-
-def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    keys = [store.keys.running(one.entry_key) for one in repairs]
-    lost = [
-        LostRun(one.entry_key, "" if one.target == key else one.target)
-        for one, key in zip(repairs, keys, strict=True)
-    ]
-    done = [True] * len(lost) if is_dry else forget_runs(store, lost)
-    for key, one, is_done in zip(keys, lost, done, strict=True):
-        what = f"a deadline in {store.parts.of(one.key).deadlines}" if one.member else key
-        would = "would be " if is_dry else ""
-        yield (
-            f"{what}: {would}removed."
-            if is_done
-            else f"{what}: left alone, because it has changed meanwhile."
-        )
 
 
 def _schedule_messages(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
@@ -230,7 +213,6 @@ _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = 
     "drop": _drop,
     "forget": _forget,
     "delete": _delete,
-    "forget-run": _forget_runs,
     "schedule-message": _schedule_messages,
     "delete-body": _delete_bodies,
     "move": _move,

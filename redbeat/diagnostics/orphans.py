@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from redbeat.store.orphans import (
-    LostRun,
-    Remains,
-    find_kept,
-    find_lost_runs,
-    forget_runs,
-    remove_orphans,
-)
+from redbeat.store.orphans import Remains, find_kept, remove_orphans
 from redbeat.store.owners import StaticNames, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.server import Server
@@ -29,11 +22,7 @@ KINDS = {
     "downgraded": "it was taken out for celery-redbeat 2.x, and its hash is gone",
     "history": "the record of its runs is there, but its hash is gone",
     "backfilled": "the record of its runs sent by hand is there, but its hash is gone",
-    "running": "runs of it seem to be in progress, but its hash is gone, and nobody looks after them",
-    "deadline": "a run of it is to be looked after, but the run is gone",
 }
-#: kinds that are about runs in progress
-OF_RUNS = ("running", "deadline")
 
 
 class Orphan(NamedTuple):
@@ -42,7 +31,7 @@ class Orphan(NamedTuple):
     Attributes:
         kind: one of ``KINDS``.
         name: the entry's name.
-        text: what is in Redis: the member, the name or the key; of a deadline its member.
+        text: what is in Redis: the member, the name or the key.
     """
 
     kind: str
@@ -67,9 +56,6 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
-    for lost in find_lost_runs(store):
-        text = lost.member or store.keys.running(lost.key)
-        yield Orphan("deadline" if lost.member else "running", store.keys.name(lost.key), text)
 
 
 def purge_orphans(
@@ -79,12 +65,7 @@ def purge_orphans(
     store, removed = Store(app), 0
     statics = read_static_names(store)
     members = {_entry_key(store, one): one.text for one in orphans if one.kind == "member"}
-    keys = sorted({_entry_key(store, one) for one in orphans if one.kind not in OF_RUNS})
-    lost = [
-        LostRun(_entry_key(store, one), one.text if one.kind == "deadline" else "")
-        for one in orphans
-        if one.kind in OF_RUNS
-    ]
+    keys = sorted({_entry_key(store, one) for one in orphans})
     looked_at = 0
     for chunk in in_chunks(keys):
         removed += remove_orphans(
@@ -93,7 +74,7 @@ def purge_orphans(
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
-    return removed + sum(forget_runs(store, lost))
+    return removed
 
 
 def _entry_key(store: Store, orphan: Orphan) -> str:
@@ -102,8 +83,7 @@ def _entry_key(store: Store, orphan: Orphan) -> str:
         return store.keys.entry_of(orphan.text)
     if orphan.kind in ("static", "downgraded"):
         return orphan.text if orphan.kind == "downgraded" else store.keys.entry(orphan.name)
-    key = orphan.text.partition("\0")[2] if orphan.kind == "deadline" else orphan.text
-    return store.parts.of(key).entry(orphan.name)
+    return store.parts.of(orphan.text).entry(orphan.name)
 
 
 def _remains_of(store: Store, key: str, member: str | None, statics: StaticNames) -> Remains:

@@ -21,7 +21,6 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.entries import read_entries
 from redbeat.store.members import scores_of
-from redbeat.store.orphans import find_lost_runs
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
@@ -99,27 +98,6 @@ def check_keys(context: Context) -> Iterator[Finding]:
             "If that is on purpose, nothing is wrong. Else celery redbeat set "
             f"{shlex.quote(printable(context.name_of(key)))} --enabled brings it back.",
         )
-
-
-def check_lost_runs(context: Context) -> Iterator[Finding]:
-    """Find what is kept of runs in progress that nobody looks after."""
-    for lost in find_lost_runs(context.store):
-        name = context.name_of(lost.key)
-        if lost.member:
-            problem = "A run of it is to be looked after, but there is no such run."
-        else:
-            problem = "Runs of it seem to be in progress: there is no such entry, and nobody looks after it."
-        yield Finding(
-            Severity.NOTE,
-            "orphan-run",
-            printable(name),
-            problem,
-            "A running beat removes this by itself; --fix does it now.",
-            repair=Repair("forget-run", lost.key, lost.member or context.store.keys.running(lost.key)),
-        )
-        if not context.has_time:
-            context.unseen.append("some runs in progress")
-            return
 
 
 def _owner_of(keys: Keys, key: str) -> str | None:
@@ -205,5 +183,4 @@ ORPHAN_CHECKS = (
     check_statics,
     check_removed_statics,
     check_keys,
-    check_lost_runs,
 )

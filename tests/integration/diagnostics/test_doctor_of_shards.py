@@ -79,15 +79,10 @@ def test_faults_of_shards_are_found_and_repaired(
     history, _, _ = keys.beside(keys.entry("gone"))
     client.rpush(history, "{}")
     client.zadd(parts[2].schedule, {parts[2].entry("dropped"): 9e9})
-    running = parts[7].about("lost").running
-    client.hset(running, "id", '{"state":"sent","due":"1000.000000"}')
-    client.zadd(parts[8].deadlines, {f"id\0{parts[8].about('over').running}": 1})
-    orphans = {("deadline", "over"), ("history", "gone"), ("member", "dropped"), ("running", "lost")}
+    orphans = {("history", "gone"), ("member", "dropped")}
     assert {(one.kind, one.name) for one in find_orphans(sharded)} == orphans, place
     found = {kind: {one["about"] for one in those} for kind, those in examine("--fix").items()}
-    assert found.keys() == {
-        "misplaced", "former-part", "generation", "missing-hash", "orphan-key", "orphan-run",
-    }  # fmt: skip
+    assert found.keys() == {"misplaced", "former-part", "generation", "missing-hash", "orphan-key"}
     assert found["misplaced"] == {"stray"}
     assert found["former-part"] == {keys.undivided.schedule}
     assert found["generation"] == {parts[3].generation, parts[4].generation}

@@ -12,10 +12,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.runs import Last, find_runs, read_last, read_last_outcomes
 from redbeat.runs.run import Run
-from redbeat.store.orphans import LostRun, find_lost_runs, forget_runs
-from redbeat.store.store import Store
 from tests.support.progress import NAMES, Progress
-from tests.support.schedule import server_now
 
 UTC = timezone.utc
 
@@ -118,44 +115,3 @@ def test_runs_are_found_by_state_name_and_time(app: Celery, plain: Entry, progre
     for wanted in ("failed", "succeeded"):
         assert len(find_runs(app, [wanted], since=now - timedelta(hours=1))) == 2
         assert find_runs(app, [wanted], since=now + timedelta(hours=1)) == []
-
-
-def age(client: redis.Redis, seconds: float) -> None:
-    """Let all deadlines have been so long ago."""
-    then = server_now(client) - seconds
-    for member in client.zrange(NAMES.deadlines, 0, -1):
-        client.zadd(NAMES.deadlines, {member: then})
-
-
-@pytest.mark.parametrize(("seconds", "is_lost"), [(30, False), (61, True)])
-def test_runs_of_a_deleted_entry_are_removed_when_their_leases_have_long_ended(
-    app: Celery, progress: Progress, client: redis.Redis, seconds: int, is_lost: bool
-) -> None:
-    entry = Entry("gone", "echo", 60, app=app).save()
-    progress.started("gone", "gone-1")
-    entry.delete()
-    age(client, seconds)
-    assert list(find_lost_runs(Store(app))) == [LostRun("redbeat:gone")] * is_lost
-    assert forget_runs(Store(app), [LostRun("redbeat:gone")]) == [is_lost]
-    assert bool(client.exists("redbeat::running:gone", NAMES.deadlines)) is not is_lost
-
-
-def test_deadlines_of_runs_that_are_gone_are_removed(
-    app: Celery, progress: Progress, client: redis.Redis
-) -> None:
-    Entry("entry", "echo", 60, app=app).save()
-    progress.started("entry", "one")
-    progress.started("entry", "two")
-    client.hdel("redbeat::running:entry", "one")
-    client.zadd(NAMES.deadlines, {"\0redbeat::running:entry": 1, "no-nul": 1, "id\0other:key": 1})
-    age(client, 61)
-    client.zadd(NAMES.deadlines, {"later\0redbeat::running:entry": progress.now})
-    found = list(find_lost_runs(Store(app)))
-    members = {"one\0redbeat::running:entry", "no-nul", "id\0other:key"}
-    assert {lost.member for lost in found} == members
-    kept = [LostRun("redbeat:entry", member) for member in ("two\0redbeat::running:entry",)]
-    kept.append(LostRun("redbeat:entry", "later\0redbeat::running:entry"))
-    assert forget_runs(Store(app), [*found, *kept]) == [True] * 3 + [False] * 2
-    assert set(client.zrange(NAMES.deadlines, 0, -1)) == {
-        "two\0redbeat::running:entry", "later\0redbeat::running:entry", "\0redbeat::running:entry",
-    }  # fmt: skip
