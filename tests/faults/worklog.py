@@ -84,7 +84,8 @@ class WorkLog:
         latest: dict[tuple[str, int, int], Execution] = {}
         path = folder / "work.log"
         written = path.read_text("utf-8") if path.exists() else ""
-        complete = written[: written.rfind("\n") + 1]  # while tasks run, a reader may see half of the last line
+        # while tasks run, a reader may see half of the last line
+        complete = written[: written.rfind("\n") + 1]
         for line in complete.splitlines():
             at, entry, task_id, attempt, pid, word = json.loads(line)
             if word == "begin":
