@@ -543,7 +543,7 @@ class Election:
         if is_ending:
             logger.info("beat: Releasing %s", words, extra=LEADER_RELEASED.of(lock=keys))
         try:
-            answers = self._locks.release(held, is_marked=True) if held else []
+            answers = self._locks.release(held) if held else []
             for lock in foreign:
                 lock.release()
             errors: list[Exception] = [answer for answer in answers if isinstance(answer, Exception)]

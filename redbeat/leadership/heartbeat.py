@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -245,8 +245,9 @@ class Heartbeat:
             return
         members = self.membership
         besides = [] if members is None else [members.leave_call()]
-        locks = [Held(store.of_part(renewal.part), renewal.fence) for renewal in held]
-        Locks(store).release(locks, is_marked=False, besides=besides)
+        # without a mark, so that this beat may take them again
+        locks = [Held(store.of_part(one.part), replace(one.fence, mark="")) for one in held]
+        Locks(store).release(locks, besides=besides)
         for renewal in held:
             renewal.has_given_up = True
         keys, what = [renewal.fence.lock_key or "" for renewal in held], what_hangs()

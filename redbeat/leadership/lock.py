@@ -30,6 +30,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any
 
 from redbeat.config.timing import Timing
@@ -253,9 +254,8 @@ class LeaderLock:
     def take_mark(self, mark: str) -> str:
         """Return the token in the key ``mark``, that of the last holder to release the lock; remove the
         key."""
-        key = LockKey(self.store, mark)
-        token = key.token() or ""
-        key.remove()
+        token = LockKey(self.store, mark).token() or ""
+        self.store.ask(methodcaller("delete", mark), mark)
         return token
 
     def describe_holder(self) -> str:

@@ -199,7 +199,7 @@ class Executor:
             return
         commands = []
         for request in self._unsent:
-            commands.append(request.call.words(self._client))
+            commands.append(request.call.words())
             self._unread.append(request)
         self._unread_rows += self._unsent_rows
         self._unsent, self._unsent_rows = [], 0

@@ -40,7 +40,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
-from redbeat.store.scripts.script import RIGHT_SECONDS, Script
+from redbeat.store.scripts.script import Script
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 SWEPT_SECONDS = 600
 #: how long an entry is waited for that is moving to another shard, and how often it is looked for
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
+#: after a missing right, the layout isn't asked for so long: rules may change under running programs
+RIGHT_SECONDS = 10.0
 
 _CREATE_LAYOUT, _CHANGE_LAYOUT = Script("create_layout"), Script("change_layout")
 _RAISE_GENERATION = Script("raise_generation")

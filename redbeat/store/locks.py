@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.store.executor import Request
+from redbeat.store.layouts import refusal_of
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts.script import Call, Script
@@ -40,35 +43,21 @@ class LockKey(NamedTuple):
     store: Store
     name: str
 
-    def _ask(self, call: Callable[[Any], Any]) -> Any:
-        return self.store.ask(call, self.name, kind="string")
-
     def token(self) -> str | None:
         """Return the token in it; None: no process holds it."""
-        token: str | None = text_of(self._ask(lambda client: client.get(self.name)))
+        token: str | None = text_of(self.store.ask(methodcaller("get", self.name), self.name, kind="string"))
         return token
 
     def rest_ms(self) -> int:
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
-        return int(self._ask(lambda client: client.pttl(self.name)))
+        return int(self.store.ask(methodcaller("pttl", self.name), self.name, kind="string"))
 
     def release(self, token: str, mark: str = "") -> bool:
-        """Release it, and wake the standbys; True: ``token`` was its holder's. Redis isn't waited for long.
-
-        Arguments:
-            mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
-                vanished, and no command takes it back that arrives late; '': none.
-        """
-        release = self.release_call(token, mark)
-        return bool(self._ask(lambda client: call_briefly(lambda: release.run(without_retry(client)))))
-
-    def release_call(self, token: str, mark: str) -> Call[Any]:
-        """Return the call of ``release``."""
-        return _RELEASE_LOCK.call(self.store.keys, lock=self.name, mark=mark, token=token)
-
-    def remove(self) -> None:
-        """Remove the key, whatever it holds."""
-        self._ask(lambda client: client.delete(self.name))
+        """Release it as :meth:`Locks.release` does; True: ``token`` was its holder's."""
+        [answer] = Locks(self.store).release([Held(self.store, Fence(self.name, token, mark=mark))])
+        if isinstance(answer, RedBeatError):
+            raise answer
+        return answer
 
 
 class Take(NamedTuple):
@@ -117,23 +106,22 @@ class _Question(Generic[Value]):
 
     Attributes:
         read: makes the answer of the reply.
-        ask: asks for this lock alone, as the layout may have changed; None: that says nothing new.
     """
 
     lock: LockKey
     call: Sendable
     read: Callable[[Any], Value]
-    ask: Callable[[], Value] | None = None
 
     def answer(self, reply: Any) -> Value | RedBeatError:
         """Return the answer, or the error in RedBeat's words."""
+        store = self.lock.store
         try:
-            if not isinstance(reply, Exception):
-                return self.read(reply)
-            if self.ask is not None and not is_away(reply):
-                return self.ask()
-            with self.lock.store.translating(self.lock.name, kind="string"):
-                raise reply
+            if isinstance(self.call, Call) and isinstance(reply, Exception) and refusal_of(reply):
+                reply = Request(store, self.call).send(store.client)  # the layout has changed
+            elif isinstance(reply, Exception):
+                with store.translating(self.lock.name, kind="string"):
+                    raise reply
+            return self.read(reply)
         except RedBeatError as exc:
             return exc
 
@@ -186,7 +174,7 @@ class Locks:
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-        return self._ask([_Question(one.key, one.call(), bool, one.run) for one in takes])[0]
+        return self._ask([_Question(one.key, one.call(), bool) for one in takes])[0]
 
     def renew(
         self,
@@ -200,31 +188,31 @@ class Locks:
         A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
         """
 
-        def renewal_of(store: Store, fence: Fence) -> _Question[None]:
+        def question_of(store: Store, fence: Fence) -> _Question[None]:
             return _Question(
                 LockKey(store, fence.lock_key or ""),
                 renew_call(store.keys, fence, idle_seconds, obstacle),
-                lambda reply: store.check_lock(LockStatus(reply), fence),
-                lambda: store.renew_lock(fence, idle_seconds, obstacle),
+                lambda status: store.check_lock(LockStatus(status), fence),
             )
 
-        return self._ask([renewal_of(*one) for one in locks], besides)
+        return self._ask([question_of(*one) for one in locks], besides)
 
     def release(
-        self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Sendable] = ()
+        self, locks: Sequence[Held], *, besides: Sequence[Sendable] = ()
     ) -> list[bool | RedBeatError]:
         """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't
         waited for long.
 
+        The ``mark`` of a fence says for a minute who has released the lock, so that it doesn't seem to have
+        vanished, and no command takes it back that arrives late.
+
         Arguments:
-            is_marked: the mark of each says for a minute that its holder has released it.
             besides: is called along with that.
         """
         questions: list[_Question[bool]] = []
         for store, fence in locks:
-            lock = LockKey(store, fence.lock_key or "")
-            mark = store.keys.released if is_marked else ""
-            questions.append(_Question(lock, lock.release_call(fence.token, mark), bool))
+            call = _RELEASE_LOCK.call(store.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
+            questions.append(_Question(LockKey(store, fence.lock_key or ""), call, bool))
         calls = [*(one.call for one in questions), *besides]
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))

@@ -46,10 +46,10 @@ class Command:
 
     def send(self, client: Any) -> Any:
         """Send it by ``client``, and return the reply."""
-        return client.execute_command(*self.words(client), **self.options)
+        return client.execute_command(*self.words(), **self.options)
 
-    def words(self, client: Any) -> list[Any]:  # noqa: ARG002
-        """Return the words that are sent, which are the same for each client."""
+    def words(self) -> list[Any]:
+        """Return the words that are sent."""
         return [self.name, *self.keys, *self.args]
 
 
@@ -104,9 +104,7 @@ def _ask_nodes(
         if len(those) == 1 or node is None:
             unanswered.append(those)
             continue
-        for place, reply in zip(
-            those, _call_on(client, node, [calls[place] for place in those]), strict=True
-        ):
+        for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
             if isinstance(reply, Exception) and node is not client:
                 note_node(reply, getattr(node_of(client, calls[place].keys[0]), "name", ""))
@@ -143,11 +141,11 @@ def _is_worth_asking_again(reply: Any) -> bool:
     return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
 
 
-def _call_on(client: Any, node: Any, calls: Sequence[Sendable]) -> list[Any]:
-    """Return the replies of one of the nodes of ``client``; errors stand in their places."""
+def _call_on(node: Any, calls: Sequence[Sendable]) -> list[Any]:
+    """Return the replies of one node; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
         for call in calls:
-            pipeline.execute_command(*call.words(client), **call.options)
+            pipeline.execute_command(*call.words(), **call.options)
         try:
             return list(pipeline.execute(raise_on_error=False))
         except RedisError as exc:

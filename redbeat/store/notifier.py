@@ -56,8 +56,6 @@ class WakeChannel:
         self._has_worked = False  # since it was opened
         self._has_broken = False  # it had worked, and wasn't tried again yet
         self._retry_at = 0.0
-        #: without the right to leave a channel a new connection hears only what it is to hear
-        self._may_leave = True
         self._rights = rights
         self._said = Memory[str, bool]()
         self._announced: set[str] = set()
@@ -101,29 +99,16 @@ class WakeChannel:
                 logger.debug("beat: Closing the wake-up channel: %s", exc)
 
     def _is_ready(self) -> bool:
-        if self._pubsub is not None and self._heard != self._channels:
-            self._change_channels()
+        if not {*self._heard} <= {*self._channels}:
+            self.close()  # the documented rule has no right to UNSUBSCRIBE
         if self._pubsub is None and time.monotonic() >= self._retry_at:
-            pubsub = self._client.pubsub(ignore_subscribe_messages=True)
-            if hasattr(pubsub, "_event_dispatcher"):  # redis-py 5.3 or newer, which has no public name for it
-                pubsub._event_dispatcher = _NoReauthentication()  # noqa: SLF001
-            self._pubsub = pubsub  # closed if this fails
-            pubsub.subscribe(*self._channels)
+            self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
+            if hasattr(self._pubsub, "_event_dispatcher"):  # redis-py 5.3 or newer has no public name for it
+                self._pubsub._event_dispatcher = _NoReauthentication()  # noqa: SLF001
+        if self._pubsub is not None and self._heard != self._channels:
+            self._pubsub.subscribe(*sorted({*self._channels}.difference(self._heard)))
             self._heard = self._channels
         return self._pubsub is not None
-
-    def _change_channels(self) -> None:
-        added = set(self._channels).difference(self._heard)
-        removed = set(self._heard).difference(self._channels)
-        if removed and not self._may_leave:
-            self.close()
-            return
-        self._heard = self._channels
-        # new ones first: a client that is subscribed to nothing may be taken for an ordinary connection
-        if added:
-            self._pubsub.subscribe(*sorted(added))
-        if removed:
-            self._pubsub.unsubscribe(*sorted(removed))
 
     def _wait_for_message(self, deadline: float) -> bool:
         is_woken = False
@@ -147,9 +132,7 @@ class WakeChannel:
         has_just_broken, self._has_broken = self._has_broken, self._has_worked
         self._retry_at = time.monotonic() + (REOPEN_SECONDS if self._has_worked else RECONNECT_SECONDS)
         reason = str(exc) if isinstance(exc, (RedisError, OSError)) else f"{type(exc).__name__}: {exc}"
-        if is_no_permission(exc) and "unsubscribe" in reason:
-            self._may_leave, self._retry_at = False, 0.0
-        elif self._has_worked:
+        if self._has_worked:
             logger.debug("beat: The wake-up channel has broken: %s", reason)
         elif is_no_permission(exc) and self._rights is not None:
             self._rights.note(WAKE_UPS, exc)

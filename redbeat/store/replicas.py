@@ -49,7 +49,7 @@ class Replicas:
         reply, acknowledged = None, None
         if not self._is_cluster:  # its pipelines don't allow WAIT
             pipeline = client.pipeline(transaction=False)
-            pipeline.evalsha(*call.words(client)[1:])
+            pipeline.evalsha(*call.words()[1:])
             pipeline.execute_command(*wait)
             reply, acknowledged = pipeline.execute(raise_on_error=False)
         if reply is None or isinstance(reply, Exception):  # the script isn't known to the server yet, say

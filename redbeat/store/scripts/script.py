@@ -29,17 +29,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError, NoScriptError
+from redis.exceptions import NoScriptError
 
-from redbeat.connection.retry import without_retry
 from redbeat.keys import UNGUARDED, Keys
 from redbeat.log.text import as_stored, sha1_of_text
 from redbeat.store.records import Fence
@@ -51,13 +48,6 @@ Other = TypeVar("Other")
 CHECK, HOLD = "check_layout", "hold_lock"
 #: what a fence gives to a script
 FENCE_KEYS, FENCE_ARGS = ("lock", "mark"), ("token", "lock_ms")
-
-#: after a missing right, the generation key isn't asked for so long: rules may change under running programs
-RIGHT_SECONDS = 10.0
-
-#: client to the generation keys that it had no right to, each to when that was, monotonic: before there were
-#: shards, no rule had them. What one client may not do, another one of the same process may
-_OUT_OF_REACH: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -157,12 +147,13 @@ class Script:
                     values[name] = value
                     break
         within = sources[0] if self.is_checking and sources else None
-        if (
-            values.keys() != header.names
-            or (fence is not None) != self.is_fenced
-            or (self.is_checking and not isinstance(within, Keys))
-        ):
-            raise TypeError(f"{self.name}: {', '.join(self._problems(values, fence, within))}.")
+        problems = sorted(header.names ^ values.keys())
+        if (fence is not None) != self.is_fenced:
+            problems.append("fence")
+        if self.is_checking and not isinstance(within, Keys):
+            problems.append("part")
+        if problems:
+            raise TypeError(f"{self.name}: missing or unknown: {', '.join(problems)}.")
         if fence is not None:
             values |= {"lock": fence.lock_key, "mark": fence.mark or fence.lock_key}
             values |= {"token": fence.token, "lock_ms": fence.lock_ms}
@@ -177,17 +168,6 @@ class Script:
         has_args = header.args or header.key_lists
         texts = values[header.texts] if header.texts else ()
         return Call(self, keys, args if has_args else None, texts, within)
-
-    def _problems(self, values: Mapping[str, Any], fence: Fence | None, within: Any) -> list[str]:
-        """Return what is wrong with the values of a call."""
-        names = self.header.names
-        problems = [f"{name} is missing" for name in sorted(names - values.keys())]
-        problems += [f"{name} is unknown" for name in sorted(values.keys() - names)]
-        if (fence is not None) != self.is_fenced:
-            problems.append(f"fence is {'missing' if self.is_fenced else 'unknown'}")
-        if self.is_checking and not isinstance(within, Keys):
-            problems.append("the part that it is within is missing")
-        return problems
 
 
 def as_row(**fields: Any) -> dict[str, Any]:
@@ -242,17 +222,7 @@ class Call(Generic[Reply]):
 
     def send(self, client: Any) -> Any:
         """Call the script, and return its reply."""
-        part = self.within
-        try:
-            return self._send(client, self.words(client))
-        except NoPermissionError:
-            if part is None or part.guard or _is_out_of_reach(client, part):
-                raise
-            found = self._send(client, self.words(client, is_checked=False))
-            _OUT_OF_REACH.setdefault(without_retry(client), {})[part.generation] = time.monotonic()
-            return found
-
-    def _send(self, client: Any, words: Sequence[Any]) -> Any:
+        words = self.words()
         if self.options:  # only this passes them on
             try:
                 return client.execute_command(*words, **self.options)
@@ -263,29 +233,17 @@ class Call(Generic[Reply]):
         except NoScriptError:
             return client.eval(self.script.source, *words[2:])
 
-    def words(self, client: Any, *, is_checked: bool = True) -> list[Any]:
-        """Return the words of the command, for a server that knows the script.
-
-        Arguments:
-            client: the one on whose behalf they are sent.
-            is_checked: False: the user has no right to look in which layout the part is.
-        """
-        keys, part = self.keys, self.within
-        values: list[Any] = [*keys]
-        if self.script.is_checking:
-            if part is None:
-                raise TypeError(f"{self.script.name}: the part that it is within is missing.")
-            is_checked = is_checked and part.guard != UNGUARDED
-            if is_checked and _OUT_OF_REACH:
-                is_checked = not _is_out_of_reach(client, part)
-            # it must have a key all the same
-            values.append(part.generation if is_checked else keys[0])
+    def words(self) -> list[Any]:
+        """Return the words of the command, for a server that knows the script."""
+        part, values = self.within, [*self.keys]
+        if part is not None:  # a call must have that key all the same
+            values.append(values[0] if part.guard == UNGUARDED else part.generation)
         count = len(values)
         if self.args is not None:
             values.append(_to_json(self.args))
         values += self.texts
         if part is not None:
-            values.append(part.guard if is_checked else UNGUARDED)
+            values.append(part.guard)
         try:
             encoded = [value.encode() if type(value) is str else value for value in values]
         except UnicodeEncodeError:
@@ -296,14 +254,6 @@ class Call(Generic[Reply]):
 @cache
 def _read(name: str) -> str:
     return files(__package__).joinpath(f"{name}.lua").read_text("utf-8")
-
-
-def _is_out_of_reach(client: Any, part: Keys) -> bool:
-    """Tell whether ``client`` has had no right lately to look in which layout ``part`` is."""
-    if part.guard:
-        return False
-    refused_at = _OUT_OF_REACH.get(without_retry(client), {}).get(part.generation)
-    return refused_at is not None and time.monotonic() < refused_at + RIGHT_SECONDS
 
 
 def _as_stored(values: Sequence[Any]) -> list[Any]:

@@ -52,7 +52,6 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.schedule import read_head
-from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, revoke_tokens
 from redbeat.store.unrun import read_unrun
@@ -95,8 +94,7 @@ class Ground:
         return Ground(self.server, self.admin, user)
 
     def let(self, rights: list[str], user: str = "") -> None:
-        """Let a user have these rights, and no others; what was refused so far is forgotten, here as well."""
-        _OUT_OF_REACH.clear()
+        """Let a user have these rights, and no others; what was refused so far is forgotten."""
         self.admin.execute_command("ACL SETUSER", user or self.user, "reset", "on", f">{PASSWORD}", *rights)
         self.admin.acl_log_reset()
         self.admin.script_flush()  # so that scripts must be sent again

@@ -13,10 +13,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
 from redbeat.config.timing import Timing
-from redbeat.errors import EntryNotFound, StoreRefused
-from redbeat.keys import Keys
-from redbeat.layout import Layout
-from redbeat.reshard.resharding import Resharding
+from redbeat.errors import StoreRefused
 from redbeat.store import rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.rights import Feature
@@ -29,7 +26,6 @@ from tests.integration.store.rights import (
     Ground,
     documented_rights,
     gathering_of,
-    in_shards,
     it_ends_runs_that_are_lost,
     run_twice,
 )
@@ -211,40 +207,6 @@ def test_writer_without_the_right_to_publish_writes(old: Ground) -> None:
         Entry(name, "tasks.report", 60, app=app).save()
     Entry.get("report", app).update(args=[1])
     assert Entry.delete_many(["report", "other"], app) == 2
-
-
-# -- rights that are given to running programs
-
-SHARDED = Layout(Keys(), 4, 1).keys
-
-
-@pytest.mark.parametrize("is_reading", [False, True], ids=["writes only", "reads first"])
-def test_running_program_that_is_given_rights_to_shards_follows_a_reshard(
-    old: Ground, monkeypatch: pytest.MonkeyPatch, is_reading: bool
-) -> None:
-    for module in ("scripts.script", "layouts"):
-        monkeypatch.setattr(f"redbeat.store.{module}.RIGHT_SECONDS", -60)  # refusals are old
-    app = old.app()
-    Entry("before", "tasks.report", 60, app=app).save()
-    if is_reading:
-        with pytest.raises(EntryNotFound):
-            Entry.get("missing", app)
-    old.admin.execute_command("ACL SETUSER", "writer", *in_shards("writer"))
-    Resharding(old.app("default"), 4).run()
-    if is_reading:
-        assert Entry.get("before", app).key == SHARDED.entry("before")
-    Entry("after", "tasks.report", 60, app=app).save()
-    assert [*old.admin.scan_iter("*:after")] == [SHARDED.entry("after")]
-
-
-def test_missing_right_of_one_user_does_not_stop_another_in_the_same_process(old: Ground) -> None:
-    trusted = old.app("default", 3)
-    Entry("before", "tasks.report", 60, app=trusted).save()
-    Entry("before", "tasks.report", 60, app=old.app()).save()
-    Resharding(trusted, 4).run()
-    Entry("after", "tasks.report", 60, app=trusted).save()
-    with old.server.client(db=3) as client:
-        assert [*client.scan_iter("*:after")] == [SHARDED.entry("after")]
 
 
 # -- the rights that celery-redbeat 2.x needs

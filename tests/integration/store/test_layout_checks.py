@@ -41,8 +41,3 @@ def test_script_called_with_a_former_layout_is_refused_and_writes_nothing(
     with pytest.raises(ResponseError, match=rf'^RESHARDED the-:generation holds "6 4", not "{known}"'):
         Call(SCRIPTS[name], [part.schedule], within=part).send(client)
     assert client.keys() == [part.generation]
-
-
-def test_script_called_without_the_part_that_it_writes_to_is_an_error(client: redis.Redis) -> None:
-    with pytest.raises(TypeError, match="save_entries: the part that it is within is missing"):
-        Call(SCRIPTS["save_entries"], ["the-schedule"]).send(client)
