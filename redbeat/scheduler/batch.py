@@ -33,15 +33,13 @@ class Batch:
         doubtful: keys of the entries whose messages may have been lost with a channel.
         recorded: rows that were written, or refused because the entry has changed.
         deleted: entries that were deleted with the run that was sent.
-        left: keys of entries that are still due; ``behind``: rows that are likely to fail, and are left due
-            without being fetched again at once.
+        left: keys of entries that are still due.
         is_cut: some entries are still due.
         is_from_templates: all messages were made from templates.
         is_pushed: its messages leave in the step that records them, so what is out of date is refused.
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and are not any
             more, or a slot of a cluster is being moved.
         is_out: its shard has failed; nothing more is done with it.
-        is_trying: runs that are likely to fail are tried now.
         quarantined: entries' names and reasons, whose events are sent before they are recorded.
         events: task-sent events about runs that were sent.
         told, reported: runs that were sent, and dropped runs with their entries' names, to be logged.
@@ -64,13 +62,11 @@ class Batch:
     recorded: list[Commit] = field(default_factory=list)
     deleted: int = 0
     left: set[str] = field(default_factory=set)
-    behind: list[DueEntry] = field(default_factory=list)
     is_cut: bool = False
     is_from_templates: bool = True
     is_pushed: bool = False
     is_in_doubt: bool = False
     is_out: bool = False
-    is_trying: bool = False
     quarantined: list[tuple[str, str]] = field(default_factory=list)
     events: list[Push] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
@@ -86,15 +82,6 @@ class Batch:
         rows = list(rows)
         self.is_cut = self.is_cut or bool(rows)
         self.left.update([row.key for row in rows])
-        self._give_back(rows)
-
-    def leave_behind(self, rows: Iterable[DueEntry]) -> None:
-        """Leave entries due that are likely to fail: there is no time for them now."""
-        rows = list(rows)
-        self.behind += rows
-        self._give_back(rows)
-
-    def _give_back(self, rows: Sequence[DueEntry]) -> None:
         if self.is_leased:
             # a run that has waited for another one to end goes on waiting: it is looked at again soon
             self.ready += [Reschedule(row, Commit(row, row.next_score or row.nominal)) for row in rows]

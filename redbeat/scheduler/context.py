@@ -15,7 +15,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.encoder import Encoder
 from redbeat.scheduler.planner import Planner
-from redbeat.scheduler.quarantine import Failures, Suspects
+from redbeat.scheduler.quarantine import Failures
 from redbeat.scheduler.reports import Reports
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
@@ -75,7 +75,6 @@ class Context:
     planner: Planner
     encoder: Encoder
     failures: Failures
-    suspects: Suspects
     calendars: KeptCalendars
     reports: Reports
     tracing: Tracing
@@ -96,7 +95,7 @@ def make_context(
         quarantine_seconds: after how long an invalid entry is tried again.
     """
     max_bytes = store.config.message_cache_bytes
-    allowance, suspects, clock, figures = Allowance(max_bytes), Suspects(), ServerClock(), BeatFigures()
+    allowance, clock, figures = Allowance(max_bytes), ServerClock(), BeatFigures()
     tracing = Tracing(lambda: clock.now, lambda: broker.peer)
     book = LabelBook(queue_finder(hooks.app), store.config.metrics_entries)
     planner = Planner(
@@ -109,8 +108,7 @@ def make_context(
         Delivery(store, broker),
         planner,
         Encoder(hooks, broker, tracing, allowance, reports, figures),
-        Failures(reports, suspects, quarantine_seconds),
-        suspects,
+        Failures(reports, quarantine_seconds),
         KeptCalendars(),
         reports,
         tracing,

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.failures import Failure, failure_of, new_failure
+from redbeat.entries.failures import (
+    MAX_BACKOFF_SECONDS,
+    Failure,
+    failure_of,
+    new_failure,
+    with_jitter,
+)
 from redbeat.history import skipped_record, unsent_record
 from redbeat.runs.limits import dropped_run
 from redbeat.store.records import Clear, Commit, DueEntry, Ending, Held, Push, score_text
@@ -216,6 +222,21 @@ def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> 
         records=(unsent_record(failure.due, reason),) if is_news else (),
     )
     return Quarantine(row, commit, reason=reason, is_news=is_news)
+
+
+def put_off(row: DueEntry, now: float) -> Reschedule:
+    """Return the decision to try a run that has failed before later, as there is no time for it now."""
+    if row.next_score:
+        return wait_on(row)
+    before = failure_of(row)
+    is_same_run = before is not None and before.due and before.is_waiting_for(row)
+    failure = (before or new_failure(row, "its error could not be read", now)).again(
+        due=before.due if before and is_same_run else row.nominal,
+        retry_at=score_text(now + with_jitter(MAX_BACKOFF_SECONDS)),
+        is_asked=is_asked(row, before),
+    )
+    commit = Commit(row, failure.retry_at, new_error=failure.to_json(), is_for_this_definition=True)
+    return Reschedule(row, commit)
 
 
 def missing(row: DueEntry, now: float, *, is_known: bool) -> Reschedule | Remove:

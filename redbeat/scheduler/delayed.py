@@ -23,7 +23,6 @@ from redbeat.later.message import Message
 from redbeat.policy.policy import Policy
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.quarantine import Suspects
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.executor import ask
@@ -35,9 +34,6 @@ from redbeat.store.store import read_due_entry
 
 #: how soon to go on where the broker can't take all; seconds
 SOON_SECONDS = 1.0
-
-#: how many are fetched at most while some are left behind, as all of them are held in memory
-MAX_ENLARGED = 5_000
 
 #: of each stored message's entry
 _POLICY = Policy(one_off=True, after_finish="delete")
@@ -61,13 +57,10 @@ class StoredMessages:
     def __init__(
         self,
         store: LaterStore,
-        suspects: Suspects,
         begin: Callable[[Fetched], Batch],
         deliver: Callable[[Sequence[Batch]], None],
     ) -> None:
-        self._store, self._suspects = store, suspects
-        self._begin, self._deliver = begin, deliver
-        self._left_behind = 0  # how many that are likely to fail were left due
+        self._store, self._begin, self._deliver = store, begin, deliver
         self._not_before = 0.0  # monotonic
         self.head_score: float | None = None
         self.next_at = math.inf
@@ -89,20 +82,17 @@ class StoredMessages:
 
         Raises what ``deliver`` raises.
         """
-        limit = min(self._store.config.batch_size + self._left_behind, MAX_ENLARGED)
+        limit = self._store.config.batch_size
         fetched = ask(fetch_due(self._store, fence, limit=limit, lease_ms=lease_ms))
         fetched_at = time.monotonic()
         batch = self._begin(fetched)
         self._deliver([batch] if fetched.rows else [])
-        self._left_behind = len(batch.behind)
         left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
         if fetched.next_score is not None:
             left.append(fetched.next_score)
-        if fetched.has_more or batch.is_cut or batch.behind:
+        if fetched.has_more or batch.is_cut:
             left.append(fetched.now)
         self._not_before = time.monotonic()
-        if self._left_behind and not fetched.has_more and not batch.is_cut:
-            self._not_before += self._suspects.seconds_left()
         if batch.is_in_doubt:
             self._not_before += SOON_SECONDS
         self.note_head(min(left, default=None), fetched.now, fetched_at)

@@ -18,7 +18,6 @@ stays due.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,7 +30,7 @@ from redbeat.leadership.heartbeat import PLANNING
 from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
-from redbeat.scheduler.decisions import Decision, Send, missing
+from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.sinks import (
     PipelineSink,
     ProducerSink,
@@ -45,14 +44,14 @@ from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
 
-#: how long runs that are likely to fail are tried where nothing else was fetched, and more is due; seconds
-FULL_SECONDS = 0.25
+#: how long a tick tries runs that have failed before, if some of them fail again; seconds
+FAILED_SECONDS = 0.1
+
+#: how many of them are planned and sent together
+FAILED_TOGETHER = 10
 
 #: what the server refuses is recorded as refused, and what it refuses of that stays due
 MAX_ROUNDS = 3
-
-#: of runs that are likely to fail, how many are planned together while there is time for them
-SUSPECTS_TOGETHER = 10
 
 
 class Deliverer:
@@ -68,6 +67,7 @@ class Deliverer:
         self._target: Target | None = None
         self._recordings: dict[Recording, tuple[Batch, Sequence[Decision]]] = {}
         self._executor: Executor | None = None
+        self._failed_seconds = 0.0
         self._script_sink = ScriptSink(context)
 
     def deliver(self, batches: Sequence[Batch]) -> None:
@@ -76,6 +76,7 @@ class Deliverer:
             return
         context, began_at = self._context, time.monotonic()
         self._recordings, self._executor = {}, Executor(batches[0].store)
+        self._failed_seconds = FAILED_SECONDS / len(batches)
         sink: Sink = self._script_sink
         try:
             context.broker.begin_batch()
@@ -129,7 +130,7 @@ class Deliverer:
             self._send_prepared(batch, batch.prepared)
             return
         context = self._context
-        usual, suspects = self._sort_out(batch)
+        usual, failed = self._sort_out(batch)
         # the time of connecting, and of batches before, does not count
         context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
         for first in range(0, len(usual), sink.chunk_size):
@@ -138,8 +139,8 @@ class Deliverer:
                 batch.leave(chunk)
                 continue
             self._send_chunk(batch, chunk, sink)
-        if suspects:
-            self._try_suspects(batch, suspects, sink)
+        if failed:
+            self._try_failed(batch, failed, sink)
         if batch.ready:
             self._submit(batch)
 
@@ -171,28 +172,19 @@ class Deliverer:
             sink.send(batch, sends)
         self._submit(batch)
 
-    def _try_suspects(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
-        """Try what is likely to fail as long as there is time, or none fails; leave the rest behind."""
-        context = self._context
-        suspects = context.suspects
-        left, began_at = deque(rows), time.monotonic()
-        # where only such runs were fetched, so many are tried that others come nearer
-        is_full = batch.fetched.has_more and len(rows) == len(batch.fetched.rows)
-        least_seconds = FULL_SECONDS if is_full else 0.0
-        batch.is_trying = True
-        while left and not self._cannot_send(batch):
-            failures = suspects.failures
-            size = SUSPECTS_TOGETHER if suspects.has_time else 1
-            self._send_chunk(batch, [left.popleft() for _ in range(min(size, len(left)))], sink)
+    def _try_failed(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
+        """Try runs that have failed before; put the rest off when some fail again and the time is up."""
+        failures, ends_at = self._context.failures, time.monotonic() + self._failed_seconds
+        for first in range(0, len(rows), FAILED_TOGETHER):
+            if self._cannot_send(batch):
+                batch.leave(rows[first:])
+                return
+            count = failures.count
+            self._send_chunk(batch, rows[first : first + FAILED_TOGETHER], sink)
             sink.flush()
-            is_over = time.monotonic() - began_at >= least_seconds
-            if is_over and suspects.failures > failures and not suspects.has_time:
-                break
-        batch.is_trying = False
-        if self._cannot_send(batch):
-            batch.leave(left)
-        else:
-            batch.leave_behind(left)
+            if failures.count > count and time.monotonic() >= ends_at:
+                batch.ready += [put_off(row, batch.now) for row in rows[first + FAILED_TOGETHER :]]
+                return
 
     def _send_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs that were planned before they were due, if the recording script can push."""
@@ -207,10 +199,10 @@ class Deliverer:
         self._submit(batch)
 
     def _sort_out(self, batch: Batch) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
-        """Return the entries to plan, which exist and belong to this shard, and those likely to fail."""
-        context, suspects = self._context, self._context.suspects
+        """Return the entries to plan, which exist and belong to this shard, and those that have failed."""
+        context = self._context
         rows = context.failures.keep_home(batch) if batch.is_of_shard else batch.fetched.rows
-        present, removed, has_suspects = [], [], bool(suspects.kinds)
+        present, failed, removed = list[DueEntry](), list[DueEntry](), list[str]()
         own_keys, beginnings = batch.own_keys
         for row in rows:
             if row.type == MISSING:
@@ -225,11 +217,10 @@ class Deliverer:
                 problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
                 batch.ready.append(context.failures.quarantine(batch, row, problem))
             else:
-                has_suspects = has_suspects or bool(row.error)
-                present.append(row)
+                (failed if row.error else present).append(row)
         if removed:
             context.reports.report_removed(removed)
-        return suspects.split(present) if has_suspects else (present, ())
+        return present, failed
 
     # -- recording
 
@@ -339,8 +330,6 @@ class Deliverer:
                 decision.span.note_sent()
             batch.events += decision.events
             batch.told.append(decision)
-            if context.suspects.kinds:
-                context.suspects.note_sent(decision)
             if context.failures.conflicts:
                 context.failures.conflicts.pop(row.key, None)
         elif is_pushed and not result:  # the entry has changed: the next batch plans it again

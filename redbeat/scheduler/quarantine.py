@@ -1,15 +1,9 @@
-"""Failures: invalid and misplaced entries, runs that cannot be sent or recorded, or are likely to fail.
-
-A run is suspect if it could not be sent before, or if it is like one that could not: the same task, the same
-names of options, the same route. Suspect runs go last and share a quarter of the time. Invariant: a run that
-is not suspect never waits for those that are, however many they are.
-"""
+"""Failures: invalid and misplaced entries, and runs that cannot be sent or recorded."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,20 +32,6 @@ from redbeat.store.store import Store
 #: an entry that changed between fetch and record so many times in a row backs off: mostly its own sending
 #: changes it, by a signal handler or the task's own ``apply_async``
 MAX_CONFLICTS = 3
-
-#: which part of the time suspect runs may take that fail, and how much they may save up; seconds
-SHARE, MOST_SECONDS = 0.25, 0.1
-
-#: how long a run that fails takes at least to be planned and sent, seconds
-COST_SECONDS = 0.002
-
-#: so many kinds of suspect runs are told apart; when there are more, all runs are suspect
-MAX_SUSPECT_KINDS = 200
-
-#: the options that choose a route
-_ROUTE = ("queue", "exchange", "routing_key", "serializer", "compression")
-#: the kind of a longer definition is not looked up, as that would take long itself; characters
-_MAX_LOOKED_UP = 16_384
 
 #: how many failed runs of one kind of error have a line in the log each, and how many entries are named in
 #: the line about the others
@@ -93,19 +73,19 @@ class Failures:
 
     Arguments:
         reports: the log.
-        suspects: which runs are likely to fail.
         quarantine_seconds: after how long an invalid entry is tried again.
 
     Attributes:
         conflicts: how often in a row an entry has changed between fetch and record, by key.
+        count: how many runs could not be sent so far.
     """
 
-    def __init__(self, reports: Any, suspects: Suspects, quarantine_seconds: float) -> None:
+    def __init__(self, reports: Any, quarantine_seconds: float) -> None:
         self._reports = reports
-        self._suspects = suspects
         self._quarantine_seconds = quarantine_seconds
         self._error_kinds: dict[tuple[str, str], _ErrorKind] = {}
         self.conflicts = Memory[str, int]()
+        self.count = 0
 
     # -- invalid entries
 
@@ -162,7 +142,6 @@ class Failures:
 
     def retry(self, batch: Batch, send: Send, exc: BaseException) -> Decision:
         """Return the decision to try a run again that could not be sent because of ``exc``."""
-        self._suspects.mark(send)
         reason = reason_of(exc)
         decision, is_news = send.retry(reason, batch.now)
         self._report(events.RUN_FAILED_TO_SEND, send, exc, reason, is_news=is_news)
@@ -186,6 +165,7 @@ class Failures:
         self, event: LogEvent, send: Send, exc: BaseException, reason: str, *, is_news: bool = True
     ) -> None:
         """Log a failed run; only the first runs that are skipped or retried because of one kind of error."""
+        self.count += 1
         if send.span is not None:
             send.span.note_failed(exc)
         what, line = _LINES[event]
@@ -309,99 +289,3 @@ def _report_moved(names: Sequence[str]) -> None:
             ", ".join(names[:5]),
             extra=events.ENTRIES_MOVED.of(entries=list(names[:100])),
         )
-
-
-# -- runs that are likely to fail
-
-
-class Suspects:
-    """Which kinds of runs have failed, and how much time those that fail may still take; of one beat.
-
-    Where there is no time for suspect runs, those of a batch are tried until one fails, beginning with the
-    latest that has not failed itself: so a run that is only like one that fails is not late. The others stay
-    due, and the next fetches begin after them.
-
-    Attributes:
-        failures: how many runs have failed so far.
-        kinds: those of runs that have failed; empty: no other runs are like one that has failed.
-    """
-
-    def __init__(self) -> None:
-        self.kinds = Memory[tuple[str, ...], bool](limit=MAX_SUSPECT_KINDS + 1)
-        self._seconds, self._counted_at = MOST_SECONDS, time.monotonic()
-        self._run_began_at = 0.0
-        self.failures = 0
-
-    @property
-    def has_time(self) -> bool:
-        """Whether another suspect run may be tried now."""
-        now = time.monotonic()
-        self._seconds = min(self._seconds + SHARE * (now - self._counted_at), MOST_SECONDS)
-        self._counted_at = now
-        return self._seconds > 0
-
-    def seconds_left(self) -> float:
-        """Return the seconds until another suspect run may be tried."""
-        return 0.0 if self.has_time else -self._seconds / SHARE
-
-    def split(self, rows: Iterable[DueEntry]) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
-        """Return the fetched rows that are not suspect, and the suspect ones in the order to try them.
-
-        Without ``kinds``, and rows that have failed, there is nothing to split.
-        """
-        usual, suspect = list[DueEntry](), list[DueEntry]()
-        for row in rows:
-            (suspect if self.is_suspect(row) else usual).append(row)
-        if not self.has_time:
-            suspect.reverse()
-        suspect.sort(key=lambda row: bool(row.error))
-        return usual, suspect
-
-    def is_suspect(self, row: DueEntry) -> bool:
-        """Return True if a run of this entry is likely to fail."""
-        if row.error or not self.kinds or row.message is not None:
-            return bool(row.error)
-        return len(self.kinds) > MAX_SUSPECT_KINDS or _kind_of(row) in self.kinds
-
-    def order(self, runs: Iterable[Send]) -> list[Send]:
-        """Return ``runs`` with the suspect ones last."""
-        return sorted(runs, key=lambda run: self.is_suspect(run.due_entry))
-
-    def is_left_behind(self, run: Send) -> bool:
-        """Return True if ``run`` is not tried now: it is suspect, and there is no time for such runs."""
-        return not self.has_time and self.is_suspect(run.due_entry)
-
-    def note_begun(self) -> None:
-        """Record that a run is being sent now."""
-        self._run_began_at = time.monotonic()
-
-    def note_failed(self, run: Send) -> bool:
-        """Record that ``run``, which was begun last, could not be sent; return True if its kind is new."""
-        self.failures += 1
-        self._seconds -= max(time.monotonic() - self._run_began_at, COST_SECONDS)
-        return self.mark(run)
-
-    def mark(self, run: Send) -> bool:
-        """Let runs like ``run`` be suspect; return True if they were not."""
-        if run.due_entry.message is not None:  # stored messages have little in common
-            return False
-        return self.kinds.is_news(_kind_of(run.due_entry), True)
-
-    def note_sent(self, run: Send) -> None:
-        """Record that ``run`` was sent: runs like it are not suspect any more."""
-        if self.kinds and run.due_entry.message is None:
-            self.kinds.pop(_kind_of(run.due_entry), None)
-
-
-def _kind_of(row: DueEntry) -> tuple[str, ...]:
-    """Return what makes runs of entries alike: the task, the names of options and headers, the route."""
-    definition = row.definition or ""
-    if len(definition) > _MAX_LOOKED_UP:
-        return ()
-    try:
-        found = json.loads(definition)
-        options = found.get("options") or {}
-        names = sorted(options), sorted(map(str, options.get("headers") or ()))
-        return str(found.get("task")), *map(str, names), *(str(options.get(name)) for name in _ROUTE)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return ()

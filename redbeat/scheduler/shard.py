@@ -21,7 +21,7 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
-from redbeat.scheduler.delayed import MAX_ENLARGED, StoredMessages, plan_message
+from redbeat.scheduler.delayed import StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import Supervision
 from redbeat.schedules.occurrences import Excluded
@@ -140,7 +140,7 @@ class Shard:
         self._fail = fail
         self._lease_ms = lease_ms
         self._later = LaterStore.beside(store)
-        self.messages = StoredMessages(self._later, context.suspects, self._begin_messages, deliver)
+        self.messages = StoredMessages(self._later, self._begin_messages, deliver)
         self.look_ahead = LookAhead(leadership, context)
         self._watch = Watch(max(store.config.run_lease / 3, SILENCE_SECONDS))
         self._supervision = Supervision(
@@ -159,7 +159,6 @@ class Shard:
         self.ahead: FetchAhead | None = None
         # it pays after a batch from templates only; another sink would publish what has changed since
         self._may_ask_ahead = False
-        self._left_behind = 0  # how many runs that are likely to fail were left due
 
     # -- its state
 
@@ -239,11 +238,10 @@ class Shard:
     # -- one batch
 
     def begin_fetch(self, max_entries: int) -> Request[Fetched]:
-        """Return a fetch of so many entries at most, not counting those that were left behind."""
-        limit = min(self.store.config.batch_size, max_entries) + self._left_behind
-        leadership, limit = self.leadership, min(limit, MAX_ENLARGED)
-        lease_ms = 0 if leadership.lock_key else self._lease_ms
-        return fetch_due(self.store, leadership.fence, limit=limit, lease_ms=lease_ms)
+        """Return a fetch of so many entries at most."""
+        limit = min(self.store.config.batch_size, max_entries)
+        lease_ms = 0 if self.leadership.lock_key else self._lease_ms
+        return fetch_due(self.store, self.leadership.fence, limit=limit, lease_ms=lease_ms)
 
     def read_ahead(self) -> Fetched | None:
         """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
@@ -267,7 +265,7 @@ class Shard:
         """
         context, now = self._context, time.monotonic()
         self.seen_at, self.fetched_at = now, fetched_at
-        if self._may_ask_ahead and fetched.has_more and fetched.rows and not self._left_behind:
+        if self._may_ask_ahead and fetched.has_more and fetched.rows:
             fence, size = self.leadership.fence, self.store.config.batch_size
             self.ahead = fetch_ahead(self.store, fence, size, fetched.rows)
         if fetched.rows or fetched.has_more or fetched.next_score is not None:
@@ -304,7 +302,6 @@ class Shard:
             batches: how many shards send one in this tick.
         """
         context, fetched, now = self._context, batch.fetched, time.monotonic()
-        self._left_behind = len(batch.behind)
         self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self.close()
@@ -339,8 +336,6 @@ class Shard:
         for score in (self.head_score, fetched.next_deadline):
             if score is not None:
                 next_at = min(next_at, self.fetched_at + (score - fetched.now))
-        if self._left_behind:
-            next_at = min(next_at, time.monotonic() + self._context.suspects.seconds_left())
         return next_at
 
     # -- prepared runs and stored messages

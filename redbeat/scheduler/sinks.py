@@ -37,7 +37,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import read_entries
-from redbeat.store.records import DueEntry, Held, Push, Reserved
+from redbeat.store.records import Held, Push, Reserved
 from redbeat.store.reservations import Reserving, reserve_runs
 from redbeat.store.runs import Runs
 
@@ -91,7 +91,7 @@ class ScriptSink:
         if by_celery:
             admitted = {id(send) for send in reserve(context, batch, by_celery)}
             sends = [send for send in sends if send.template is not None or id(send) in admitted]
-        left = deque(context.suspects.order(sends))
+        left = deque(sends)
         with hold_interrupts() as held:
             while left:
                 if held.arrived is not None:
@@ -100,7 +100,8 @@ class ScriptSink:
                 if send.template is not None and send.template.kind.on_call is None:
                     batch.ready.append(left.popleft())
                     continue
-                if _has_no_time(context, batch, left):
+                if not context.broker.has_time():
+                    batch.leave(one.due_entry for one in left)
                     return
                 left.popleft()
                 exc = _attempt(context, batch, send, self._make)
@@ -108,9 +109,7 @@ class ScriptSink:
                 if exc is not None and is_away and origin_of(exc) is Origin.BROKER:
                     left.appendleft(send)
                 elif exc is not None:
-                    context.suspects.note_failed(send)
                     batch.ready.append(context.failures.decide(batch, send, exc))
-                    left = deque(context.suspects.order(left))
                 if is_away:
                     batch.leave(one.due_entry for one in left)
                     return
@@ -231,12 +230,13 @@ class ProducerSink:
 
     def _publish(self, batch: Batch, sends: Sequence[Send]) -> None:
         context = self._context
-        left = deque(context.suspects.order(sends))
+        left = deque(sends)
         with hold_interrupts() as held:  # a run that was sent and is not noted would be sent again
             while left:
                 if held.arrived is not None:
                     held.let_arrive()
-                if _has_no_time(context, batch, left):
+                if not context.broker.has_time():
+                    batch.leave(one.due_entry for one in left)
                     return
                 send = left.popleft()
                 may_repeat = partial(self._may_repeat, send)
@@ -256,14 +256,13 @@ class ProducerSink:
 
     def _may_repeat(self, send: Send) -> bool:
         """Return True if an error may be that of a stale connection, and not of this run or one before."""
-        return not (self._has_lost or self._context.suspects.is_suspect(send.due_entry))
+        return not (self._has_lost or send.due_entry.error)
 
     def _is_deferrable(self, batch: Batch, send: Send) -> bool:
         """Return True if the messages of a run may be confirmed later."""
-        hooks, suspects = self._context.hooks, self._context.suspects
-        is_suspect = send.due_entry.key in batch.doubtful or suspects.is_suspect(send.due_entry)
+        hooks, row = self._context.hooks, send.due_entry
         is_own = hasattr(hooks.apply_async, "is_deferrable") and not hooks.asks_subclass
-        return not is_suspect and is_own
+        return is_own and not (row.error or row.key in batch.doubtful)
 
     @property
     def _has_lost(self) -> bool:
@@ -285,9 +284,8 @@ class ProducerSink:
                 if other is not batch:
                     self._guard(other, partial(self._publish, other, [one]))
             return deque([*own, send, *left])
-        is_new = context.suspects.note_failed(send)
         batch.ready.append(context.failures.decide(batch, send, exc))
-        return deque(context.suspects.order(left)) if is_new else left
+        return left
 
     def flush(self) -> None:
         """Wait for the confirms; what RabbitMQ does not know of is sent again, each alone."""
@@ -346,15 +344,7 @@ class RecordFirstSink(ScriptSink):
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs, then send them, none of them twice."""
-        context, broker = self._context, self._context.broker
-        behind, tried = list[DueEntry](), list[Send]()
-        for send in sends:
-            if not batch.is_trying and context.suspects.is_left_behind(send):
-                behind.append(send.due_entry)
-            else:
-                tried.append(send)
-        batch.leave_behind(behind)
-        sends = tried
+        broker = self._context.broker
         if broker.is_away or not broker.has_time():
             batch.leave(send.due_entry for send in sends)
             return
@@ -378,7 +368,6 @@ class RecordFirstSink(ScriptSink):
     def _send_or_lose(self, batch: Batch, send: Send) -> bool:
         """Send a run that is recorded; return False if its message could not be sent, and is lost."""
         context, broker = self._context, self._context.broker
-        context.suspects.note_begun()
         try:
             with hold_interrupts():
                 # not tried again, as a message that broke the connection may have arrived
@@ -391,8 +380,6 @@ class RecordFirstSink(ScriptSink):
             let_through(exc)
             if not broker.is_away and origin_of(exc) is Origin.BROKER:
                 broker.recover(exc)  # so that the next ones do not wait for it, too
-            if not broker.is_away:  # that it is away says nothing about the run
-                context.suspects.note_failed(send)
             context.failures.note_lost(batch, send, exc)
             return False
         context.reports.report_sent([send])
@@ -454,7 +441,6 @@ def _attempt(
     Raises:
         RedBeatError: about the schedule's server, or the lock.
     """
-    context.suspects.note_begun()
     is_again = False
     while True:
         try:
@@ -475,18 +461,6 @@ def _attempt(
         return None
 
 
-def _has_no_time(context: Context, batch: Batch, left: Sequence[Send]) -> bool:
-    """Return True if the rest is not sent now; it stays due."""
-    rows = [send.due_entry for send in left]
-    if not context.broker.has_time():
-        batch.leave(rows)
-        return True
-    if not batch.is_trying and context.suspects.is_left_behind(left[0]):
-        batch.leave_behind(rows)
-        return True
-    return False
-
-
 def note_published(context: Context, batch: Batch, send: Send) -> None:
     """Note that the message of a run was sent: it may be recorded."""
     batch.publish(send)
@@ -497,7 +471,6 @@ def tell_published(context: Context, batch: Batch, send: Send) -> None:
     """Log that a run was sent before it is recorded."""
     context.reports.report_sent([send])
     batch.events += send.events
-    context.suspects.note_sent(send)
 
 
 def reserve(context: Context, batch: Batch, sends: Sequence[Send]) -> Sequence[Send]:

@@ -222,18 +222,26 @@ def test_hundreds_of_failing_entries_delay_no_other_and_are_logged_in_few_lines(
     assert re.search(r" \d+ more runs? by the same kind of error", errors_in(caplog)[-1])
 
 
-def test_more_failing_entries_than_a_batch_has_delay_no_other(
+def test_entries_that_fail_again_are_put_off_when_there_are_many(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("quarantine.SHARE", "quarantine.MOST_SECONDS", "deliver.FULL_SECONDS"):
-        monkeypatch.setattr(f"redbeat.scheduler.{limit}", 1e-9)  # no time for them, but one in each batch
-    for number in range(40):
-        write_raw(client, f"bad-{number}", score=1 + number, options={"serializer": "nonexistent"})
+    monkeypatch.setattr("redbeat.scheduler.deliver.FAILED_SECONDS", 0)
+    names = [f"bad-{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        write_raw(client, name, score=1 + number, options={"serializer": "nonexistent"})
+        client.hset(f"redbeat:{name}", "error", "of an earlier beat")
     write_raw(client, "good", score=50, schedule=SELDOM)
-    scheduler = make_scheduler(redbeat_batch_size=5)
-    eventually(lambda: (scheduler.tick(), "good" in sent_names(broker))[1])
-    tried = [number for number in range(40) if client.hexists(f"redbeat:bad-{number}", "error")]
-    assert len(tried) < 30, "it has not waited for all of them"
+    scheduler = make_scheduler(redbeat_batch_size=20)
+    began = server_now(client)
+    for _ in range(3):
+        scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    errors = {name: field(client, name, "error") for name in names}
+    put_off = [name for name in names if not errors[name]["attempts"]]
+    assert len(put_off) == 20, "two batches have tried ten each"
+    for name in put_off:
+        assert began + 60 <= (score_of(client, name) or 0) <= server_now(client) + 75
+        assert float(errors[name]["due"]) == 1 + names.index(name)
 
 
 # -- errors of the application's own code skip that run, as in celery-redbeat 2.x
