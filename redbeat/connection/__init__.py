@@ -1,5 +1,4 @@
-"""Clients of Redis: how they are made for each topology, one for each app and one for each event loop, how to
-wait without blocking such a loop, and which errors are tried again.
+"""Clients of Redis: how they are made for each topology, one for each app, and which errors are tried again.
 
 Never: the keys of the schedule.
 """

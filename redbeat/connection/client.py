@@ -10,8 +10,8 @@ import re
 import ssl
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -39,7 +39,6 @@ from redbeat.connection.retry import (
     is_transient,
     said_by_server,
 )
-from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX
 from redbeat.process.signals import let_through
@@ -83,39 +82,32 @@ _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 _UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
 
 
+#: the clients that were made here, and by which process
+_MADE: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
 #: clients that the parent process has made: not used here, and kept for ever. The beat inside a worker closes
 #: all inherited files. A client that is freed after that would close the same file numbers again, which may
 #: then belong to others
 _INHERITED: list[Any] = []
 
-
 #: those that give up soon
 _HASTY: WeakSet[Any] = WeakSet()
-
-#: returns the client that stands in for an app's own in this thread or task; None: none does
-FindClient = Callable[[Any], Any]
 
 #: the credential providers that RedBeat has made, as a setting has a class: with that class, and the process
 _PROVIDERS: WeakKeyDictionary[RedBeatConfig, tuple[Any, int, Any]] = WeakKeyDictionary()
 
-_IN_PLACE: ContextVar[FindClient | None] = ContextVar("redbeat_client", default=None)
+#: an app, and the client that stands in for its own in this thread or task
+_IN_PLACE: ContextVar[tuple[Any, Any]] = ContextVar("redbeat_client", default=(None, None))
 
 
 @contextmanager
-def using_clients(find: FindClient) -> Iterator[None]:
-    """Within this, let the clients that ``find`` returns stand in for those of apps, in this thread or task
-    alone.
-    """
-    before = _IN_PLACE.set(find)
+def using_client(app: Any, client: Any) -> Iterator[None]:
+    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
+    before = _IN_PLACE.set((app, client))
     try:
         yield
     finally:
         _IN_PLACE.reset(before)
-
-
-def using_client(app: Any, client: Any) -> AbstractContextManager[None]:
-    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
-    return using_clients(lambda one: client if one is app else None)
 
 
 def get_redis(app: Any = None) -> Any:
@@ -129,8 +121,7 @@ def get_redis(app: Any = None) -> Any:
     """
     app = app_or_default(app)
     client = getattr(app, "redbeat_redis", None)
-    ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
-    if client is not None and client is ours and made_by != os.getpid():
+    if client in _MADE and _MADE[client] != os.getpid():
         _INHERITED.append(client)
         client = None
     if client is None:
@@ -142,8 +133,8 @@ def get_redis(app: Any = None) -> Any:
             client = RetryingConnection(
                 retry_period, call_retrying(retry_period, lambda: build_client(config))
             )
+        _MADE[client] = os.getpid()
         app.redbeat_redis = client
-        app.redbeat_redis_made = (client, os.getpid())
     return client
 
 
@@ -161,8 +152,7 @@ def find_given(app: Any) -> Any:
         client = replaced(app)
     else:
         client = getattr(app, "redbeat_redis", None)
-        ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
-        if client is ours:
+        if client is None or client in _MADE:
             return None
     ensure_conf(app).note_client(client)
     return client
@@ -173,9 +163,9 @@ def client_of(app: Any) -> Any:
 
     Raises what ``get_redis`` raises.
     """
-    find = _IN_PLACE.get()
-    client = None if find is None else find(app)
-    client = find_given(app) if client is None else client
+    replaced, client = _IN_PLACE.get()
+    if replaced is None or replaced is not app:
+        client = find_given(app)
     return get_redis(app) if client is None else client
 
 
@@ -199,37 +189,36 @@ def is_hasty(client: Any) -> bool:
     return client in _HASTY
 
 
-def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) -> Any:
+def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
     """Return a new redis client for the topology that ``config`` describes, without retrying.
 
     Arguments:
-        library: the module whose classes are used: ``redis``, or ``redis.asyncio``.
         overrides: arguments of the redis client; they replace those of the configuration.
     """
     scheme, options = scheme_of(config.redis_url), config.redbeat_redis_options
     has_sentinels = scheme in ("sentinel", "redis-sentinel") or bool(options.get("sentinels"))
-    # where there is none it is noticed by redis.Redis.from_url, which a test may have replaced
-    is_lenient = scheme not in REDIS_SCHEMES and not (has_sentinels or config.is_cluster)
-    if not is_lenient:
+    # another URL is refused by redis.Redis.from_url, which a test may have replaced
+    is_redis = scheme in REDIS_SCHEMES or has_sentinels or config.is_cluster
+    if is_redis:
         config.require_redis()
-    is_retrying = config.redbeat_redis_options.get("retry_period") is not None
+    is_retrying = options.get("retry_period") is not None
     defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}
     arguments = {**defaults, **_client_arguments(config), **overrides}
     try:
         if config.is_cluster:
-            return _build_cluster(config, library, arguments)
+            return _build_cluster(config, arguments)
         # a pooled connection that the server has closed meanwhile is replaced at once
         arguments.setdefault("retry", Retry(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         if has_sentinels:
-            client = _build_sentinel(config, library, arguments)
+            client = _build_sentinel(config, arguments)
         else:
             url = config.redis_url
-            if not is_lenient:
+            if is_redis:
                 url = _plain_url(url, arguments, use_ssl=bool(config.redis_use_ssl))
             if url.startswith("unix:"):
                 del arguments["socket_keepalive"]  # of TCP only
-            client = library.Redis.from_url(url, **arguments)
+            client = redis.Redis.from_url(url, **arguments)
         # makes a connection without opening it, so that a wrong option is noticed now
         client.connection_pool.make_connection()
         client.connection_pool.reset()
@@ -248,57 +237,28 @@ def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) 
         ) from cause
 
 
-class CredentialsMissing(ConfigurationError, redis.exceptions.RedisError):
-    """A credential provider has raised an error.
-
-    It is an error of redis-py's as well, so that the client drops the connection that was being made.
-    """
-
-
 class AskedCredentials(redis.CredentialProvider):
-    """A credential provider of the user's, asked for each connection; its errors become RedBeat's.
+    """A credential provider of the user's, asked for each connection.
 
-    An error before its first answer means a wrong configuration. A later one counts as a server that can't be
-    reached. redis-py doesn't take it for a streaming provider, whose thread would send AUTH on connections
-    that are in use: one that the server ends with its token is replaced, with the current token.
+    While it raises an error, the server counts as unreachable. redis-py doesn't take it for a streaming
+    provider, whose thread would send AUTH on connections that are in use: one that the server ends with its
+    token is replaced, with the current token.
     """
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
-        self._has_answered = False
 
     def get_credentials(self) -> Any:
         """Return the name and the password, or the password alone."""
-        with self._naming_it():
-            found = self._provider.get_credentials()
-        self._has_answered = True
-        return found
-
-    async def get_credentials_async(self) -> Any:
-        """Return the same to a client of asyncio's."""
-        ask: Any = getattr(type(self._provider), "get_credentials_async", None)
-        if ask is getattr(redis.CredentialProvider, "get_credentials_async", None):
-            return self.get_credentials()  # it has no way of its own for asyncio
-        with self._naming_it():
-            found = await ask(self._provider)
-        self._has_answered = True
-        return found
-
-    @contextmanager
-    def _naming_it(self) -> Iterator[None]:
         try:
-            yield
+            return self._provider.get_credentials()
         except BaseException as exc:  # a SystemExit of a provider's, too, is its error
             let_through(exc)
             # without the error's text, which may quote a password
             said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
-            reason = f"its credential provider raised {type(exc).__name__}{said}"
-            if self._has_answered:
-                raise redis.exceptions.ConnectionError(reason) from exc
-            raise CredentialsMissing(
-                f"redbeat_redis_options: {reason}, {type(self._provider).__name__}; so there is no password "
-                "to connect with.",
-                "redbeat_redis_options",
+            raise redis.exceptions.ConnectionError(
+                f"its credential provider {type(self._provider).__name__} raised {type(exc).__name__}{said}; "
+                "so there is no password to connect with"
             ) from exc
 
 
@@ -316,29 +276,18 @@ def _find_provider(config: RedBeatConfig) -> Any:
     made_from, made_by, made = _PROVIDERS.get(config, (None, 0, None))
     if made_from == given and made_by == os.getpid():
         return made
-    # anything else may be a password
-    shown = repr(given) if not isinstance(given, str) or _DOTTED.fullmatch(given) else "this text"
     try:
         provider: Any = symbol_by_name(given)  # type: ignore[no-untyped-call]
-    except (ImportError, AttributeError, ValueError) as exc:
+        provider = provider() if isinstance(provider, type) else provider
+        provider.get_credentials  # noqa: B018 - an AttributeError, if it is something else
+    except Exception as exc:  # noqa: BLE001 - whatever the application's class raises
+        # anything else may be a password, and so may the error's text
+        shown = repr(given) if not isinstance(given, str) or _DOTTED.fullmatch(given) else "this text"
         raise ConfigurationError(
-            f"{setting}: credential_provider: {shown} can't be imported ({type(exc).__name__}): use the "
-            "dotted path of a class, such as 'pkg.Class'.",
+            f"{setting}: credential_provider: must be a redis.CredentialProvider, or the dotted "
+            f"path of such a class (pkg.Class), got {shown} ({type(exc).__name__}).",
             setting,
         ) from None
-    try:
-        provider = provider() if isinstance(provider, type) else provider
-    except Exception as exc:  # without its text, which may quote a password
-        raise ConfigurationError(
-            f"{setting}: credential_provider: {shown} can't be made: it raised {type(exc).__name__}.",
-            setting,
-        ) from exc
-    if not callable(getattr(provider, "get_credentials", None)):
-        raise ConfigurationError(
-            f"{setting}: credential_provider: must be a redis.CredentialProvider, such a class or its dotted "
-            f"path, got {type(provider).__name__}.",
-            setting,
-        )
     _PROVIDERS[config] = given, os.getpid(), provider
     return provider
 
@@ -401,7 +350,7 @@ def _plain_url(url: str, arguments: Mapping[str, Any], *, use_ssl: bool) -> str:
     return f"{scheme}://{server}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
+def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     options = config.redbeat_redis_options
     from_url = [
         urlsplit(part if "://" in part else f"sentinel://{part}") for part in config.redis_url.split(";")
@@ -422,19 +371,19 @@ def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, An
     sentinel_arguments = {
         "socket_connect_timeout": 1,
         "socket_timeout": 5,
-        "retry": library.retry.Retry(NoBackoff(), 0),  # there are other sentinels to ask
+        "retry": Retry(NoBackoff(), 0),  # there are other sentinels to ask
         **options.get("sentinel_kwargs", {}),
     }
-    sentinel = library.sentinel.Sentinel(
+    sentinel = redis.sentinel.Sentinel(
         [tuple(address) for address in sentinels], sentinel_kwargs=sentinel_arguments, **arguments
     )
     return sentinel.master_for(options.get("service_name", "master"))
 
 
-def _build_cluster(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
+def _build_cluster(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     if config.redis_use_ssl:
         arguments.setdefault("ssl", True)
-    cluster, nodes = library.cluster, config.redbeat_redis_options.get("startup_nodes")
+    cluster, nodes = redis.cluster, config.redbeat_redis_options.get("startup_nodes")
     with naming_the_server(config):
         if nodes:
             found = [cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes]
@@ -465,18 +414,14 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     except (*_UNREACHABLE, redis.exceptions.ResponseError) as exc:
         COUNTS.errors += 1
         _check_cluster_mode(config, exc)
-        place = _place_of(config, exc)
         if isinstance(exc, _UNREACHABLE):
-            raise _unreachable(config, exc, place) from exc
-        raise _refused(exc, place) from exc
-    except Exception as exc:
+            raise _unreachable(config, exc) from exc
+        raise _refused(config, exc) from exc
+    except (TypeError, ValueError, LookupError) as exc:
         connection = _connection_in_the_making(exc)
         if connection is None:
             raise
-        ended = connection.disconnect()  # else the half-made connection would be used
-        if ended is not None:  # it is one of asyncio's, whose ending may fail by the same option
-            with suppress(TypeError, ValueError):
-                wait_for(ended)
+        connection.disconnect()  # else the half-made connection would be used
         raise ConfigurationError(
             "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
@@ -484,14 +429,14 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         ) from exc
 
 
-def _unreachable(config: RedBeatConfig, exc: Exception, place: str) -> StoreRefused | StoreUnavailable:
+def _unreachable(config: RedBeatConfig, exc: Exception) -> StoreRefused | StoreUnavailable:
     """Return the error of a server that can't be connected to."""
-    said = said_by_server(exc)
+    said, url = said_by_server(exc), sanitize_url(config.redis_url)
     reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
     if is_transient(exc):
         is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
         advice = "" if is_waited_for else "To wait for Redis, set retry_period in redbeat_redis_options."
-        return StoreUnavailable(f"Redis at {place} can't be used: {reason}", advice=advice)
+        return StoreUnavailable(f"Redis at {url} can't be used: {reason}", advice=advice)
     if is_password_missing(said):
         reason = (
             "it needs a password. Put it into redbeat_redis_url (redis://:password@host), or into "
@@ -499,15 +444,15 @@ def _unreachable(config: RedBeatConfig, exc: Exception, place: str) -> StoreRefu
         )
     elif is_no_cluster(said):
         reason = "it is not a node of a cluster. A single server's URL begins with redis://."
-    return StoreRefused(f"Redis at {place} refused the connection: {reason}", is_login=True)
+    return StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True)
 
 
-def _refused(exc: Exception, place: str) -> StoreRefused:
+def _refused(config: RedBeatConfig, exc: Exception) -> StoreRefused:
     """Return the error of a command that was refused."""
     reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help no user
     if _UNNAMED.search(reason):
         reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
-    return StoreRefused(f"Redis at {place} refused a command: {reason}")
+    return StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}")
 
 
 def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:
@@ -526,29 +471,10 @@ def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:
         ) from exc
 
 
-def note_node(exc: BaseException, node: str) -> None:
-    """Record which node of a cluster ``exc`` has come from, for the error's text."""
-    vars(exc)["redbeat_node"] = node
-
-
-def _place_of(config: RedBeatConfig, exc: BaseException) -> str:
-    """Return the server's URL for a sentence, with the node of a cluster if that is known."""
-    url = sanitize_url(config.redis_url)
-    if not config.is_cluster:
-        return url
-    by: Any = getattr(exc, "connection", None)  # the client's own note, in newer versions
-    address = f"{by.host}:{by.port}" if hasattr(by, "host") and hasattr(by, "port") else ""
-    node = getattr(exc, "redbeat_node", address)
-    return f"{url} (its node {node})" if node else url
-
-
-_CONNECTION_MODULES = ("redis.connection", "redis.asyncio.connection")
-
-
 def _connection_in_the_making(exc: Exception) -> Any:
     """Return the connection that was being made when ``exc`` was raised; None: it was raised elsewhere."""
     for frame, _ in traceback.walk_tb(exc.__traceback__):
         is_connecting = frame.f_code.co_name.startswith(("connect", "on_connect"))
-        if is_connecting and frame.f_globals.get("__name__") in _CONNECTION_MODULES:
+        if is_connecting and frame.f_globals.get("__name__") == "redis.connection":
             return frame.f_locals.get("self")
     return None

@@ -16,16 +16,7 @@ from typing import Any
 import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    stop_after_delay,
-    stop_never,
-    wait_exponential,
-)
 
-from redbeat.connection.waiting import pause
 from redbeat.errors import StoreUnavailable
 from redbeat.log.events import REDIS_AWAY, REDIS_BACK
 from redbeat.log.logger import logger
@@ -41,6 +32,8 @@ LAST_WORDS_SECONDS = 2.0
 BREAKS_OF_THE_REQUEST = 3
 #: how long to wait before the last of these tries
 HICCUP_SECONDS = 0.1
+#: the first wait for a server that is away; each further one is twice as long
+FIRST_WAIT_SECONDS = 0.1
 
 #: temporary refusals: the server is loading, busy with a script, full, short of replicas, or no master at the
 #: moment. The redis client removes the code from the text where it has a class for it
@@ -182,42 +175,40 @@ def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:
     """Return ``call()``, tried again for ``retry_period`` seconds (-1: for ever) while Redis is away."""
-    retrying = Retrying(
-        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
-        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
-        retry=retry_if_exception(is_transient),
-        sleep=pause,
-        before_sleep=_log_retry,
-        reraise=True,
+    began_at, pause_seconds, is_away = time.monotonic(), FIRST_WAIT_SECONDS, False
+    while True:
+        try:
+            answer = call()
+        except redis.exceptions.RedisError as exc:
+            if not is_transient(exc):
+                if is_away:  # Redis has answered: it doesn't know a script any more, say
+                    _log_back(began_at)
+                raise
+            if 0 <= retry_period <= time.monotonic() - began_at:
+                raise
+            _note_retry(exc, pause_seconds, is_first=not is_away)
+            is_away = True
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, max_wait_seconds)
+        else:
+            if is_away:
+                _log_back(began_at)
+            return answer
+
+
+def _log_back(began_at: float) -> None:
+    seconds = time.monotonic() - began_at
+    logger.warning(
+        "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
     )
-    began_at = time.monotonic()
-
-    def note_back() -> None:
-        if retrying.statistics.get("attempt_number", 1) > 1:
-            seconds = time.monotonic() - began_at
-            logger.warning(
-                "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
-            )
-
-    try:
-        answer = retrying(call)
-    except redis.exceptions.ResponseError as exc:
-        if not is_transient(exc):  # Redis has answered: it doesn't know a script any more, say
-            note_back()
-        raise
-    note_back()
-    return answer
 
 
-def _log_retry(retry_state: RetryCallState) -> None:
+def _note_retry(cause: Exception, pause_seconds: float, *, is_first: bool) -> None:
     COUNTS.errors, COUNTS.retries = COUNTS.errors + 1, COUNTS.retries + 1
     COUNTS.retried_at = time.monotonic()
-    pause = retry_state.next_action.sleep if retry_state.next_action else 0
-    cause = retry_state.outcome.exception() if retry_state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk
-    is_first = retry_state.attempt_number == 1
     log, event = (logger.warning, REDIS_AWAY.of(reason=str(cause))) if is_first else (logger.debug, None)
-    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause, extra=event)
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause_seconds, cause, extra=event)
 
 
 class RetryingConnection:
@@ -228,31 +219,26 @@ class RetryingConnection:
 
     With a ``probe`` it recognises requests that end their connection. One that is larger than the server's
     ``proto-max-bulk-len``, or than a proxy lets through, isn't refused: its connection ends, as if the server
-    were away. If that happens ``max_breaks`` times, and the probe is answered after each, RequestBroken is
-    raised.
+    were away. If that happens three times, and the probe is answered after each, RequestBroken is raised.
 
     Arguments:
         retry_period: seconds to go on trying; -1: for ever; None: nothing is retried.
         wrapped_connection: a redis client.
         probe: sends a small command by the client that it is given.
-        max_breaks: how often a request may end its connection.
     """
 
     #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
-    _log_retry_attempt = staticmethod(_log_retry)  # its name in 2.x
 
     def __init__(
         self,
         retry_period: float | None,
         wrapped_connection: Any,
         probe: Callable[[Any], Any] | None = None,
-        max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> None:
         self.retry_period = retry_period
         self.wrapped_connection = wrapped_connection
         self._probe = probe
-        self._max_breaks = max_breaks
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.wrapped_connection, name)
@@ -266,7 +252,7 @@ class RetryingConnection:
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Any:
         """Return a pipeline whose ``execute`` is retried as a whole."""
-        return RecordedPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
+        return _RecordedPipeline(self._retry, lambda: self.wrapped_connection.pipeline(*args, **kwargs))
 
     def register_script(self, script: str | bytes) -> Any:
         """Return a script whose calls are retried."""
@@ -279,7 +265,7 @@ class RetryingConnection:
     def _retry(self, call: Callable[[], Any]) -> Any:
         if self._probe is not None:
             is_answered = partial(_is_answered, partial(self._probe, self.wrapped_connection))
-            call = partial(call_watched, call, is_answered, self._max_breaks, is_timeout_broken=True)
+            call = partial(call_watched, call, is_answered, is_timeout_broken=True)
         if self.retry_period is None:
             return call()
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
@@ -288,7 +274,6 @@ class RetryingConnection:
 def call_watched(
     call: Callable[[], Any],
     answers: Callable[[], bool],
-    max_breaks: int = BREAKS_OF_THE_REQUEST,
     *,
     is_timeout_broken: bool = False,
 ) -> Any:
@@ -296,11 +281,10 @@ def call_watched(
 
     Arguments:
         answers: returns True if the server answers another command then.
-        max_breaks: how often the request may end its connection.
         is_timeout_broken: a request without an answer counts as one that ends its connection.
 
     Raises:
-        RequestBroken: it has ended that many connections in a row, while the server answered others.
+        RequestBroken: it has ended three connections in a row, while the server answered others.
     """
     breaks = 0
     while True:
@@ -315,10 +299,10 @@ def call_watched(
             breaks = breaks + 1 if is_broken and answers() else 0
             if not breaks:
                 raise
-            if breaks == max_breaks:
+            if breaks == BREAKS_OF_THE_REQUEST:
                 raise RequestBroken(exc) from exc
             if breaks > 1:
-                pause(HICCUP_SECONDS)
+                time.sleep(HICCUP_SECONDS)
 
 
 def _is_answered(probe: Callable[[], Any]) -> bool:
@@ -363,20 +347,19 @@ def call_briefly(call: Callable[[], Any], seconds: float = LAST_WORDS_SECONDS) -
         raise StoreUnavailable(f"Redis hasn't answered within {seconds:g} s.") from None
 
 
-class RecordedPipeline:
+class _RecordedPipeline:
     """Records commands, and replays them into a new pipeline at each try.
 
     Arguments:
-        run: returns the reply of what it calls, once or more often.
+        retry: returns the reply of what it calls, once or more often.
         make: returns a pipeline.
     """
 
-    def __init__(self, run: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
-        self._run = run
-        self._make = make
+    def __init__(self, retry: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
+        self._retry, self._make = retry, make
         self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
-    def __enter__(self) -> RecordedPipeline:
+    def __enter__(self) -> _RecordedPipeline:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -392,7 +375,7 @@ class RecordedPipeline:
         if name in ("watch", "multi", "unwatch", "immediate_execute_command"):
             raise AttributeError(f"this pipeline has no {name}; use the client's transaction().")
 
-        def record(*args: Any, **kwargs: Any) -> RecordedPipeline:
+        def record(*args: Any, **kwargs: Any) -> _RecordedPipeline:
             self._calls.append((name, args, kwargs))
             return self
 
@@ -408,4 +391,4 @@ class RecordedPipeline:
                 getattr(pipeline, name)(*args, **kwargs)
             return pipeline.execute(raise_on_error=raise_on_error)
 
-        return self._run(replay)  # type: ignore[no-any-return]
+        return self._retry(replay)  # type: ignore[no-any-return]

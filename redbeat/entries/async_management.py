@@ -1,7 +1,7 @@
 """The methods of an entry for programs with an event loop: those of ``management`` with an a in front.
 
-Each does what the one without the a does, by calling it; :func:`redbeat.aio.run` lets it wait without
-blocking the event loop. So a subclass that overrides ``save`` has overridden ``asave``, too.
+Each does what the one without the a does, by calling it in a thread (:func:`redbeat.aio.run`), so that the
+event loop goes on. So a subclass that overrides ``save`` has overridden ``asave``, too.
 
 Invariant: an entry that was awaited knows its calendar, so that computing when it runs asks nobody.
 """
@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from inspect import iscoroutinefunction
 from itertools import islice
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from redbeat.connection.async_client import run
 from redbeat.entries.bulk import SaveResult
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.management import Changes, Managed
@@ -33,10 +34,29 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 EntryT = TypeVar("EntryT", bound="AsyncManaged")
 
 #: how many entries are handed over at a time
 LISTED_AT_ONCE = 50
+
+
+async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Return ``call(*args, **kwargs)``, made in a thread of the event loop's executor.
+
+    Other tasks go on meanwhile. A task that is cancelled leaves the call at work, until it has ended.
+
+    Raises what the call raises.
+    """
+    if iscoroutinefunction(call):
+        raise TypeError(f"aio.run takes a function that isn't a coroutine; await {call.__name__} itself.")
+    result = await asyncio.to_thread(call, *args, **kwargs)
+    if isinstance(result, (GeneratorType, islice)):
+        raise TypeError(
+            "aio.run was given a function that returns an iterator, which would read outside of it, and "
+            "block; await aio.run(list, ...) with what it returns."
+        )
+    return result
 
 
 class Listing(Generic[Item]):

@@ -15,7 +15,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
-from redbeat.connection.waiting import give_way
 from redbeat.decoder import decode
 from redbeat.entries.due import is_quarantined, next_due
 from redbeat.entries.failures import failure_now
@@ -92,7 +91,6 @@ def list_entries(
         store.check_slots()
         members = ((stored, now) for _, stored, now in read_all(store, last_score))
         for stored, now in chain(members, _read_away(store, last_score)):
-            give_way()
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue

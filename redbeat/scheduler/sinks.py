@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from redbeat.connection.retry import (
-    BREAKS_OF_THE_REQUEST,
     LAST_WORDS_SECONDS,
     RequestBroken,
     call_watched,
@@ -199,12 +198,8 @@ class PipelineSink(ScriptSink):
         outbox = self._context.broker.outbox
         if outbox is None:
             raise ConnectionError("the connection to the broker has ended")
-        # the first connection may have gone stale
-        max_breaks = BREAKS_OF_THE_REQUEST if len(batches) == 1 else 2
         try:
-            found: list[Exception | None] = call_watched(
-                partial(outbox.send, batches), outbox.answers, max_breaks
-            )
+            found: list[Exception | None] = call_watched(partial(outbox.send, batches), outbox.answers)
         except RequestBroken as exc:
             if len(batches) == 1:
                 return [exc]

@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 from redbeat.config.config import RedBeatConfig
 from redbeat.connection.retry import is_no_permission
-from redbeat.connection.waiting import give_way
 from redbeat.errors import (
     EntryCorrupt,
     EntryError,
@@ -330,7 +329,6 @@ def _decide(
     """
     decided: list[tuple[Write | None, Outcome]] = []
     for key, stored, now in zip(keys, found, times, strict=True):
-        give_way()
         write = decide(stored if stored.key == key else replace(stored, key=key), now)
         if write is None or not write.changes(stored):
             decided.append((None, "same"))

@@ -24,7 +24,6 @@ from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
-from redbeat.connection.waiting import pause
 from redbeat.errors import (
     ConfigurationError,
     LayoutChanged,
@@ -425,7 +424,7 @@ def locate_entries(store: Store, names: Sequence[str], *, of_runs: bool = False)
                 "and whoever moves it seems to have stopped: a beat that runs brings it back within "
                 "seconds, and celery redbeat reshard goes on with it."
             )
-        pause(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         look_up_layout(store)
 
 

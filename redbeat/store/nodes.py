@@ -23,7 +23,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - the client's own
 )
 
-from redbeat.connection.client import is_hasty, note_node
+from redbeat.connection.client import is_hasty
 from redbeat.connection.retry import is_transient, without_retry
 from redbeat.store.scripts.script import Call
 
@@ -106,8 +106,6 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
-            if isinstance(reply, Exception) and node is not client:
-                note_node(reply, getattr(node_of(client, calls[place].keys[0]), "name", ""))
         was_silent = _note_answer(client, node, replies[those[0]])
         if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
             continue  # asking again, which finds the slots' new node, would take as long once more
@@ -155,8 +153,7 @@ def _call_on(node: Any, calls: Sequence[Sendable]) -> list[Any]:
 def _by_node(client: Any, calls: Sequence[Sendable], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
-    # that of asyncio's sends scripts in its pipelines, to all nodes at once
-    if not (hasattr(cluster, "get_node_from_key") and hasattr(cluster, "get_redis_connection")):
+    if not hasattr(cluster, "get_node_from_key"):
         return [(client, [*places])] if places else []
     found: dict[Any, list[int]] = {}
     for place in places:

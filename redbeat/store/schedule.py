@@ -197,8 +197,7 @@ class Recording(Request[Committed]):
             return self._run_now()
         count = len(self.commits)
         try:
-            # of several rows none is known to be at fault
-            return self.send(self.store.watched(3 if count == 1 else 2))
+            return self.send(self.store.watched())
         except StoreRefused as exc:
             if _is_about_all(exc) or is_no_permission(exc):
                 raise

@@ -26,7 +26,6 @@ from redbeat.connection.client import (
     naming_the_server,
 )
 from redbeat.connection.retry import (
-    BREAKS_OF_THE_REQUEST,
     RetryingConnection,
     is_no_permission,
     without_retry,
@@ -337,10 +336,10 @@ class Store:
                     kind,
                 )
 
-    def watched(self, max_breaks: int = BREAKS_OF_THE_REQUEST) -> Any:
+    def watched(self) -> Any:
         """Return a client for large requests: one that ends its connection each time raises StoreRefused."""
         period, client = getattr(self.client, "retry_period", None), without_retry(self.client)
-        return RetryingConnection(period, client, lambda one: one.exists(self.parts[0].schedule), max_breaks)
+        return RetryingConnection(period, client, lambda one: one.exists(self.parts[0].schedule))
 
     def ask_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
         """Return what each call returns; one round trip for each node.

@@ -17,13 +17,7 @@ from redbeat.config import load_conf
 from redbeat.testing.servers import Server
 
 #: what an app keeps of Redis and RedBeat's settings
-_KEPT = (
-    "redbeat_conf",
-    "redbeat_redis",
-    "redbeat_redis_made",
-    "redbeat_redis_async",
-    "redbeat_redis_async_made",
-)
+_KEPT = ("redbeat_conf", "redbeat_redis")
 
 #: environment variables that Celery prefers to its settings
 _VARIABLES = (
@@ -95,7 +89,7 @@ def _forget(app: Celery) -> None:
 
 
 def _close(app: Celery) -> None:
-    made, _ = vars(app).get("redbeat_redis_made", (None, 0))
+    made = vars(app).get("redbeat_redis")
     if made is not None:
         with suppress(Exception):
             made.close()

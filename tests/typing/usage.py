@@ -90,7 +90,6 @@ async def entries_are_awaited() -> None:
     await entry.aupdate(jiter=5)  # type: ignore[call-arg]
     await entry.adelete()
     assert_type(await aio.run(entry.next_runs, 3), list[datetime])
-    await aio.aclose(app)
 
 
 def many_entries_are_saved_and_deleted() -> None:

@@ -1,12 +1,9 @@
-"""Awaited operations on a real server: concurrency, outages, cancelled tasks, forks."""
+"""Awaited operations on a real server: concurrency, outages, forks."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import random
-import subprocess
-import sys
 from typing import Any
 
 import redis
@@ -77,69 +74,6 @@ def test_outage_is_waited_out_while_other_tasks_go_on(make_app: MakeApp, server:
         assert asyncio.run(main()) > 5
     finally:
         proxy.close()
-
-
-def test_cancelled_task_leaves_no_reply_on_its_connection(
-    make_app: MakeApp, server: Server, chance: random.Random
-) -> None:
-    """Two connections, forty readers, and half of them are cancelled at any moment."""
-    proxy = Proxy((server.host, server.port))
-    proxy.delay_seconds = 0.001
-    options = {"max_connections": 2}
-    app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options=options)
-    names = [f"e{number}" for number in range(40)]
-    Entry.save_many(entry_of(app, name, args=[name]) for name in names)
-
-    async def read(name: str) -> None:
-        entry = await Entry.aget(name, app)
-        assert (entry.name, entry.args) == (name, [name])
-
-    async def main() -> tuple[int, int]:
-        ended = cancelled = 0
-        for _ in range(8):
-            tasks = [asyncio.create_task(read(name)) for name in names]
-            for task in chance.sample(tasks, len(tasks) // 2):
-                asyncio.get_running_loop().call_later(chance.uniform(0, 0.08), task.cancel)
-            for task in tasks:
-                try:
-                    await task
-                    ended += 1
-                except asyncio.CancelledError:
-                    cancelled += 1
-        return ended, cancelled
-
-    try:
-        ended, cancelled = asyncio.run(main())
-    finally:
-        proxy.close()
-    assert ended + cancelled == 320
-    assert min(ended, cancelled) > 20, (ended, cancelled)
-
-
-def test_consecutive_event_loops_leave_no_connection_open(server: Server, client: redis.Redis) -> None:
-    script = f"""
-import asyncio, gc
-from celery import Celery
-from redbeat import RedBeatSchedulerEntry as Entry, aio
-app = Celery("shop", broker="memory://", set_as_current=False)
-app.conf.redbeat_redis_url = {server.url(1)!r}
-
-async def main(name):
-    asyncio.get_running_loop().slow_callback_duration = 60  # how long a step takes is the machine's matter
-    await Entry(name, "tasks.report", 60, app=app).asave()
-    async for entry in Entry.alist(app):
-        if name == "b":
-            await aio.aclose(app)
-            return await Entry.acount(app)
-    return len(await Entry.alist(app))
-
-print([asyncio.run(main(name)) for name in "abc"])
-gc.collect()
-assert not app.redbeat_redis_async_made._kept
-"""
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", script]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == ("[1, 2, 3]\n", "", 0)
 
 
 def test_forked_process_has_its_own_client(app: Celery, client: redis.Redis) -> None:

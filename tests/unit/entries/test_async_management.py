@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+import threading
 from datetime import datetime, timezone
 from typing import Any
 
-import fakeredis
 import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import aio
 from redbeat.entries.async_management import LISTED_AT_ONCE, AsyncManaged
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
-from tests.support.ticks import memory_app
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
-    """An app whose schedule only an asyncio client can reach."""
-    made, server = memory_app(), fakeredis.FakeServer()
-    made.redbeat_redis_async = lambda: fakeredis.FakeAsyncRedis(server=server, decode_responses=True)
-    yield made
-    assert not hasattr(made, "redbeat_redis"), "a blocking client was created"
+def app(fake_app: Celery) -> Celery:
+    return fake_app
 
 
 def entry_of(app: Celery, name: str = "report", schedule: Any = 60, **fields: Any) -> Entry:
@@ -115,3 +110,27 @@ def test_alist_is_iterated_or_awaited_in_the_order_of_list(app: Celery) -> None:
         assert len(await Entry.alist(app, limit=7)) == 7
 
     asyncio.run(main())
+
+
+def test_other_tasks_go_on_while_a_call_waits() -> None:
+    is_set = threading.Event()
+
+    async def main() -> bool:
+        waiting = asyncio.create_task(aio.run(is_set.wait, 60))
+        await asyncio.sleep(0)
+        is_set.set()
+        return await waiting
+
+    assert asyncio.run(main())
+
+
+def test_lazy_result_of_aio_run_is_refused(app: Celery) -> None:
+    async def main() -> list[str | None]:
+        await entry_of(app).asave()
+        with pytest.raises(TypeError, match=r"await aio\.run\(list, \.\.\.\)"):
+            await aio.run(Entry.list, app)
+        with pytest.raises(TypeError, match="await aget itself"):
+            await aio.run(Entry.aget, "report", app)
+        return [entry.name for entry in await aio.run(list, Entry.list(app))]
+
+    assert asyncio.run(main()) == ["report"]
