@@ -64,7 +64,7 @@ from redbeat.scheduler.overrides import (
 )
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.quarantine import sweep
-from redbeat.scheduler.reports import Reports
+from redbeat.scheduler.reports import Reports, is_about_all
 from redbeat.scheduler.service import (
     BeatService,
     brief,
@@ -749,11 +749,9 @@ class RedBeatScheduler(Scheduler):
         try:
             self.setup_schedule()
         except StoreCorrupt as exc:
-            if exc.key in {
-                key for one in shards for key in (one.leadership.lock_key, one.store.keys.schedule)
-            }:
+            if any(is_about_all(shard.store, exc) for shard in shards):
                 raise
-            self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
+            self._reports.report_survived("beat_schedule can't be stored", exc)
             for shard in shards:
                 shard.has_statics = True
 

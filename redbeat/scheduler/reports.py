@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
+from redbeat.connection.retry import is_refusal
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.failures import sha1_of
+from redbeat.errors import LayoutChanged, RedBeatError, StoreCorrupt, StoreRefused
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log import events
 from redbeat.log.events import LogEvent
@@ -26,6 +28,7 @@ from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Commit, DueEntry, Held
 from redbeat.store.run_record import RunRecord
+from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.health import trouble_in_words
 
 #: how often a standby logs who holds the lock; seconds
@@ -329,10 +332,34 @@ class Reports:
             event = events.MESSAGES_ONE_BY_ONE.of(reason=obstacle)
         logger.log(WARNING if is_slower else INFO, "beat: Messages: %s.", way, extra=event)
 
-    def report_left_out(self, what: str) -> None:
-        """Log what the leader couldn't do at its start; it goes on without."""
-        if self._said.is_news(("left out", what), what):
-            logger.warning("beat: %s", what)
+    @contextmanager
+    def surviving(self, store: Store, what: str) -> Iterator[None]:
+        """Go on after an error that is about one key beside a shard's entries: log it, once until it changes.
+
+        Arguments:
+            what: what cannot be done, as a clause.
+
+        Raises:
+            StoreRefused, StoreCorrupt: nothing of the shard can be read or written.
+        """
+        try:
+            yield
+        except (StoreRefused, StoreCorrupt) as exc:
+            if is_about_all(store, exc):
+                raise
+            self.report_survived(what, exc)
+
+    def report_survived(self, what: str, exc: RedBeatError) -> None:
+        """Log, once until the error changes, what beat goes on without."""
+        if self._said.is_news(("survived", what), str(exc)):
+            logger.error("beat: %s, the rest goes on: %s", what, exc)
+
+
+def is_about_all(store: Store, exc: StoreRefused | StoreCorrupt) -> bool:
+    """Return True if an error concerns all of a shard, and not one key beside its entries."""
+    if isinstance(exc, StoreCorrupt):
+        return exc.key in (store.config.lock_key_in(store.keys), store.keys.schedule)
+    return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
 
 
 def _short(name: str) -> str:

@@ -38,7 +38,6 @@ from redbeat.errors import (
     ConfigurationError,
     DeclarationError,
     RedBeatKeyExpiryError,
-    StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
@@ -49,7 +48,6 @@ from redbeat.process.background import surviving
 from redbeat.process.signals import let_through
 from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.shard import Shard
-from redbeat.scheduler.supervision import is_about_all
 from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import delete_entries, write_entries
 from redbeat.store.owners import read_owners, read_static_names
@@ -352,29 +350,16 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
     """Put back the entries that ``celery redbeat downgrade`` has taken out of a shard.
 
     Raises:
-        StoreCorrupt, StoreRefused: the shard cannot be used at all; any other refusal is reported.
+        StoreCorrupt, StoreRefused: nothing of the shard can be read or written.
     """
-    keys = shard.store.keys
-    try:
+    with reports.surviving(shard.store, "Entries taken out for celery-redbeat 2.x can't be brought back"):
         found = bring_back(shard.store, shard.leadership.fence)
-    except (StoreCorrupt, StoreRefused) as exc:
-        is_lock = isinstance(exc, StoreCorrupt) and exc.key == shard.leadership.lock_key
-        if is_lock or (isinstance(exc, StoreRefused) and is_about_all(exc)):
-            raise
-        reports.report_left_out(
-            f"What was taken out for celery-redbeat 2.x can't be brought back, the rest goes on: {exc}"
-        )
-        return
-    if found.scoreless:
-        message = "beat: %d entries taken out for celery-redbeat 2.x are due now, as they have no score: %s."
-        names = ", ".join(map(keys.name, found.scoreless[:10]))
-        logger.warning(message, len(found.scoreless), shorten(printable(names)))
-    if found.returned or found.gone:
-        logger.info(
-            "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
-            counted(found.returned, "entry", "entries"),
-            found.gone,
-        )
+        if found.returned or found.gone:
+            logger.info(
+                "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
+                counted(found.returned, "entry", "entries"),
+                found.gone,
+            )
 
 
 def _describe_messages(scheduler: Any, config: RedBeatConfig) -> str:

@@ -43,12 +43,10 @@ class BroughtBack(NamedTuple):
     Attributes:
         returned: how many are back.
         gone: how many were deleted meanwhile.
-        scoreless: the keys of those that are back, and whose score was none: they are due at once.
     """
 
     returned: int
     gone: int
-    scoreless: list[str]
 
 
 def read_downgraded(store: Store) -> dict[str, float | None]:
@@ -116,8 +114,7 @@ def bring_back(store: Store, fence: Fence) -> BroughtBack:
     texts = _read(store, store.keys) if text_of(kind) == "hash" else {}
     chunks = ({key: texts[key] for key in chunk} for chunk in in_chunks(texts))
     returned = [*chain.from_iterable(map(put_back, chunks))]
-    scoreless = [key for key in returned if _score_of(texts[key]) is None]
-    return BroughtBack(len(returned), len(texts) - len(returned), scoreless)
+    return BroughtBack(len(returned), len(texts) - len(returned))
 
 
 def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[tuple[LockStatus, list[str]]]:

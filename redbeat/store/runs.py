@@ -41,8 +41,6 @@ _SETTLE_RUNS = Script("settle_runs")
 FORGET_SECONDS = 3600
 #: a worker that has said nothing for so long doesn't live any more, seconds
 WORKER_SECONDS = 60.0
-#: added to the count of an entry's failures while it is being paused for them
-_BEING_PAUSED = 1_000_000
 #: for how long a run that a user sends holds other runs back before its message is published, seconds
 BY_HAND_SECONDS = 10.0
 
@@ -138,18 +136,6 @@ class FailedRun(NamedTuple):
     outcome: str
     error: str
     worker: str
-
-
-class Failing(NamedTuple):
-    """How an entry's runs have failed.
-
-    Attributes:
-        in_a_row: how many of the last ones have.
-        is_being_paused: beat has begun to pause the entry for that, and hasn't told of it yet.
-    """
-
-    in_a_row: int
-    is_being_paused: bool
 
 
 class Runs:
@@ -377,10 +363,6 @@ class Runs:
 
     def failing(self, keys: Sequence[str]) -> list[int]:
         """Return of each entry, by its key, how many of its last runs have failed in a row."""
-        return [one.in_a_row for one in self.counted(keys)]
-
-    def counted(self, keys: Sequence[str]) -> list[Failing]:
-        """Return of each entry, by its key, how its runs have failed."""
         if not keys:
             return []
         failing = self._store.keys.failing
@@ -388,8 +370,7 @@ class Runs:
             keys, lambda pipeline, key: pipeline.get(as_stored(failing(key))), is_tolerant=True
         )
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
-        counts = (int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts)
-        return [Failing(count % _BEING_PAUSED, count >= _BEING_PAUSED) for count in counts]
+        return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 
     def failing_allowed(self, keys: Sequence[str]) -> Sequence[int | None]:
         """Return what ``failing`` does; None for each where this user may not read them."""
@@ -400,11 +381,6 @@ class Runs:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
         failing = self._store.keys.failing(key)
         self._store.ask(lambda client: client.delete(as_stored(failing)), failing)
-
-    def mark_being_paused(self, key: str, found: Failing) -> None:
-        """Record that the entry under ``key`` is about to be paused for its failures."""
-        failing, marked = self._store.keys.failing(key), _BEING_PAUSED + found.in_a_row
-        self._store.ask(lambda client: client.set(as_stored(failing), marked), failing)
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
