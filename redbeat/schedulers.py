@@ -789,7 +789,7 @@ class RedBeatScheduler(Scheduler):
             self._context.failures.log_counted()
             has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if has_prepared else min(left, self._look_seconds)
-            with self._shards.asking():  # it may take longer where Redis doesn't answer
+            with self._shards.first.store.progress.asking():  # it may take longer where Redis doesn't answer
                 is_woken = self._wake.wait(pause_seconds)
             if is_woken:
                 self._shards.note_woken(self._wake.take_announced())

@@ -95,7 +95,7 @@ class Election:
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a shard
-        self._store.on_progress = self.note_progress
+        self._store.progress.on_answer = self.note_progress
         self.lock_key = lock_key
         self.timing = timing
         self._leaderships: dict[str, Leadership] = {}
@@ -474,8 +474,8 @@ class Election:
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any shard."""
         now, heartbeat, leaderships = time.monotonic(), self.heartbeat, self.leaderships
-        stores = (self._store, *(leadership.store for leadership in leaderships))
-        asks_since = min((since for store in stores if (since := store.asks_since) is not None), default=None)
+        progresses = {store.progress for store in (self._store, *(one.store for one in leaderships))}
+        asks_since = min((at for one in progresses if (at := one.asks_since) is not None), default=None)
         asked_at = now if asks_since is None else asks_since
         progressed_at = heartbeat.progressed_at if asks_since is None else now
         if heartbeat.is_running:  # Redis is an excuse only where the heartbeat waits for it, too

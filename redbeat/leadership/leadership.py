@@ -73,7 +73,7 @@ class Leadership:
     def move_to(self, store: Store) -> None:
         """Use this store of the same shard from now on, as the layout of the schedule has changed."""
         self.store = store
-        store.on_progress = self._note_answer
+        store.progress.on_answer = self._note_answer
         for lock in (self.lock, self.candidacy):
             if isinstance(lock, LeaderLock):
                 lock.move_to(store)
@@ -190,7 +190,7 @@ class Leadership:
         """Record that Redis has answered the scheduler; log a slow answer, unless the client has logged its
         retries."""
         now = self._heartbeat.progressed_at = time.monotonic()
-        asks_since = self.store.asks_since
+        asks_since = self.store.progress.asks_since
         if asks_since is None or now - asks_since <= SLOW_SECONDS or COUNTS.retried_at > asks_since:
             return
         seconds = now - asks_since

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -402,14 +401,6 @@ class Shards:
         """Whether this beat holds a lock."""
         return any(shard.leadership.lock for shard in self.led)
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Note that Redis is waited for until the block ends."""
-        with ExitStack() as stack:
-            for shard in self:
-                stack.enter_context(shard.store.asking())
-            yield
-
     def note_woken(self, channels: Collection[str]) -> None:
         """Record that a change was announced on these channels: something may be due."""
         self.election.note_wake()
@@ -455,4 +446,8 @@ class Shards:
 def _store_of(store: Store, keys: Keys) -> Store:
     """Return a store of the part with these names: ``store`` itself if it is about that."""
     is_its = store.part is not None and store.part.prefix == keys.prefix
-    return store if is_its else store.of_part(keys)
+    if is_its:
+        return store
+    found = store.of_part(keys)
+    found.progress = store.progress
+    return found

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
@@ -121,14 +121,13 @@ def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str
 
     rows = ((store.parts.home(name).events, name, details) for name, details in happened)
 
-    def add_one(pipeline: Any, row: tuple[str, str, Any]) -> None:
-        key, name, details = row
-        fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-        pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
-
     def add() -> None:
         for chunk in in_chunks(rows):
-            store.in_one_trip(chunk, add_one, {key for key, *_ in chunk})
+            asks = []
+            for key, name, details in chunk:
+                fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
+                asks.append(methodcaller("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
+            store.ask_each(asks, {key for key, *_ in chunk})
 
     with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
         store.rights.ask(EVENTS, add, lambda: None)

@@ -136,7 +136,6 @@ class Executor:
         self._is_spare = is_spare
         self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
-        self._stores: dict[Store, None] = {}  # of all requests
         self._unsent: list[Request[Any]] = []
         self._unread: deque[Request[Any]] = deque()
         self._left: list[Request[Any]] = []  # those that are sent alone, or together in another way
@@ -145,7 +144,6 @@ class Executor:
 
     def submit(self, request: Request[Any]) -> None:
         """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
-        self._stores[request.store] = None
         if self._can_stream and not request.waits_for_replicas:
             self._unsent.append(request)
             self._unsent_rows += request.rows
@@ -168,9 +166,8 @@ class Executor:
 
         Returns False if that isn't possible, or an error has ended the connection.
         """
-        others = [one for one in self._stores if one is not self._store] if len(self._stores) > 1 else ()
         try:
-            with self._store.translating(others=others):
+            with self._store.translating():
                 if self._unsent:
                     self._write()
                 while self._stream is not None and self._unread_rows > most_unread:
@@ -357,8 +354,7 @@ def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException 
     if isinstance(error, Exception) and is_away(error):
         replies = dict.fromkeys(together, error)
     elif len(together) > 1 or is_hasty(client):
-        first, *others = dict.fromkeys([one.store for one in together])
-        with first.translating(others=others):
+        with together[0].store.translating():
             found = call_on_nodes(client, [one.call for one in together])
         replies.update(zip(together, found, strict=True))
     has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))

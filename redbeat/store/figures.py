@@ -225,11 +225,11 @@ def read_late(
     """
     zset_of = attrgetter("expected" if are_expected else "schedule")
 
-    def ask(pipeline: Any, keys: Keys) -> None:
-        pipeline.zcount(zset_of(keys), "(0", latest)
-        pipeline.zrangebyscore(zset_of(keys), "(0", latest, start=firsts[keys], num=limit)
-
-    found = store.in_one_trip(firsts, ask, map(zset_of, firsts))
+    asks = []
+    for zset, first in ((zset_of(keys), first) for keys, first in firsts.items()):
+        asks.append(methodcaller("zcount", zset, "(0", latest))
+        asks.append(methodcaller("zrangebyscore", zset, "(0", latest, start=first, num=limit))
+    found = store.ask_each(asks, map(zset_of, firsts))
     late = {}
     for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True):
         entry_of = keys.entry_of_running if are_expected else keys.entry_of
@@ -243,14 +243,15 @@ def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
         return
     parts = {key: store.parts.of(key) for key in expected}
 
-    def note(pipeline: Any, key: str) -> None:
-        member, zset, at = as_stored(parts[key].running(key)), parts[key].expected, expected[key]
-        if at is None:
-            pipeline.zrem(zset, member)
-        else:
-            pipeline.zadd(zset, {member: at}, xx=True)
-
-    store.in_one_trip(expected, note, (keys.expected for keys in parts.values()))
+    asks = []
+    for key, at in expected.items():
+        zset, member = parts[key].expected, as_stored(parts[key].running(key))
+        asks.append(
+            methodcaller("zrem", zset, member)
+            if at is None
+            else methodcaller("zadd", zset, {member: at}, xx=True)
+        )
+    store.ask_each(asks, (keys.expected for keys in parts.values()))
 
 
 def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
@@ -274,12 +275,12 @@ def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) 
 
 def forget_streaks(store: Store, gone: Sequence[str]) -> None:
     """Forget that runs of the entries under these keys have failed."""
-
-    def forget(pipeline: Any, key: str) -> None:
-        keys = store.parts.of(key)
-        pipeline.zrem(keys.streaks, as_stored(keys.running(key)))
-
-    store.in_one_trip(gone, forget, {store.parts.of(key).streaks for key in gone})
+    parts = [store.parts.of(key) for key in gone]
+    asks = [
+        methodcaller("zrem", keys.streaks, as_stored(keys.running(key)))
+        for keys, key in zip(parts, gone, strict=True)
+    ]
+    store.ask_each(asks, {keys.streaks for keys in parts})
 
 
 def _taken_of(reply: Sequence[Any]) -> Taken | None:

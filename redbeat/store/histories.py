@@ -72,12 +72,10 @@ def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[
     A key of another type counts as empty.
     """
 
-    def ask(pipeline: Any, key: str) -> None:
-        history, backfilled, _ = store.keys.beside(key)
-        pipeline.lrange(history, 0, -1)
-        pipeline.smembers(backfilled)
-
-    found = store.in_one_trip(store.located(keys), ask, is_tolerant=True)
+    asks = []
+    for history, backfilled, _ in map(store.keys.beside, store.located(keys)):
+        asks += [methodcaller("lrange", history, 0, -1), methodcaller("smembers", backfilled)]
+    found = store.ask_each(asks, is_tolerant=True)
     texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
     return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 

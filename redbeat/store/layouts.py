@@ -93,12 +93,16 @@ class Contents(NamedTuple):
 def read_contents(store: Store, parts: Sequence[Keys]) -> list[Contents]:
     """Return what is in each of these parts; one round trip for each node."""
 
-    def ask(pipeline: Any, keys: Keys) -> None:
-        pipeline.get(keys.generation)
-        pipeline.zcount(keys.schedule, "-inf", "+inf")
-        pipeline.zcount(keys.later, "-inf", "+inf")
-
-    found = store.in_one_trip(parts, ask) if parts else []
+    asks = [
+        ask
+        for keys in parts
+        for ask in (
+            methodcaller("get", keys.generation),
+            methodcaller("zcount", keys.schedule, "-inf", "+inf"),
+            methodcaller("zcount", keys.later, "-inf", "+inf"),
+        )
+    ]
+    found = store.ask_each(asks)
     return [
         Contents(text_of(guard) or "", int(entries) + int(messages))
         for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -277,7 +281,7 @@ def create_layout(store: Store, shards: int) -> Layout:
     """
     base = store.config.base_keys
     keys = [part.generation for part in (base, *Layout(base, shards, 1).parts)]
-    texts = store.in_one_trip(keys, lambda pipeline, key: pipeline.get(key), keys)
+    texts = store.ask_each([methodcaller("get", key) for key in keys], keys)
     held = {key: text_of(text) for key, text in zip(keys, texts, strict=True) if text is not None}
     held = {key: text for key, text in held.items() if _number_in(text)}
     others = [key for key, text in held.items() if text.partition(" ")[2] not in (str(shards), "closed")]
@@ -439,14 +443,13 @@ def _look_in_former_parts(store: Store, layout: Layout, found: dict[str, str], *
     if not asked:
         return []
 
-    def ask(pipeline: Any, name: str) -> None:
-        key = as_stored(former.about(name).running if of_runs else former.entry(name))
-        pipeline.exists(key)
-        pipeline.hmget(former.home(name).moving, [as_stored(name)])
-        pipeline.exists(key)
-
+    asks = []
+    for name in asked:
+        key = former.about(name).running if of_runs else former.entry(name)
+        exists = methodcaller("exists", as_stored(key))
+        asks += [exists, methodcaller("hmget", former.home(name).moving, [as_stored(name)]), exists]
     try:
-        answers = iter(store.in_one_trip(asked, ask))
+        answers = iter(store.ask_each(asks))
     except StoreRefused as exc:
         if not is_no_permission(exc.__cause__):
             raise

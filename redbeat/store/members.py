@@ -44,9 +44,7 @@ def _numbers(store: Store, asks: Sequence[Any]) -> list[int]:
 def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:
     """Return the score of each; None: it isn't a member."""
     part_of = store.parts.of
-    return store.in_one_trip(
-        members, lambda pipeline, one: pipeline.zscore(part_of(one).schedule, as_stored(one))
-    )
+    return store.ask_each([methodcaller("zscore", part_of(one).schedule, as_stored(one)) for one in members])
 
 
 def rank_of(store: Store, member: str) -> int | None:

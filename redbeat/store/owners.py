@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
-from typing import Any, NoReturn
+from typing import Any
 
-from redis.exceptions import NoPermissionError, RedisError
-
-from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.connection.retry import is_no_permission
+from redbeat.errors import LayoutChanged, RedBeatError, StoreRefused
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.entries import are_elsewhere
@@ -320,7 +319,7 @@ def _elsewhere(store: Store, changes: Sequence[Change]) -> str | None:
 def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
     """Make the changes of each part; return those that were refused, as the layout has changed."""
     left = list[_Step]()
-    failed: RedisError | None = None
+    failed: RedBeatError | None = None
     # what the rules of 3.0 allow is done in any case
     answers = store.rights.ask(
         REMAINS,
@@ -328,26 +327,23 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
         lambda: _answers_to(store, step, is_whole=False),
     )
     for (keys, some, calendars), answer in zip(step, answers, strict=True):
-        if isinstance(answer, RedisError):
-            failed = failed or answer
-        elif answer is None:
+        if isinstance(answer, LayoutChanged):
             left.append((store.parts.of(_key_of(some[0])), some, calendars))
+        elif isinstance(answer, RedBeatError):
+            failed = failed or answer
         elif answer:
             applied.changed = applied.changed or answer
         else:
             applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
             applied.written.update(map(_key_of, some))
     if failed is not None:
-        try:
-            _raise(store, failed, step)
-        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-            if applied.done:
-                exc.add(applied.told)
-            raise
+        if applied.done:
+            failed.add(applied.told)
+        raise failed
     return left
 
 
-def _answers_to(store: Store, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedisError | None]:
+def _answers_to(store: Store, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedBeatError]:
     """Return what becomes of the changes of each part, as ``Store.try_all`` does.
 
     Raises:
@@ -355,16 +351,9 @@ def _answers_to(store: Store, step: Sequence[_Step], *, is_whole: bool) -> list[
     """
     calls = [apply_call(*one, is_whole=is_whole, is_checked=bool(one[1])) for one in step]
     answers = store.try_all(calls)
-    if len(answers) == 1 and isinstance(answers[0], NoPermissionError):
-        _raise(store, answers[0], step)
+    if len(answers) == 1 and isinstance(answers[0], StoreRefused) and is_no_permission(answers[0].__cause__):
+        raise answers[0]
     return answers
-
-
-def _raise(store: Store, error: RedisError, step: Sequence[_Step]) -> NoReturn:
-    """Raise what an error of the client means."""
-    sets = [key for keys, some, _ in step for key in (*sets_of(keys, some), keys.calendar_owners)]
-    with store.translating(*sets):
-        raise error
 
 
 def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:

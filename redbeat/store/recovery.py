@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from redbeat.keys import Keys, shard_prefix
@@ -136,9 +137,7 @@ def _replies(store: Store, command: str, name: str, prefixes: Iterable[str]) -> 
     parts = [*map(Keys, prefixes)]
     if not parts:
         return
-    replies = store.in_one_trip(
-        parts, lambda pipeline, part: getattr(pipeline, command)(getattr(part, name)), is_tolerant=True
-    )
+    replies = store.ask_each([methodcaller(command, getattr(part, name)) for part in parts], is_tolerant=True)
     for part, reply in zip(parts, replies, strict=True):
         if reply is not None and not isinstance(reply, Exception):
             yield part.prefix, str(text_of(reply))

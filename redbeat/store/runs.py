@@ -317,8 +317,8 @@ class Runs:
         if not keys:
             return []
         running = self._store.keys.running
-        found = self._store.in_one_trip(
-            keys, lambda pipeline, key: pipeline.hgetall(running(key)), is_tolerant=True
+        found = self._store.ask_each(
+            [methodcaller("hgetall", running(key)) for key in keys], is_tolerant=True
         )
         return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
 
@@ -344,7 +344,7 @@ class Runs:
         return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
 
     def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        return self._store.in_one_trip(wanted, lambda pipeline, one: pipeline.zscore(*one), is_tolerant=True)
+        return self._store.ask_each([methodcaller("zscore", *one) for one in wanted], is_tolerant=True)
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
@@ -366,9 +366,8 @@ class Runs:
         if not keys:
             return []
         failing = self._store.keys.failing
-        found = self._store.in_one_trip(
-            keys, lambda pipeline, key: pipeline.get(as_stored(failing(key))), is_tolerant=True
-        )
+        asks = [methodcaller("get", as_stored(failing(key))) for key in keys]
+        found = self._store.ask_each(asks, is_tolerant=True)
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
         return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 

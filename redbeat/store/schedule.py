@@ -7,6 +7,7 @@ changes only what was fetched.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -58,6 +59,9 @@ from redbeat.store.store import Store
 
 #: about how many bytes of entries one fetch returns at most; one entry in any case
 FETCH_BYTES = 8 * 1024 * 1024
+
+#: how often it is asked at most which key has another type
+TYPES_SECONDS = 60.0
 
 #: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
 LAST_LOCK_MS = 10_000
@@ -434,7 +438,14 @@ def _is_about_all(exc: StoreRefused) -> bool:
 
 def _report_unrecorded(store: Store, error: str) -> None:
     """Report why records couldn't be added: a right is missing, or a key has the wrong type."""
+    said = store.config.said
     if is_no_permission(error):
         store.rights.note(HISTORIES, error)
-    elif "WRONGTYPE" in error:
-        store.report_wrong_types(store.keys.deadlines, store.keys.events)
+    elif "WRONGTYPE" in error and said.is_news("unrecorded", f"{time.monotonic() // TYPES_SECONDS}"):
+        found = store.find_wrong_type([store.keys.deadlines, store.keys.events])
+        if found is not None and said.is_news(*found):
+            logger.error(
+                "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
+                "delete that key.",
+                *found,
+            )

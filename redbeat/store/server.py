@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from itertools import product
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.connection.client import user_of
@@ -122,7 +123,7 @@ class Server:
         return [bool(found) for found in self._of_each("exists", keys)]
 
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:
-        return self._store.in_one_trip(keys, lambda pipeline, key: getattr(pipeline, command)(as_stored(key)))
+        return self._store.ask_each([methodcaller(command, as_stored(key)) for key in keys])
 
     def scan(self, *beginnings: str, kind: str | None = None) -> Iterator[list[str]]:
         """Yield the keys with these beginnings, and perhaps only of one type, page by page.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -27,20 +27,19 @@ from redbeat.connection.client import (
 )
 from redbeat.connection.retry import (
     RetryingConnection,
-    is_no_permission,
     without_retry,
 )
 from redbeat.errors import (
     EntryError,
     LayoutChanged,
     LockLost,
+    RedBeatError,
     StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.keys import OWN_KINDS, RESERVED_BEGINNINGS, UNGUARDED, Keys, is_of_kind
 from redbeat.layout import Layout
-from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.store.layouts import follow_layout, locate_entries, look_up_layout, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
@@ -61,9 +60,6 @@ from redbeat.store.scripts.script import Call, Script
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: how often it is asked at most which key has another type
-TYPES_SECONDS = 60.0
-
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
 
@@ -74,6 +70,28 @@ FOLLOW_SECONDS = 10.0
 _RENEW_LOCK = Script("renew_lock")
 
 Item = TypeVar("Item")
+
+
+class Progress:
+    """When Redis is asked and has answered; the stores of a scheduler's shards share one.
+
+    Attributes:
+        asks_since: since when Redis hasn't answered, monotonic; None: it isn't asked anything.
+        on_answer: called after each round trip, which shows that the scheduler isn't stuck.
+    """
+
+    def __init__(self) -> None:
+        self.asks_since: float | None = None
+        self.on_answer: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Record that Redis is asked, until the block ends."""
+        asked_before, self.asks_since = self.asks_since, time.monotonic()
+        try:
+            yield
+        finally:
+            self.asks_since = asked_before
 
 
 class Store:
@@ -88,6 +106,7 @@ class Store:
         has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write has taken it back;
             whoever handles that sets it to False.
         retaken_lock_at: when that was, monotonic.
+        progress: whether Redis answers.
 
     Every method raises StoreUnavailable when Redis can't be reached.
     """
@@ -101,11 +120,7 @@ class Store:
         self.rights = Rights(self.config)
         self.replicas = Replicas(self.config)
         self.has_retaken_lock, self.retaken_lock_at = False, -math.inf
-        self._ask_types_at = -math.inf
-        #: called after each round trip, which shows that the scheduler isn't stuck
-        self.on_progress: Callable[[], None] = lambda: None
-        #: since when Redis hasn't answered what it was asked, monotonic; None: it isn't asked anything
-        self.asks_since: float | None = None
+        self.progress = Progress()
 
     @cached_property
     def client(self) -> Any:
@@ -191,7 +206,7 @@ class Store:
 
     @property
     def _known_parts(self) -> Parts:
-        """The same, as far as they are known: Redis isn't asked."""
+        """The parts of the schedule, as far as they are known: Redis isn't asked."""
         if self.part is not None:
             return Parts([self.part], self.part)
         parts, unread = Parts.of_layout(self.config.layout), self.config.unread
@@ -320,22 +335,6 @@ class Store:
     def read_bodies(self, fetched: Fetched) -> None:
         """Read what is stored of fetched messages beside their entries; of entries that is nothing."""
 
-    def report_wrong_types(self, *keys: str) -> None:
-        """Log, once, which of these keys, that all runs share, have another type."""
-        now = time.monotonic()
-        if now < self._ask_types_at:
-            return
-        self._ask_types_at = now + TYPES_SECONDS
-        for key in keys:
-            kind = self.keys.kind_held(key)
-            if not is_of_kind(self._type_of(key), kind) and self.config.said.is_news(key, kind):
-                logger.error(
-                    "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
-                    "delete that key.",
-                    key,
-                    kind,
-                )
-
     def watched(self) -> Any:
         """Return a client for large requests: one that ends its connection each time raises StoreRefused."""
         period, client = getattr(self.client, "retry_period", None), without_retry(self.client)
@@ -347,69 +346,56 @@ class Store:
         If one part refuses, the others have answered all the same.
         """
         with self.translating(*chain.from_iterable(call.keys for call in calls)):
-            if len(calls) == 1:
-                return [calls[0].run(self.client)]
             replies = call_on_nodes(self.client, calls)
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
         return [one.read(reply) for one, reply in zip(calls, replies, strict=True)]
 
-    def try_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | RedisError | None]:
-        """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
+    def try_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | RedBeatError]:
+        """Return what each call returns, or its error; one round trip for each node.
 
-        Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
-        layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
+        LayoutChanged takes the place of a refusal, as the layout has changed: it is known by then, and who
+        asks again for the names of keys gets the right ones.
         """
         with self.translating():
             replies = call_on_nodes(client or self.client, calls)
-        refusals = [refusal_of(reply) if isinstance(reply, ResponseError) else None for reply in replies]
-        if any(refusals):
-            follow_layout(self, *filter(None, refusals))
-            self._follow_part()
-        return [
-            None if refusal else reply if isinstance(reply, RedisError) else call.read(reply)
-            for call, reply, refusal in zip(calls, replies, refusals, strict=True)
+        refusals = [refusal for reply in replies if (refusal := refusal_of(reply))]
+        answers = [
+            self.error_of(reply, *call.keys) if isinstance(reply, Exception) else call.read(reply)
+            for call, reply in zip(calls, replies, strict=True)
         ]
+        if refusals:
+            follow_layout(self, *refusals)
+            self._follow_part()
+        return answers
 
     def write_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | None]:
-        """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
-        asked for.
+        """Return what ``try_all`` does, None for LayoutChanged, but raise the first other error; the other
+        parts have done what they were asked for.
         """
-        answers = self.try_all(calls, client)
-        for answer in answers:
-            if isinstance(answer, RedisError):
-                with self.translating():
-                    raise answer
-        return answers  # type: ignore[return-value]  # there are no errors in it
+        answers: list[Item | None] = []
+        for answer in self.try_all(calls, client):
+            if isinstance(answer, LayoutChanged):
+                answers.append(None)
+            elif isinstance(answer, RedBeatError):
+                raise answer
+            else:
+                answers.append(answer)
+        return answers
 
-    def ask_each(self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = ()) -> list[Any]:
-        """Return what each of ``asks`` asks by one command; one round trip for each node.
-
-        Arguments:
-            keys: the one that each asks for; (): a schedule.
-        """
-        if len(asks) == 1:
-            return [self.ask(asks[0], *keys)]
-        return self.in_one_trip(asks, lambda pipeline, ask: ask(pipeline), keys) if asks else []
-
-    def in_one_trip(
-        self,
-        items: Iterable[Item],
-        ask: Callable[[Any, Item], object],
-        keys: Iterable[str] = (),
-        *,
-        is_tolerant: bool = False,
+    def ask_each(
+        self, asks: Iterable[Callable[[Any], Any]], keys: Iterable[str] = (), *, is_tolerant: bool = False
     ) -> list[Any]:
-        """Return the replies to what ``ask(pipeline, item)`` asks for; one round trip for each node.
+        """Return the replies to the commands that ``asks`` give a pipeline; one round trip for each node.
 
         Arguments:
-            keys: which are used, as :meth:`translating` takes them.
+            keys: which are used; (): schedules.
             is_tolerant: where a key has another type, the error is the reply.
         """
         with self.translating(*keys), self.client.pipeline(transaction=False) as pipeline:
-            for item in items:
-                ask(pipeline, item)
+            for ask in asks:
+                ask(pipeline)
             replies: list[Any] = pipeline.execute(raise_on_error=not is_tolerant)
             for reply in replies:
                 if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
@@ -484,8 +470,9 @@ class Store:
             holder,
         )
 
-    #: called before and after every round trip, so that tests can end a beat between two
-    on_round_trip: Callable[[], None] | None = None
+    @staticmethod
+    def on_round_trip() -> None:
+        """Do nothing: it is called before and after each round trip, so that tests can end a beat there."""
 
     def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], *keys: str) -> Iterator[Item]:
         """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page.
@@ -538,12 +525,12 @@ class Store:
         keys = [key_of(part) for part in self.all_parts]
         return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys)  # type: ignore[misc]
 
-    def unavailable(self, error: Exception) -> StoreUnavailable:
-        """Return what an error of the redis client means, if it is that a node is away; else raise it."""
+    def error_of(self, error: Exception, *keys: str) -> RedBeatError:
+        """Return what an error of the redis client means, as :meth:`translating` raises it."""
         try:
-            with self.translating():
+            with self.translating(*keys):
                 raise error
-        except StoreUnavailable as exc:
+        except RedBeatError as exc:
             return exc
 
     def find_unread(self) -> dict[Keys, StoreUnavailable]:
@@ -556,39 +543,26 @@ class Store:
             return {}
         with self.translating():
             replies = call_on_nodes(self.client, [Command("EXISTS", [keys.schedule]) for keys in parts])
-        return {
-            keys: self.unavailable(reply)
-            for keys, reply in zip(parts, replies, strict=True)
-            if isinstance(reply, Exception) and not is_no_permission(reply)
-        }
+        errors = (self.error_of(reply) if isinstance(reply, Exception) else None for reply in replies)
+        found = zip(parts, errors, strict=True)
+        return {keys: error for keys, error in found if isinstance(error, StoreUnavailable)}
 
     @contextmanager
-    def translating(self, *keys: str, kind: str = "", others: Collection[Store] = ()) -> Iterator[None]:
+    def translating(self, *keys: str, kind: str = "") -> Iterator[None]:
         """Turn the client's errors into RedBeat's: Redis is away, a key has another type, a name isn't UTF-8.
 
         Arguments:
             keys: those that are used; (): the schedule.
             kind: what they hold, where that doesn't follow from their names: 'string' ...
-            others: the stores of other parts, with the same client, for which it is waited, too.
         """
-        stores = (self, *others)
-        before, now = [], time.monotonic()
-        for store in stores:
-            before.append(store.asks_since)
-            store.asks_since = now
         try:
-            if self.on_round_trip is not None:
+            with self.progress.asking():
                 self.on_round_trip()
-            yield
-            if self.on_round_trip is not None:
+                yield
                 self.on_round_trip()
-            for store in stores:
-                store.on_progress()
+                self.progress.on_answer()
         except Exception as exc:  # noqa: BLE001 - it is raised again
             self._raise_translated(exc, keys, kind)
-        finally:
-            for store, asked_before in zip(stores, before, strict=True):
-                store.asks_since = asked_before
 
     def _raise_translated(self, error: Exception, keys: Sequence[str], kind: str) -> NoReturn:
         """Raise an error as ``translating`` says."""
@@ -610,15 +584,18 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            key, expected = self._find_wrong_type(keys, kind)
+            parts = self._known_parts
+            likely = (*keys, parts[0].schedule)[0]
+            found = self.find_wrong_type(keys, kind)
+            key, expected = found or (likely, kind or parts.of(likely).kind_held(likely))
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
 
-    def _find_wrong_type(self, used: Sequence[str], kind: str) -> tuple[str, str]:
-        """Return the key that has another type, as far as that can be found out, and what it should hold."""
+    def find_wrong_type(self, used: Sequence[str], kind: str = "") -> tuple[str, str] | None:
+        """Return the key that has another type, and what it should hold; None: that can't be found out."""
         # the layout isn't looked at for that: it may be what has another type
         parts = self._known_parts
         locks = {*filter(None, map(self.config.lock_key_in, parts))}
@@ -638,17 +615,7 @@ class Store:
         for key in dict.fromkeys(suspects):
             if not is_of_kind(self._type_of(key), kind_of(key)):
                 return key, kind_of(key)
-        key = used[0] if used else parts[0].schedule
-        return key, kind_of(key)
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Record that something else than this store waits for Redis, until the block ends."""
-        asked_before, self.asks_since = self.asks_since, time.monotonic()
-        try:
-            yield
-        finally:
-            self.asks_since = asked_before
+        return None
 
     def _type_of(self, key: str) -> str:
         """Return the type of ``key``; 'none' if this user may not ask, as it can't have used the key then."""

@@ -221,9 +221,8 @@ class Strays:
         )
         ours = [(part, key) for part, key in found if not key.startswith(others)]
         plain = [(part, key) for part, key in ours if part.kind_of(key)[0] == "entry"]
-        are_entries = self._store.in_one_trip(
-            plain, lambda pipeline, one: pipeline.hexists(as_stored(one[1]), "definition"), is_tolerant=True
-        )
+        asks = [methodcaller("hexists", as_stored(key), "definition") for _, key in plain]
+        are_entries = self._store.ask_each(asks, is_tolerant=True)
         entries = {one for one, is_entry in zip(plain, are_entries, strict=True) if is_entry == 1}
         names = [(part, part.name(key)) for part, key in plain if (part, key) in entries]
         return names, [key for part, key in ours if (part, key) not in entries]

@@ -10,9 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import score_text, text_of
 from redbeat.store.rights import STANDBYS, STORED, Feature
 from redbeat.store.scripts.script import Call, Script
@@ -122,12 +121,12 @@ def read_each(store: Store, parts: Sequence[Keys]) -> list[Vitals | StoreUnavail
 
     def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
         calls = [_status_call(keys, store.config.lock_key_in(keys), off) for keys in parts]
-        with store.translating():
-            replies = call_on_nodes(store.client, calls)
-        return [
-            store.unavailable(reply) if isinstance(reply, Exception) else call.read(reply)
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+        found: list[Vitals | StoreUnavailable] = []
+        for answer in store.try_all(calls):
+            if isinstance(answer, RedBeatError) and not isinstance(answer, StoreUnavailable):
+                raise answer
+            found.append(answer)
+        return found
 
     return store.rights.ask_without(wanted, ask)
 
