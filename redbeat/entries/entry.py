@@ -581,7 +581,7 @@ def _copy(entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
     return _rebuild(type(entry), dict(entry.__dict__))
 
 
-_FROM_KEY = vars(RedBeatSchedulerEntry)["from_key"]
+_FROM_KEY = vars(RedBeatSchedulerEntry)["from_key"].__func__
 _SAVE = RedBeatSchedulerEntry.save
 
 
@@ -595,8 +595,7 @@ def load_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> Re
 
     Raises what ``decode_entry`` and that method raise.
     """
-    found = next(vars(one)["from_key"] for one in cls.__mro__ if "from_key" in vars(one))
-    if found is _FROM_KEY:
+    if getattr(cls.from_key, "__func__", None) is _FROM_KEY:
         return decode_entry(cls, stored, app)
     entry = cls.from_key(stored.key, app=app)
     plain = decode_entry(RedBeatSchedulerEntry, stored, app)

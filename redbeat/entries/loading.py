@@ -69,7 +69,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
     policy, typos = NO_POLICY, ""
-    if stored.policy is not None or not definition.keys() <= _DEFINITION_KEYS:
+    others = definition.keys() - _DEFINITION_KEYS
+    if stored.policy is not None or others:
         try:
             given = decode_policy(stored.policy)
             policy, ignored = read_policy(definition, given, app.timezone)
@@ -78,8 +79,10 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         taken = _own_parameters(cls)[1]
         notes = [f"{name} ({why.rstrip('.')})" for name, why in ignored.items() if name not in taken]
         typos = ", ".join(filter(None, [find_typos({**definition, **given}, _KNOWN, likeness=0.8), *notes]))
-    args, kwargs, options = as_containers(*(definition.get(field) for field in ("args", "kwargs", "options")))
-    extras = _extras_for(cls, definition)
+    args, kwargs, options = as_containers(
+        definition.get("args"), definition.get("kwargs"), definition.get("options")
+    )
+    extras = _extras_for(cls, definition, others) if others else {}
     token = stored_extras.set(frozenset(extras))
     try:
         entry: EntryT = cls(
@@ -105,11 +108,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     return entry
 
 
-def _extras_for(cls: Any, definition: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a definition that are a subclass's own: its constructor takes them, as in 2.x."""
-    names = {name for name in definition if name not in _DEFINITION_KEYS}
-    if not names:
-        return {}
+def _extras_for(cls: Any, definition: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return those of these keys that are a subclass's own: its constructor takes them, as in 2.x."""
     takes_all, taken = _own_parameters(cls)
     return {name: definition[name] for name in names if name in taken or (takes_all and name not in FIELDS)}
 

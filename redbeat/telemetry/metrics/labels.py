@@ -138,7 +138,7 @@ class LabelBook:
             self._of_entry[labels.entry] = key
 
     def _find_queue(self, task: str, options: Mapping[str, Any]) -> str:
-        route = (task, *(str(options.get(name)) for name in ROUTING))
+        route = (task, *[str(options.get(name)) for name in ROUTING]) if options else (task,)
         queue = self._queues.get(route)
         if queue is None:
             if len(self._queues) >= MAX_ROUTES:
