@@ -14,19 +14,17 @@ from typing import Any
 from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
-from redbeat.layout import Layout
+from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.reshard.sweeping import HiddenWatch, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
-from redbeat.store.layouts import raise_generations, read_contents, read_layout, rewrite_layout
+from redbeat.store.layouts import raise_generations, read_contents, read_layout
 from redbeat.store.mover import Stray
 from redbeat.store.orphans import Remains, remove_orphans
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
-from redbeat.store.recovery import read_knowledge
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
@@ -174,25 +172,6 @@ def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
     yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
 
 
-def _restore_layout(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    layout_key = repairs[0].target
-    try:
-        layout = read_layout(store)
-    except StoreCorrupt:
-        layout = Layout(store.config.base_keys)
-    try:
-        right = read_knowledge(store).right(layout)
-    except LookupError:
-        right = layout
-    if right == layout:
-        yield f"{layout_key}: left alone, because it has changed meanwhile."
-        return
-    if not is_dry:
-        rewrite_layout(store, right)
-        raise_generations(store, right.parts)
-    yield f"{layout_key}: {'would be ' if is_dry else ''}written again: {right.words}."
-
-
 def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     """Wait for some seconds, to see whether whoever moves entries is at work."""
     watch = HiddenWatch(store)
@@ -207,7 +186,6 @@ def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str
 
 
 _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
-    "restore-layout": _restore_layout,
     "raise-generation": _raise_generations,
     "free": _free,
     "drop": _drop,

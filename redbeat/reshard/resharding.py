@@ -22,9 +22,8 @@ from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutState
 from redbeat.reshard.sweeping import HiddenWatch, sweep
-from redbeat.store.layouts import change_layout, read_layout, rewrite_layout
+from redbeat.store.layouts import change_layout, find_latest, read_layout
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray, Tally
-from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
@@ -112,7 +111,7 @@ class Resharding:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
             ReshardRefused: another change is under way.
         """
-        found = self._read()
+        in_redis, found = self._read()
         former = found.former if found.is_under_way else found.shards
         layout = replace(found, shards=self._shards, former=former, state=LayoutState.MOVING)
         strays = Strays(self._store, layout)
@@ -121,7 +120,7 @@ class Resharding:
             former,
             self._shards,
             found.is_under_way,
-            self._is_done(found),
+            self._is_done(in_redis, found),
             entries,
             messages,
             self._config.lock_key is not None and bool(self._led_among(layout.parts, strays)),
@@ -139,17 +138,17 @@ class Resharding:
         self._progress, self._say = progress or self._progress, say or self._say
         self._mover.on_progress = self._progress
         began = time.monotonic()
-        layout = self._read()
-        if layout.generation == 0 and self._is_done(layout):
+        in_redis, layout = self._read()
+        if layout.generation == 0 and self._is_done(in_redis, layout):
             return Report(former=None, shards=None)  # it was never divided, and stays as it is
-        if layout.generation > read_layout(self._store).generation:
-            rewrite_layout(self._store, layout)
-        if not layout.is_under_way and not self._is_done(layout):
+        if layout.is_under_way and layout.generation > in_redis.generation:
+            layout = self._change(in_redis, layout)
+        elif not layout.is_under_way and not self._is_done(in_redis, layout):
             sweep(self._store)  # from then on, no beat looks into the parts of the layout before this one
             self._free_hidden(layout)
             generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
             wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
-            layout = self._change(layout, replace(wanted, state=LayoutState.MOVING))
+            layout = self._change(in_redis, replace(wanted, state=LayoutState.MOVING))
         report = self._mover.tally = Report(former=layout.former, shards=self._shards)
         if layout.is_moving:
             self._open(layout)
@@ -219,23 +218,15 @@ class Resharding:
                 f"Another process moves what stands in {watch.hiding[0].moving} at this moment: try again."
             )
 
-    def _read(self) -> Layout:
-        """Return the layout as it is: as the parts know it, if it was lost, or has become an earlier one.
+    def _read(self) -> tuple[Layout, Layout]:
+        """Return the layout in Redis, and as it is: a later one, if that was lost.
 
         Raises:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
-            ReshardRefused: the parts contradict each other, or the layout; or a change to another number is
-                under way.
+            ReshardRefused: a change to another number is under way.
         """
-        layout, knowledge = read_layout(self._store, is_slot_checked=True), read_knowledge(self._store)
-        if layout.generation < knowledge.latest:
-            found = knowledge.found(layout)
-            if found is None:
-                raise ReshardRefused(
-                    f"{layout.base.layout} isn't what the parts of the schedule know: celery redbeat doctor "
-                    "says what to do, and with --fix writes it again."
-                )
-            layout = found
+        in_redis = read_layout(self._store, is_slot_checked=True)
+        layout = find_latest(self._store, in_redis, self._shards)
         if layout.is_under_way and layout.shards != self._shards:
             raise ReshardRefused(
                 f"A change to {words_of(layout.shards)} is under way (from {words_of(layout.former)}), and "
@@ -244,13 +235,14 @@ class Resharding:
             )
         is_new = not layout.generation and self._config.shards is not None
         if is_new and not any(Strays(self._store, layout).count(layout.parts)):
-            return replace(layout, shards=self._config.shards)  # as the first writer would write it
-        return layout
+            layout = replace(layout, shards=self._config.shards)  # as the first writer would write it
+        return in_redis, layout
 
-    def _is_done(self, layout: Layout) -> bool:
+    def _is_done(self, in_redis: Layout, layout: Layout) -> bool:
         """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
         is_known = layout.generation > 0 or self._shards is None
-        return not layout.is_under_way and layout.shards == self._shards and is_known
+        is_lost = layout.generation > in_redis.generation
+        return not layout.is_under_way and layout.shards == self._shards and is_known and not is_lost
 
     def _change(self, read: Layout, wanted: Layout) -> Layout:
         layout = change_layout(self._store, read, wanted)

@@ -20,7 +20,7 @@ from itertools import chain
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.store.layouts import raise_generations, read_layout, recover_layout
+from redbeat.store.layouts import raise_generations, read_layout
 from redbeat.store.mover import Mover, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -223,7 +223,6 @@ class Sweeper:
             layout = self._layout = read_layout(self._store)
             self._ends_at = now + seconds_left(self._store, layout)
         if not layout.generation:
-            recover_layout(self._store)
             return []
         self._hidden.look(layout)
         if self._hidden.hiding:

@@ -38,7 +38,6 @@ from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
-from redbeat.store.recovery import read_knowledge
 from redbeat.store.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ _CREATE_LAYOUT, _CHANGE_LAYOUT = Script("create_layout"), Script("change_layout"
 _RAISE_GENERATION = Script("raise_generation")
 
 _FIELDS = "shards", "generation", "former", "state", "swept_until"
+#: what a generation key holds: ``Layout.guard``
+_GUARD = re.compile(r"([1-9][0-9]{0,14}) (0|[1-9][0-9]{0,3})(?: from (0|[1-9][0-9]{0,3}))?")
 _NUMBER, _TIME = re.compile(r"0|[1-9][0-9]{0,14}"), re.compile(r"[0-9]{1,15}(\.[0-9]*)?")
 #: how a script that checks the layout is refused: the key, and what it holds
 _REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
@@ -144,8 +145,8 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
     layout = _parsed(base, *texts)
     if layout is None:
         raise StoreCorrupt(
-            f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
-            "where entries are.",
+            f"{base.layout} is not a layout of a schedule: delete it; celery redbeat reshard --to N, the "
+            "number of shards, writes it again.",
             base.layout,
         )
     return layout
@@ -166,34 +167,46 @@ def _parsed(base: Keys, *texts: str) -> Layout | None:
 
 def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
     """Write a layout unless another process has changed it since it was ``read``; return it, or None."""
-    is_written = _write(store, wanted, str(read.generation or ""), read.state.value)
-    return wanted if is_written else None
-
-
-def rewrite_layout(store: Store, layout: Layout) -> bool:
-    """Write a layout over any other; return False if that one has changed since it was read.
-
-    A key of another type is kept where a reshard keeps what it can't merge.
-    """
-    key = layout.base.layout
-    with store.translating():
-        if text_of(store.client.type(key)) not in ("hash", "none"):
-            store.client.rename(key, layout.base.unmoved("layout").removesuffix(":"))
-    generation, state = map(text_of, store.ask(methodcaller("hmget", key, "generation", "state")))
-    return _write(store, layout, generation or "", state or "")
-
-
-def _write(store: Store, layout: Layout, read: str, before: str) -> bool:
-    """Write the layout if its generation and its state are those that were read."""
     call = _CHANGE_LAYOUT.call(
-        layout,
-        layout=layout.base.layout,
-        state=layout.state.value,
-        read=read,
-        before=before,
+        wanted,
+        layout=wanted.base.layout,
+        state=wanted.state.value,
+        read=str(read.generation or ""),
+        before=read.state.value,
         swept_seconds=SWEPT_SECONDS,
     )
-    return bool(store.ask(call.run, layout.base.layout))
+    return wanted if store.ask(call.run, wanted.base.layout) else None
+
+
+def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> Layout:
+    """Return the layout in Redis, or a later one that generation keys tell of, if it was lost.
+
+    It is written before a generation key says so. But one key of a server may be lost alone, and in a cluster
+    its node may fail over.
+
+    Arguments:
+        shards: how many there may be, for when ``in_redis`` doesn't say it.
+    """
+    base = in_redis.base
+    parts = (base, *Layout(base, 1, 1).parts, *in_redis.with_ending, *Layout(base, shards, 1).parts)
+    keys = [*dict.fromkeys(part.generation for part in parts)]
+    texts = store.ask_each([methodcaller("get", key) for key in keys], keys)
+    told = [found for text in texts if (found := _told_by(base, text_of(text) or "")) is not None]
+    latest = max(told, key=lambda one: (one.generation, one.shards == shards), default=in_redis)
+    if latest.generation <= in_redis.generation:
+        return in_redis
+    if in_redis.is_moving and in_redis.shards == latest.shards and not latest.is_moving:
+        return replace(in_redis, generation=latest.generation, state=LayoutState.SETTLING)
+    return latest
+
+
+def _told_by(base: Keys, guard: str) -> Layout | None:
+    """Return the layout that a generation key tells of; None: it isn't one, or the part has ended."""
+    found = _GUARD.fullmatch(guard)
+    if found is None or max(int(found[2]), int(found[3] or 0)) > MAX_SHARDS:
+        return None
+    state = LayoutState.SETTLED if found[3] is None else LayoutState.MOVING
+    return Layout(base, int(found[2]) or None, int(found[1]), int(found[3] or 0) or None, state)
 
 
 def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
@@ -277,51 +290,18 @@ def create_layout(store: Store, shards: int) -> Layout:
 
     Raises:
         ConfigurationError: it has entries.
-        StoreRefused: the layout was lost, and the parts know of another number of shards.
+        StoreRefused: the layout was lost, and generation keys tell of another number of shards.
     """
     base = store.config.base_keys
-    keys = [part.generation for part in (base, *Layout(base, shards, 1).parts)]
-    texts = store.ask_each([methodcaller("get", key) for key in keys], keys)
-    held = {key: text_of(text) for key, text in zip(keys, texts, strict=True) if text is not None}
-    held = {key: text for key, text in held.items() if _number_in(text)}
-    others = [key for key, text in held.items() if text.partition(" ")[2] not in (str(shards), "closed")]
-    if held and (layout := recover_layout(store, shards)):
-        return layout
-    if not others:
-        call = _CREATE_LAYOUT.call(base, shards=shards, after=max(map(_number_in, held.values()), default=0))
+    latest = find_latest(store, Layout(base), shards)
+    if not latest.generation or (latest.shards == shards and not latest.is_moving):
+        call = _CREATE_LAYOUT.call(base, shards=shards, after=latest.generation)
         if text_of(store.ask(call.run, base.layout)) == "undivided":
             raise _undivided(shards, base)
     layout = read_layout(store)
-    if layout.generation:
-        return layout
-    if others:
-        raise _missing(others[0], held[others[0]], base)
-    raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
-
-
-def recover_layout(store: Store, shards: int | None = None) -> Layout | None:
-    """Write a layout again that was lost, or has become an earlier one, as the parts know it; return it.
-
-    None: it is there; or the parts know none, or contradict each other; or they know another number of shards
-    than the settings, and this process, do. The doctor says what to do then.
-
-    Arguments:
-        shards: as this many are wanted, one that is settled needn't be written as it was.
-    """
-    config, read = store.config, read_layout(store)
-    right = read_knowledge(store).found(read)
-    if right is None or right.generation <= read.generation:
-        return None
-    known = {config.shards} | ({config.found_layout.shards} if config.found_layout else set())
-    is_minor = not right.is_under_way and (read.generation > 0 or right.shards == shards)
-    if is_minor or not known.intersection(_allowed(right)) or not rewrite_layout(store, right):
-        return None
-    store_logger.warning(
-        "%s was lost, and is written again as the parts of the schedule know it: %s.",
-        config.base_keys.layout,
-        right.words,
-    )
-    return right
+    if not layout.generation:
+        raise _lost(latest.guard, layout)
+    return layout
 
 
 def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
@@ -333,19 +313,12 @@ def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
         ConfigurationError: ``redbeat_shards`` is set, and the schedule has entries without shards.
         StoreRefused: this user may not read the layout, or there is none, and the part knows of one.
     """
-    layout, held = read_layout(store), _number_in(refusal.held)
+    layout = read_layout(store)
     if not layout.generation and store.config.shards is not None:
         layout = create_layout(store, store.config.shards)
-    elif held > layout.generation:
-        layout = recover_layout(store) or layout
-    if not layout.generation and refusal.held:
-        raise _missing(refusal.generation_key, refusal.held, layout.base)
-    if held > layout.generation:
-        raise StoreRefused(
-            f'{refusal.generation_key} holds "{refusal.held}", which is later than what '
-            f"{layout.base.layout} says, {layout.guard!r}: one of them was changed by hand, or restored "
-            "from a backup. celery redbeat doctor says which, and with --fix puts it right."
-        )
+    held = re.match("[0-9]{1,20}", refusal.held)
+    if held is not None and int(held[0]) > layout.generation:
+        raise _lost(refusal.held, layout, refusal.generation_key)
     _use(store, layout)
     refused = {one.generation_key for one in (refusal, *others)}
     parts = store.config.layout.parts
@@ -483,16 +456,15 @@ def _difference(shards: int | None, layout: Layout) -> str:
     )
 
 
-def _number_in(guard: str) -> int:
-    """Return the number of the layout that a generation key holds; 0: none."""
-    found = re.match("[0-9]{1,20}", guard)
-    return int(found[0]) if found else 0
-
-
-def _missing(generation_key: str, held: str, base: Keys) -> StoreRefused:
+def _lost(held: str, layout: Layout, generation_key: str = "") -> StoreRefused:
+    """Return the error that a generation key holds a later layout than the one in Redis."""
+    key, told = layout.base.layout, _told_by(layout.base, held)
+    says = f'says "{layout.guard}"' if layout.generation else "is missing"
+    number = "N, the number of shards," if told is None else told.shards or "none"
     return StoreRefused(
-        f'{generation_key} holds "{held}", so the schedule is divided, or was, but {base.layout} is missing, '
-        "which says how: celery redbeat doctor says what to do, and with --fix writes it again."
+        f'{generation_key or "The generation key of a shard"} holds "{held}", and {key} {says}, so that was '
+        f"lost, or is of a backup: celery redbeat reshard --to {number} writes it again. If the generation "
+        "key was changed by hand, delete that instead."
     )
 
 

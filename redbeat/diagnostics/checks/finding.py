@@ -25,8 +25,8 @@ class Repair:
             'forget' the name of a static entry that is gone, 'delete' what was kept beside one,
             'schedule-message' the entry of a stored message that isn't to be sent, 'delete-body' what is left
             of one, 'move' an entry, or all entries of a part that is none any more, to where they belong,
-            'free' what was left hidden in a part, 'raise-generation' to let a part be written by those who
-            know the layout, or 'restore-layout' to write that again, as the parts know it.
+            'free' what was left hidden in a part, or 'raise-generation' to let a part be written by those who
+            know the layout.
         entry_key: the key of the entry that it is about; of a part its schedule.
         target: the member, the name, or the key that is deleted or moved; of a run its key, or its deadline;
             of a part its prefix, or its key that it is about.

@@ -5,7 +5,6 @@ Invariant: while entries are moved, what is on its way isn't out of place.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from redbeat.config.config import spelled
@@ -17,48 +16,29 @@ from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
 from redbeat.reshard.sweeping import HIDDEN_SECONDS
-from redbeat.store.layouts import read_contents, read_layout
-from redbeat.store.recovery import read_knowledge
+from redbeat.store.layouts import find_latest, read_contents, read_layout
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
 
 def find_wrong_layout(store: Store) -> Iterator[Finding]:
-    """Find a layout that was lost, or overwritten, or is earlier than what parts know: nothing else can be
+    """Find a layout that was lost, or overwritten, or is earlier than a generation key: nothing else can be
     looked at then.
     """
-    base, problem = store.config.base_keys, ""
+    base, problem, advice = store.config.base_keys, "", ""
     try:
         layout = read_layout(store, is_slot_checked=True)
     except StoreCorrupt as exc:
-        layout, problem = Layout(base), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
-    is_known = layout.generation or problem or store.config.shards
-    if not is_known and not read_contents(store, [base])[0].guard:
-        return
-    knowledge = read_knowledge(store)
-    if layout.generation >= knowledge.latest and not problem:
-        return
-    if not problem and layout.generation:
-        problem = (
-            f"It says generation {layout.generation}, and parts of the schedule know {knowledge.latest}."
-        )
-    elif not problem:
-        problem = "It is missing, and parts of the schedule know that there is one."
-    repair: Repair | None = None
-    try:
-        right = knowledge.right(layout)
-    except LookupError as exc:
-        advice = (
-            f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '{Keys('*').schedule}' "
-            f"shows where entries are. For N shards, 0 if it isn't divided: redis-cli DEL {base.layout}, and "
-            f"then redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
-        )
-    else:
-        # what --fix does is written where that is done
-        store.config.found_layout, store.config.looked_at = right, time.monotonic()
-        repair = Repair("restore-layout", base.schedule, base.layout)
-        advice = f"--fix writes it again, as the parts know it: {right.words}. Nothing else was looked at."
-    yield Finding(Severity.ERROR, "layout", base.layout, problem, advice, repair=repair)
+        layout, advice = Layout(base), "Delete it. "
+        problem = f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
+    latest = find_latest(store, layout, store.config.shards)
+    if latest.generation > layout.generation:
+        told = f"generation keys tell of generation {latest.generation}, of {latest.words}"
+        says = f"It says generation {layout.generation}" if layout.generation else "It is missing"
+        problem = f"{problem[:-1] or says}, and {told}."
+        advice += f"celery redbeat reshard --to {latest.shards or 'none'} writes it again."
+    if problem:
+        yield Finding(Severity.ERROR, "layout", base.layout, problem, f"{advice} Nothing else was looked at.")
 
 
 def check_layout(context: Context) -> Iterator[Finding]:
