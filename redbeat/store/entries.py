@@ -59,10 +59,9 @@ CLOCK_SECONDS = 1.0
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
 
-#: when the server's clock was last read (monotonic), its time, and the local UNIX time: in a cluster each
-#: node's, by its address
-_Clocks = dict[str | None, tuple[float, datetime, float]]
-_CLOCKS: WeakKeyDictionary[RedBeatConfig, _Clocks] = WeakKeyDictionary()
+#: when the server's clock was last read, monotonic, the local UNIX time then, and its time; not of a cluster,
+#: whose nodes have clocks of their own
+_CLOCKS: WeakKeyDictionary[RedBeatConfig, tuple[float, float, datetime]] = WeakKeyDictionary()
 
 #: how many entries the last chunk had that may have been new, if all of them were; else 0
 _LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
@@ -79,36 +78,35 @@ def read_entries(store: Store, keys: Sequence[str]) -> tuple[datetime, list[Stor
     """
     layout = store.layout
     read_at = store.located(keys) if layout.is_moving else [*keys]
-    now, stored = read_entries_at(store, read_at)
-    while gone := [place for place, one in enumerate(stored) if not one.exists]:
+    found = read_entries_at(store, read_at)
+    while gone := [place for place, (_, one) in enumerate(found) if not one.exists]:
         located = zip(gone, store.located([keys[place] for place in gone]), strict=True)
         # one that was located before it was read, and still is there, doesn't exist
         moved = {place: key for place, key in located if key != read_at[place]}
         if moved:
-            now, found = read_entries_at(store, [*moved.values()])
-            for (place, key), one in zip(moved.items(), found, strict=True):
-                read_at[place], stored[place] = key, one if one.exists else stored[place]
+            for place, one in zip(moved, read_entries_at(store, [*moved.values()]), strict=True):
+                read_at[place] = moved[place]
+                if one[1].exists:
+                    found[place] = one
         elif store.has_changed(layout, len(keys)):
             layout, read_at = store.layout, [""] * len(keys)
         else:
             break
-    return now, stored
+    now = max((at for at, _ in found), default=datetime.now(timezone.utc))
+    return now, [stored for _, stored in found]
 
 
-def read_entries_at(store: Store, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-    """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
-    now, clocks = datetime.now(timezone.utc), _CLOCKS.setdefault(store.config, {})
+def read_entries_at(store: Store, keys: Sequence[str]) -> list[tuple[datetime, Stored]]:
+    """Return what is under ``keys``, in their order, and nowhere else, each with its server's time (UTC)."""
 
-    def read(groups: list[tuple[Keys, list[str]]]) -> Iterator[list[Stored]]:
-        nonlocal now
-        found = _read_groups(store, groups)
-        for (part, _), (seconds, _) in zip(groups, found, strict=True):
+    def read(groups: list[tuple[Keys, list[str]]]) -> Iterator[list[tuple[datetime, Stored]]]:
+        for seconds, found in _read_groups(store, groups):
             now = datetime.fromtimestamp(seconds, timezone.utc)
-            clocks[store.node_of(part)] = time.monotonic(), now, time.time()
-        return (stored for _, stored in found)
+            if not store.config.is_cluster:
+                _CLOCKS[store.config] = time.monotonic(), time.time(), now
+            yield [(now, stored) for stored in found]
 
-    stored = store.parts.in_order(keys, read)
-    return now, stored
+    return store.parts.in_order(keys, read)
 
 
 def _read_groups(store: Store, groups: Sequence[tuple[Keys, list[str]]]) -> list[tuple[float, list[Stored]]]:
@@ -171,25 +169,14 @@ def refuse_messages(store: Store, keys: Iterable[str]) -> None:
             )
 
 
-def _times_of(store: Store, keys: Sequence[str]) -> list[datetime] | None:
-    """Return the time of the clock by which each entry is due; None: one wasn't read lately.
-
-    Each node of a cluster has a clock of its own.
-    """
-    nodes: Sequence[str | None] = [None] * len(keys)
-    if store.config.is_cluster:
-        parts = [store.parts.of(key) for key in keys]
-        node_of = {part: store.node_of(part) for part in {*parts}}
-        nodes = [node_of[part] for part in parts]
-    clocks, at, times = _CLOCKS.get(store.config, {}), time.monotonic(), dict[str | None, datetime]()
-    for node in {*nodes}:
-        read_at, told, local = clocks.get(node, (-math.inf, None, 0.0))
-        passed = at - read_at
-        # clocks are set, and tests move them
-        if told is None or passed > CLOCK_SECONDS or abs(time.time() - local - passed) > CLOCK_SECONDS:
-            return None
-        times[node] = told + timedelta(seconds=passed)
-    return [times[node] for node in nodes]
+def _time_of(store: Store) -> datetime | None:
+    """Return the time of the server's clock; None: it wasn't read within ``CLOCK_SECONDS``."""
+    read_at, local, told = _CLOCKS.get(store.config, (-math.inf, 0.0, None))
+    passed = time.monotonic() - read_at
+    # clocks are set, and tests move them
+    if told is None or passed > CLOCK_SECONDS or abs(time.time() - local - passed) > CLOCK_SECONDS:
+        return None
+    return told + timedelta(seconds=passed)
 
 
 def write_entries(
@@ -251,23 +238,20 @@ def _write_chunk(
         layout = store.config.layout
         located = store.located(left)
         is_guess = are_new and not attempt and not layout.is_moving and located == left
-        times = _times_of(store, located) if is_guess else None
-        if times is not None:
-            found = [*map(Stored, located)]
-        else:
-            now, found = read_entries_at(store, located)
-            # nodes of a cluster have clocks of their own
-            times = (_times_of(store, located) if store.config.is_cluster else None) or [now] * len(found)
-        if layout.is_moving and _have_moved(store, left, found):
-            continue
-        refuse_messages(store, [one.key for one in found if one.exists])
+        now = _time_of(store) if is_guess else None
+        found = read_entries_at(store, located) if now is None else [(now, Stored(key)) for key in located]
+        if layout.is_moving:
+            gone = [(key, one.key) for key, (_, one) in zip(left, found, strict=True) if not one.exists]
+            if store.located([key for key, _ in gone]) != [key for _, key in gone]:
+                continue  # another process has moved one meanwhile
+        refuse_messages(store, [one.key for _, one in found if one.exists])
         try:
-            decided = _decide(left, found, times, decide)
+            decided = _decide(left, found, decide)
         except EntryNotFound:
             if store.has_changed(layout, 1):
                 continue
             raise
-        writes = [(stored, write) for stored, (write, _) in zip(found, decided, strict=True) if write]
+        writes = [(stored, write) for (_, stored), (write, _) in zip(found, decided, strict=True) if write]
         if store.config.layout != layout:
             continue  # this thread or another one has learned of it, and entries may be elsewhere
         try:
@@ -276,7 +260,7 @@ def _write_chunk(
             if store.part is None:
                 raise
             continue  # the part isn't one any more
-        for key, stored, (_, outcome) in zip(left, found, decided, strict=True):
+        for key, (_, stored), (_, outcome) in zip(left, found, decided, strict=True):
             if stored.key in unwritten:
                 changed_key = unwritten[stored.key]
             else:
@@ -305,30 +289,19 @@ def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
     )
 
 
-def _have_moved(store: Store, keys: Sequence[str], found: Sequence[Stored]) -> bool:
-    """Return True if any that is missing where it was looked for is elsewhere by now.
-
-    Arguments:
-        keys: by which the caller knows those that were found.
-    """
-    gone = [(key, stored.key) for key, stored in zip(keys, found, strict=True) if not stored.exists]
-    return bool(gone) and store.located([key for key, _ in gone]) != [key for _, key in gone]
-
-
 def _decide(
     keys: Sequence[str],
-    found: Sequence[Stored],
-    times: Sequence[datetime],
+    found: Sequence[tuple[datetime, Stored]],
     decide: Callable[[Stored, datetime], Write | None],
 ) -> list[tuple[Write | None, Outcome]]:
     """Return what is to be written of each, and its outcome then; None: nothing, as it is so already.
 
     Arguments:
         keys: by which the caller knows those that were found.
-        times: of the clocks by which they are due.
+        found: with the time of the clock by which each is due.
     """
     decided: list[tuple[Write | None, Outcome]] = []
-    for key, stored, now in zip(keys, found, times, strict=True):
+    for key, (now, stored) in zip(keys, found, strict=True):
         write = decide(stored if stored.key == key else replace(stored, key=key), now)
         if write is None or not write.changes(stored):
             decided.append((None, "same"))
