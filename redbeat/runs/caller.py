@@ -94,7 +94,7 @@ class Caller:
 
     def prepare(self) -> None:
         """Begin to connect, and don't wait for it."""
-        self._put(lambda runs: runs.is_mine(_NOBODY))
+        self._put(lambda runs: runs.leased(_NOBODY))
 
     @contextmanager
     def renewing(self, delivery: Delivery, lease_ms: int) -> Iterator[None]:

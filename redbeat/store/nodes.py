@@ -48,6 +48,10 @@ class Command:
         """Send it by ``client``, and return the reply."""
         return client.execute_command(*self.words(), **self.options)
 
+    def read(self, reply: Any) -> Any:
+        """Return what the reply means: itself."""
+        return reply
+
     def words(self) -> list[Any]:
         """Return the words that are sent."""
         return [self.name, *self.keys, *self.args]

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
 from itertools import chain, islice
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.members import entry_keys
+from redbeat.store.nodes import Command, Sendable
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
 from redbeat.store.reservations import Reserving, reserve_runs
@@ -28,8 +29,6 @@ from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-
-Value = TypeVar("Value")
 
 _WORKERS = attrgetter("workers")
 
@@ -235,10 +234,7 @@ class Runs:
 
     def end(self, ends: Sequence[End]) -> None:
         """Record how deliveries have ended, in one round trip for each node."""
-        self._at_homes(
-            [end.delivery.name for end in ends],
-            lambda homes: self._store.ask_all([_end_call(keys, ends[at]) for at, keys in homes.items()]),
-        )
+        self._at_homes([end.delivery.name for end in ends], lambda at, keys: _end_call(keys, ends[at]))
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
         """Record a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
@@ -256,18 +252,12 @@ class Runs:
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
 
-        def read(homes: Mapping[int, Keys]) -> list[Any]:
-            key = homes[0].about(delivery.name).running
-            return [self._store.ask(methodcaller("hget", key, delivery.task_id), key)]
+        def read(keys: Keys) -> Command:
+            return Command("HGET", [keys.about(delivery.name).running], [delivery.task_id])
 
-        text = text_of(self._at_homes([delivery.name], read)[0])
+        text = text_of(self._call_at_home(delivery.name, read))
         record = None if text is None else decode_record(delivery.task_id, text)
         return record if record is not None and record.delivery == delivery.token else None
-
-    def is_mine(self, delivery: Delivery) -> bool:
-        """Return True if ``delivery`` holds the lease of its run, and no other run may have the entry."""
-        record = self.leased(delivery)
-        return record is not None and not record.has_let_go
 
     def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
         """Do what beat has decided about runs whose deadlines have come.
@@ -421,31 +411,27 @@ class Runs:
                 rows[worker], said_at[worker] = row, at
         return rows
 
-    def _call_at_home(self, name: str, make: Callable[[Keys], Call[Value]]) -> Value:
+    def _call_at_home(self, name: str, make: Callable[[Keys], Sendable]) -> Any:
         """Return what the call ``make(keys)`` returns in the part that has the runs of the entry ``name``."""
-        [found] = self._at_homes([name], lambda homes: self._store.ask_all([make(homes[0])]))
-        return found
+        return self._at_homes([name], lambda _, keys: make(keys))[0]
 
-    def _at_homes(
-        self, names: Sequence[str], ask: Callable[[Mapping[int, Keys]], Sequence[Value]]
-    ) -> list[Value]:
-        """Return what ``ask`` returns of each entry, by its place in ``names`` and the part of its runs.
+    def _at_homes(self, names: Sequence[str], make: Callable[[int, Keys], Sendable]) -> list[Any]:
+        """Return what the call ``make(place, keys)`` returns of each entry, by its place in ``names``, in the
+        part that has its runs.
 
-        It is asked again about those that were moved meanwhile, as it may have found nothing.
+        It is called again for those that were moved meanwhile, as it may have found nothing.
         """
-        found: dict[int, Value] = {}
-        left: Sequence[int] = range(len(names))
+        homes, found, left = dict[int, Keys](), dict[int, Any](), [*range(len(names))]
+
+        def ask() -> None:
+            homes.update(zip(left, self._homes([names[at] for at in left]), strict=True))
+            found.update(zip(left, self._store.ask_all([make(at, homes[at]) for at in left]), strict=True))
+
         while left:
-
-            def ask_left(places: Sequence[int] = left) -> dict[int, Keys]:
-                homes = dict(zip(places, self._homes([names[at] for at in places]), strict=True))
-                found.update(zip(homes, ask(homes), strict=True))
-                return homes
-
-            homes, left = self._store.following(ask_left), []
-            if self._store.config.layout.is_moving:
-                now = self._homes([names[at] for at in homes])
-                left = [at for at, keys in zip(homes, now, strict=True) if keys.prefix != homes[at].prefix]
+            self._store.following(ask)
+            is_moving = self._store.config.layout.is_moving
+            now = self._homes([names[at] for at in left]) if is_moving else [homes[at] for at in left]
+            left = [at for at, keys in zip(left, now, strict=True) if keys.prefix != homes[at].prefix]
         return [found[at] for at in range(len(names))]
 
     def _homes(self, names: Sequence[str]) -> list[Keys]:

@@ -340,7 +340,7 @@ class Store:
         period, client = getattr(self.client, "retry_period", None), without_retry(self.client)
         return RetryingConnection(period, client, lambda one: one.exists(self.parts[0].schedule))
 
-    def ask_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
+    def ask_all(self, calls: Sequence[Call[Item] | Command]) -> list[Item]:
         """Return what each call returns; one round trip for each node.
 
         If one part refuses, the others have answered all the same.

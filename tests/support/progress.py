@@ -96,6 +96,11 @@ class Progress:
     def end(self, delivery: Delivery, outcome: str, **others: Any) -> None:
         self.runs.end([End(delivery, outcome, **others)])
 
+    def is_mine(self, delivery: Delivery) -> bool:
+        """Whether a delivery holds the lease of its run, and no other run may have the entry."""
+        record = self.runs.leased(delivery)
+        return record is not None and not record.has_let_go
+
     def failing(self, *names: str) -> list[int]:
         """How many runs of each entry have failed in a row."""
         return self.runs.failing([NAMES.entry(name) for name in names])

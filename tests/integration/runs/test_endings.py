@@ -143,12 +143,12 @@ def test_a_delivery_whose_run_another_one_has_begun_renews_no_lease(
 
 def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(progress: Progress) -> None:
     delivery = progress.started("job", "id-1")
-    assert progress.runs.is_mine(delivery)
+    assert progress.is_mine(delivery)
     [decision] = progress.settle()
     assert (decision.action, decision.outcome) == (Action.END, "lost")
     assert progress.history("job")[0]["outcome"] == "lost"
     assert nothing_is_left(progress)
-    assert not progress.runs.is_mine(delivery)
+    assert not progress.is_mine(delivery)
     assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {}
     progress.end(delivery, "succeeded")
     [record] = progress.history("job")
@@ -576,7 +576,7 @@ class Chaos:
     def begin_once_more(self) -> None:
         if self.at_work:  # the reply got lost
             delivery = self.chance.choice(self.at_work)
-            if self.progress.runs.is_mine(delivery):
+            if self.progress.is_mine(delivery):
                 assert self.progress.begin(delivery) == "go"
 
     def end(self) -> None:
@@ -600,7 +600,7 @@ class Chaos:
 
     def check(self) -> None:
         """At most one delivery of an entry may think that the lease is its own."""
-        holders = Counter(one.name for one in self.at_work if self.progress.runs.is_mine(one))
+        holders = Counter(one.name for one in self.at_work if self.progress.is_mine(one))
         assert not holders or max(holders.values()) == 1
         for records in self.progress.runs.read([f"redbeat:{name}" for name in ENTRIES]):
             assert sum(record.state is State.STARTED for record in records) <= 1

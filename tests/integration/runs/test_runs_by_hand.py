@@ -188,7 +188,7 @@ def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
 ) -> None:
     delivery = let_be(progress, state)
     assert [run.task_id for run in entry.give_up_runs(by="ann")] == ["one"]
-    assert not progress.runs.is_mine(delivery)
+    assert not progress.is_mine(delivery)
     assert progress.running("entry") == {}
     assert client.zcard(NAMES.deadlines) == 0
     [past] = progress.history("entry")

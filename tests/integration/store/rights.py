@@ -559,7 +559,7 @@ def track_runs_of_a_worker(ground: Ground, part: Keys) -> None:
         ground.admin.lpush(about.history, '{"at":2.0,"due":1.000000,"id":"one"}')
         delivery = Delivery("report", "one", "1.000000", f"of-{outcome}", "celery@test", overlap="skip")
         assert runs.begin(delivery, 30_000).answer is Answer.GO
-        assert runs.is_mine(delivery)
+        assert runs.leased(delivery)
         assert runs.begin(delivery._replace(token="another"), 30_000).answer is Answer.BUSY
         assert runs.renew([(delivery, 1.0)], 30_000, "celery@test", '"pool":"prefork"') == {}
         child = delivery._replace(task_id="child", root="one", token=f"child-of-{outcome}")
