@@ -144,7 +144,7 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        with exit_without_traceback(app if lazy else None):
+        with exit_without_traceback(is_logging=not lazy):
             choose_format(app, is_logging=not lazy)
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
-from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,7 +15,6 @@ from celery import Celery
 from redbeat import signals
 from redbeat.keys import Keys
 from redbeat.scheduler.feed import Feed
-from redbeat.scheduler.service import Ended
 from redbeat.scheduler.shard import Watch
 from redbeat.store.records import Fence
 from tests.support.logs import errors_in
@@ -100,30 +97,6 @@ def test_error_in_the_feed_is_logged_and_the_feed_goes_on(
     failed, again = errors_in(caplog)
     assert "KeyError: 'a bug'" in failed
     assert "sent again" in again
-
-
-def test_second_signal_amid_the_first_does_not_deadlock() -> None:
-    """Celery's handler sets what is set here. With an Event it would wait for itself."""
-    ended, steps = Ended(), []
-
-    def interrupt(frame: FrameType, what: str, _: Any) -> Any:
-        if frame.f_code.co_filename != Ended.set.__code__.co_filename:
-            return None
-        if what == "line":
-            steps.append(frame.f_lineno)
-            ended.set()
-        return interrupt
-
-    before = sys.gettrace()
-    sys.settrace(interrupt)
-    try:
-        ended.set()
-    finally:
-        sys.settrace(before)
-    assert len(steps) > 2
-    assert ended.is_set()
-    assert ended.wait()
-    assert ended.wait(0)
 
 
 def watched(*answers: float, jumps: tuple[float, ...] = ()) -> float:
