@@ -62,7 +62,6 @@ from redbeat.scheduler.overrides import (
     find_unused,
     is_overridden,
 )
-from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.quarantine import sweep
 from redbeat.scheduler.reports import Reports, is_about_all
 from redbeat.scheduler.service import (
@@ -133,11 +132,10 @@ class RedBeatScheduler(Scheduler):
     """
 
     Entry = RedBeatSchedulerEntry
-    _is_choosing = _has_chosen = False  # a client, in a subclass's setup_schedule
+    _is_choosing = False  # a client, in a subclass's setup_schedule
     _planned: PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
     _has_warned_of_loop = False  # it sends by itself, which was logged
-    _is_bare = True  # until ``__init__`` has run: a test has made it by ``__new__``, and sets what it needs
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
@@ -160,7 +158,6 @@ class RedBeatScheduler(Scheduler):
             Timing(lock_seconds, self.config.takeover_after),
         )
         self._election = self._shards.election
-        self._is_bare = False
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
@@ -201,8 +198,8 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def chooses_client(self) -> bool:
-        """Whether a subclass may set the app's client in its ``setup_schedule``, and hasn't yet."""
-        return type(self).setup_schedule is not RedBeatScheduler.setup_schedule and not self._has_chosen
+        """Whether a subclass may set the app's client in its ``setup_schedule``."""
+        return type(self).setup_schedule is not RedBeatScheduler.setup_schedule
 
     def _choose_client(self) -> None:
         """Let a subclass's ``setup_schedule`` set the app's client before anything connects, as with 2.x.
@@ -215,7 +212,6 @@ class RedBeatScheduler(Scheduler):
                 self.setup_schedule()
             finally:
                 self._is_choosing = False
-            self._has_chosen = True
 
     def _make_broker(self, app: Any) -> Broker:
         """Return the broker: waiting for it ends well before the lock, or a lease, does."""
@@ -256,19 +252,10 @@ class RedBeatScheduler(Scheduler):
             LockLost: another beat has the lock now.
             StoreUnavailable: Redis can't be reached.
         """
-        if self._is_bare:
-            return self._tick_by_entry()
         if self._ticking_thread == threading.get_native_id():  # the tick of a subclass calls this one
             self._has_ticked = True
             return self._tick()
         return self._guard(self._tick)
-
-    def _tick_by_entry(self) -> float:
-        """Do what a tick of 2.x does, with what a test has set."""
-        if self.lock:
-            self.lock.extend(int(self.lock_timeout))
-        due_in = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in self.schedule.values()]
-        return min([seconds for seconds in due_in if seconds], default=float(self.max_interval))
 
     def _tick_of_subclass(self) -> float:
         """Run a subclass's own tick: with the lock, and with a wait after it.
@@ -292,19 +279,6 @@ class RedBeatScheduler(Scheduler):
             # the tick, half a second at most
             with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
                 delay_seconds = tick()
-        except (StoreCorrupt, StoreRefused) as exc:
-            if isinstance(exc, LayoutChanged) and self._form_shards():
-                return 0
-            if self._beat is None:
-                raise
-            period = self.config.redbeat_redis_options.get("retry_period")
-            # while the server takes no writes, no other beat can lead either
-            is_waiting = is_period_left(period, self._well_at) or (
-                self._well_at is not None and is_full(exc.__cause__)
-            )
-            if isinstance(exc, StoreRefused) and not is_waiting:
-                raise brief(naming_missing_rights(self.store, exc, of_beat=True)) from None
-            return self._wait_for_mending(exc)
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:
                 raise tag_lock_lost(brief(exc)) from None
@@ -314,19 +288,23 @@ class RedBeatScheduler(Scheduler):
             self._shards.first.leadership.forget()
             return self._wait(self._look_seconds)
         except RedBeatError as exc:
+            if isinstance(exc, LayoutChanged) and self._form_shards():
+                return 0
             if self._beat is None:
                 raise
-            if isinstance(exc, StoreUnavailable) and self._shards.is_divided and self.config.is_cluster:
-                # no client has waited for these nodes, as others might have answered
-                period = self.config.redbeat_redis_options.get("retry_period", UNANSWERED_SECONDS)
-                if is_period_left(period, self._well_at):
-                    return self._wait_for_mending(exc)
+            if self._may_pass(exc):
+                self._report_trouble(str(exc))
+                self._election.note_progress()
+                time.sleep(self._look_seconds)
+                return 0
+            if isinstance(exc, StoreRefused):
+                raise brief(naming_missing_rights(self.store, exc, of_beat=True)) from None
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
             troubled = [shard for shard in self._shards.led if shard.state is not State.READY]
             if troubled or self._reports.troubled:
-                self._report_trouble_of(troubled)
+                self._report_trouble(str(troubled[0].problem) if troubled else "", troubled)
             return delay_seconds
         finally:
             self._ticking_thread = None
@@ -336,22 +314,23 @@ class RedBeatScheduler(Scheduler):
             if is_ending and self._beat is not None:
                 self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
-    def _wait_for_mending(self, exc: RedBeatError) -> float:
-        """Report why nothing can be sent, and wait a little; return the seconds to the next tick."""
-        self._reports.report_trouble(str(exc))
-        self._condition.note_trouble(str(exc))
-        self._election.note_progress()
-        time.sleep(self._look_seconds)
-        return 0
+    def _may_pass(self, exc: RedBeatError) -> bool:
+        """Return True if a running beat waits for the end of what Redis refuses, or cannot do now."""
+        options = self.config.redbeat_redis_options
+        if isinstance(exc, StoreRefused):
+            # while the server takes no writes, no other beat can lead either
+            is_full_now = self._well_at is not None and is_full(exc.__cause__)
+            return is_full_now or is_period_left(options.get("retry_period"), self._well_at)
+        if isinstance(exc, StoreUnavailable) and self._shards.is_divided and self.config.is_cluster:
+            # no client has waited for these nodes, as others might have answered
+            return is_period_left(options.get("retry_period", UNANSWERED_SECONDS), self._well_at)
+        return isinstance(exc, StoreCorrupt)
 
-    def _report_trouble_of(self, shards: Sequence[Shard]) -> None:
-        """Report shards that cannot be dispatched. An empty list clears the report."""
-        if not shards:
-            self._reports.report_trouble("")
-            return
-        trouble, parts = str(shards[0].problem), [shard.store.keys for shard in shards]
-        troubled = self.config.layout.named(parts)
-        self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts])
+    def _report_trouble(self, trouble: str, shards: Sequence[Shard] = ()) -> None:
+        """Report why nothing can be sent of ``shards``, or of the schedule; '' clears the report."""
+        parts = [shard.store.keys for shard in shards]
+        troubled = self.config.layout.named(parts) if parts else ""
+        self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts] or ("",))
         self._condition.note_trouble(trouble, troubled)
 
     def _leads(self) -> bool:
@@ -540,7 +519,7 @@ class RedBeatScheduler(Scheduler):
     def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
         """Send ``entry`` if it is due; return the seconds to its next run."""
         planned = self._planned
-        if planned is None and not self._is_bare:  # a subclass has a loop of its own
+        if planned is None:  # a subclass has a loop of its own
             self._shards.first.leadership.confirm()
             if self._ticking_thread is not None and not self._has_warned_of_loop:
                 self._has_warned_of_loop = True
@@ -574,8 +553,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def producer(self) -> Any:
         """The producer that ``apply_async`` is given."""
-        broker = self.__dict__.get("_broker")
-        return None if broker is None else broker.producer  # None: Celery takes one of the app's pool
+        return self._broker.producer
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
@@ -585,28 +563,16 @@ class RedBeatScheduler(Scheduler):
     # -- leading, and waiting
 
     @property
-    def look_ahead(self) -> LookAhead:
-        """What is prepared of the runs that are due soon: of a schedule that isn't divided, or of its first
-        shard.
-        """
-        return self._shards.first.look_ahead
-
-    @property
     def lock(self) -> LeaderLock | Any:
         """The lock this scheduler holds, None if it holds none; of a schedule in shards that of the first.
 
         A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
         ``release``. Then this scheduler leads.
         """
-        if self._is_bare:
-            return self.__dict__.get("lock")
         return self._shards.first.leadership.lock
 
     @lock.setter
     def lock(self, lock: LeaderLock | Any) -> None:
-        if self._is_bare:
-            self.__dict__["lock"] = lock
-            return
         leadership = self._shards.first.leadership
         leadership.forget()
         leadership.lock = lock
@@ -614,29 +580,19 @@ class RedBeatScheduler(Scheduler):
     @property
     def lock_key(self) -> str | None:
         """The lock's key; None if there is no lock, and every beat leads."""
-        if self._is_bare:
-            return self.__dict__.get("lock_key")
         return self._election.lock_key
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
-        if self._is_bare:
-            self.__dict__["lock_key"] = lock_key
-            return
         self._election.set_lock_key(lock_key)
 
     @property
     def lock_timeout(self) -> float:
         """How long the lock lives after it was last renewed, seconds."""
-        if self._is_bare:
-            return float(self.__dict__.get("lock_timeout", 5 * self.max_interval))
         return self._election.timing.lock_seconds
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
-        if self._is_bare:
-            self.__dict__["lock_timeout"] = seconds
-            return
         self._election.set_lock_seconds(seconds)
 
     @functools.cached_property
@@ -825,11 +781,6 @@ class RedBeatScheduler(Scheduler):
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
-        if self._is_bare:
-            if self.lock and self.lock.owned():
-                self.lock.release()
-            self.lock = None
-            return
         self._condition.note_stopping()
         if self._ticking_thread == threading.get_native_id():
             # Celery's signal handler calls this amid a tick, and its connections may be amid a command. The
@@ -858,13 +809,8 @@ class RedBeatScheduler(Scheduler):
         """
         if self._is_choosing:
             return
-        if self._is_bare:
-            self.update_from_dict(read_statics(self.app).entries)
-            return
-        shards, installs = (
-            self._shards,
-            is_overridden(self, "install_default_entries", Scheduler.install_default_entries),
-        )
+        shards = self._shards
+        installs = is_overridden(self, "install_default_entries", Scheduler.install_default_entries)
         statics = read_statics(self.app, has_defaults=not installs)
         if installs:
             self.install_default_entries(self.app.conf.beat_schedule)
@@ -886,9 +832,6 @@ class RedBeatScheduler(Scheduler):
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
-        if self._is_bare:
-            store_entries(Store(self.app), Fence(), self._maybe_entry, dict_)
-            return
         if self._is_choosing:
             return
         for shard, entries in self._shards.by_home(dict_):
@@ -898,8 +841,7 @@ class RedBeatScheduler(Scheduler):
     def schedule(self) -> dict[str, Any]:
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
-        store = Store(self.app) if self._is_bare else self.store
-        for stored in read_window(store.of_all_parts(), store.config.batch_size):
+        for stored in read_window(self.store.of_all_parts(), self.config.batch_size):
             try:
                 entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

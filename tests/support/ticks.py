@@ -19,6 +19,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.connection.client import client_of
+from redbeat.scheduler.prepared import LookAhead
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 
 
@@ -69,9 +70,14 @@ def leader(
         scheduler.close()
 
 
+def look_ahead_of(scheduler: RedBeatScheduler) -> LookAhead:
+    """The prepared runs of the first shard."""
+    return scheduler._shards.first.look_ahead  # noqa: SLF001
+
+
 def prepare(scheduler: RedBeatScheduler) -> int:
     """Prepare all that is due soon; return how many runs these are."""
-    look_ahead = scheduler.look_ahead
+    look_ahead = look_ahead_of(scheduler)
     while look_ahead.is_wanted(look_ahead.clock.now):
         look_ahead.prepare_together([look_ahead])
     return len(look_ahead)

@@ -34,7 +34,7 @@ from tests.support.schedule import (
     write_spike,
 )
 from tests.support.servers import KIND, Server
-from tests.support.ticks import prepare
+from tests.support.ticks import look_ahead_of, prepare
 
 COUNT = 100
 
@@ -122,9 +122,9 @@ def test_prepared_run_with_jitter_waits_for_its_score(
     pipeline.execute()
     prepared = prepare(at_work)
     assert prepared == (0 if options else 10)
-    at_work.look_ahead.note_clock(nominal)
+    look_ahead_of(at_work).note_clock(nominal)
     at_work.tick()
-    assert len(at_work.look_ahead) == prepared
+    assert len(look_ahead_of(at_work)) == prepared
     tick_until(at_work, client, due)
     assert sorted(sent_names(broker)) == names
     assert set(sent_dues(broker)) == {due_at}
@@ -135,7 +135,7 @@ def test_a_clock_that_runs_ahead_lets_nothing_leave_early(
 ) -> None:
     names = write_spike(client, due, COUNT)
     assert prepare(at_work) == COUNT
-    at_work.look_ahead.note_clock(due + 1000)
+    look_ahead_of(at_work).note_clock(due + 1000)
     at_work.tick()
     assert broker.llen("celery") == 0
     tick_until(at_work, client, due)
@@ -151,7 +151,7 @@ def test_prepared_run_too_late_by_its_policy_is_not_sent(
         client.hset(f"redbeat:{name}", "policy", policy)
     assert prepare(at_work) == 3
     eventually(lambda: server_now(client) > due + 0.3)
-    at_work.look_ahead.note_clock(due + 0.1)  # beat's own clock is behind: the server decides
+    look_ahead_of(at_work).note_clock(due + 0.1)  # beat's own clock is behind: the server decides
     tick_until(at_work, client, due)
     assert broker.llen("celery") == 0
     assert {score_of(client, name) for name in names} == {due + 3600}
