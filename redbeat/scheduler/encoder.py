@@ -72,8 +72,8 @@ class Encoder:
             self._tracing.refresh()
         obstacle = self._obstacle = AWAY if self._broker.is_away else self._find_obstacle(provider)
         if obstacle not in (AWAY, self._reported):
+            self._reports.report_way(obstacle, is_slower=self._reported == "")
             self._reported = obstacle
-            self._reports.report_way(obstacle)
 
     @property
     def uses_templates(self) -> bool:

@@ -34,10 +34,9 @@ from redbeat.store.store import Store
 MAX_CONFLICTS = 3
 
 #: how many failed runs of one kind of error have a line in the log each, and how many entries are named in
-#: the line about the others
+#: the line about the others, which ends that kind after so many seconds
 NAMED_ALONE, NAMED_TOGETHER = 3, 10
-#: when the others are logged first, and how often after that; seconds
-FIRST_SECONDS, SECONDS = 5.0, 60.0
+KIND_SECONDS = 60.0
 #: how many kinds of errors are told apart; all others are one more
 MAX_ERROR_KINDS = 100
 
@@ -54,16 +53,14 @@ class _ErrorKind:
     """Failed runs of one kind of error.
 
     Attributes:
-        log_at: when the others are logged, or the kind is forgotten; monotonic.
-        logged: runs that had a line.
-        counted: others since the last line about them.
-        names: the first of their entries.
+        ends_at: when those without a line of their own are logged, and the kind is forgotten; monotonic.
+        count: how many they are, and those with a line.
+        names: the first entries of those without a line.
         reason: the last error.
     """
 
-    log_at: float
-    logged: int = 0
-    counted: int = 0
+    ends_at: float
+    count: int = 0
     names: list[str] = field(default_factory=list)
     reason: str = ""
 
@@ -187,38 +184,36 @@ class Failures:
         key = what, kind_of(exc)
         if key not in self._error_kinds and len(self._error_kinds) >= MAX_ERROR_KINDS:
             key = what, ""
-        kind = self._error_kinds.setdefault(key, _ErrorKind(time.monotonic() + FIRST_SECONDS))
-        if kind.logged < NAMED_ALONE:
-            kind.logged += 1
+        kind = self._error_kinds.setdefault(key, _ErrorKind(time.monotonic() + KIND_SECONDS))
+        kind.count, kind.reason = kind.count + 1, reason
+        if kind.count <= NAMED_ALONE:
             return True
-        kind.counted, kind.reason = kind.counted + 1, reason
         if len(kind.names) < NAMED_TOGETHER and send.name not in kind.names:
             kind.names.append(send.name)
         return False
 
     def log_counted(self, *, is_ending: bool = False) -> None:
-        """Log the runs that were counted for long enough; forget kinds without any. Call it often.
+        """Log the runs of kinds whose time is over, and forget these kinds. Call it often.
 
         Arguments:
             is_ending: beat ends, so that this is the last time.
         """
         now = time.monotonic()
         for key, kind in list(self._error_kinds.items()):
-            if now < kind.log_at and not is_ending:
+            if now < kind.ends_at and not is_ending:
                 continue
-            if not kind.counted:
-                del self._error_kinds[key]
-                continue
-            logger.error(
-                "beat: %s %s by the same kind of error, the last: %s (%s%s)",
-                key[0],
-                counted(kind.counted, "more run", "more runs"),
-                kind.reason,
-                ", ".join(printable(shorten(name, 100)) for name in kind.names),
-                ", ..." if kind.counted > len(kind.names) else "",
-                extra=events.RUNS_FAILED.of(count=kind.counted, entries=kind.names, reason=kind.reason),
-            )
-            kind.counted, kind.log_at, kind.names = 0, now + SECONDS, []
+            del self._error_kinds[key]
+            others = kind.count - NAMED_ALONE
+            if others > 0:
+                logger.error(
+                    "beat: %s %s by the same kind of error, the last: %s (%s%s)",
+                    key[0],
+                    counted(others, "more run", "more runs"),
+                    kind.reason,
+                    ", ".join(printable(shorten(name, 100)) for name in kind.names),
+                    ", ..." if others > len(kind.names) else "",
+                    extra=events.RUNS_FAILED.of(count=others, entries=kind.names, reason=kind.reason),
+                )
 
     # -- entries that change between fetch and record
 

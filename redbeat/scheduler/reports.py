@@ -51,8 +51,7 @@ MAX_NAME = 100
 MISSING_SECONDS = 600.0
 
 #: how often Redis is asked for live workers that track runs, when that would explain something, and how often
-#: it is logged that there are none; seconds. It is logged when two checks in a row find none, so that workers
-#: that start with beat have time
+#: it is logged that there are none; seconds
 WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
 
 #: of many runs that are given up together, how many have a line each
@@ -73,20 +72,19 @@ class Reports:
         name_of: returns an entry's name by its key.
 
     Attributes:
-        missing: entries whose hashes are gone: key to when that was noticed, monotonic, the oldest first.
-        troubled: prefixes of the shards from which nothing could be sent lately, which was logged.
+        missing: entries whose hashes are gone: key to when that was noticed, monotonic.
+        troubled: prefixes of the shards from which nothing can be sent, to the reason that was logged.
         ahead_seconds: by how much the server's clock is ahead of this machine's.
     """
 
     def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
         self._name_of = name_of
         self.ahead_seconds = 0.0
-        self.missing: dict[str, float] = {}
+        self.missing = Memory[str, float](MAX_MISSING)
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
-        self.troubled: set[str] = set()
-        self._next_standby_at = 0.0
-        self._look_for_workers_at = self._say_untracked_at = -math.inf
-        self._has_seen_none = False
+        self.troubled: dict[str, str] = {}
+        self._next_standby_at = self._look_for_workers_at = 0.0
+        self._say_untracked_at = time.monotonic() + WORKERS_SECONDS  # workers may start with beat
 
     def _log_entry(
         self, level: int, event: LogEvent, key: str, message: str, *args: Any, **fields: Any
@@ -115,14 +113,11 @@ class Reports:
 
     def note_missing(self, due_entry: DueEntry) -> bool:
         """Record that an entry's hash is gone; return True if that was known."""
-        if self.missing.pop(due_entry.key, None) is None:
-            now = time.monotonic()
-            while self.missing and next(iter(self.missing.values())) < now - MISSING_SECONDS:
-                del self.missing[next(iter(self.missing))]
-            if len(self.missing) < MAX_MISSING:  # else later: others must not be forgotten for it
-                self.missing[due_entry.key] = now
-            return False
-        return True
+        now = time.monotonic()
+        is_known = self.missing.pop(due_entry.key, -math.inf) > now - MISSING_SECONDS
+        if not is_known:
+            self.missing[due_entry.key] = now
+        return is_known
 
     def report_removed(self, keys: Sequence[str]) -> None:
         """Log that entries are removed from the schedule because their hashes are gone."""
@@ -216,8 +211,6 @@ class Reports:
         self._look_for_workers_at = now + WORKERS_SECONDS
         if has_workers():
             self.note_tracked()
-        elif not self._has_seen_none:
-            self._has_seen_none = True
         elif now >= self._say_untracked_at:
             self._say_untracked_at = now + UNTRACKED_SECONDS
             logger.warning(
@@ -230,9 +223,8 @@ class Reports:
             )
 
     def note_tracked(self) -> None:
-        """Record that a live worker tracks runs: if none does later, that is news."""
-        self._has_seen_none = False
-        self._say_untracked_at = -math.inf
+        """Record that a live worker tracks runs: if none does a minute later, that is news."""
+        self._say_untracked_at = time.monotonic() + WORKERS_SECONDS
 
     @staticmethod
     def report_settled(settled: Sequence[tuple[str, RunRecord, str]]) -> None:
@@ -306,26 +298,22 @@ class Reports:
             places: their prefixes. It is logged again if more shards are concerned, or others.
         """
         if not trouble:
-            said = [self._said.pop(("trouble", place), "") for place in self.troubled]
-            self.troubled.clear()
-            if any(said):
+            if self.troubled:
                 logger.error("beat: Sending again.", extra=events.SCHEDULE_UNBLOCKED.of())
+            self.troubled.clear()
             return
-        self.troubled.update(places)
-        news = [place for place in places if self._said.is_news(("trouble", place), trouble)]
-        if news:
+        if any(self.troubled.get(place) != trouble for place in places):
             extra = events.SCHEDULE_BLOCKED.of(reason=trouble)
             logger.error("beat: %s", trouble_in_words(trouble, troubled), extra=extra)
+        self.troubled.update(dict.fromkeys(places, trouble))
 
-    def report_way(self, obstacle: str) -> None:
-        """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled.
+    def report_way(self, obstacle: str, *, is_slower: bool) -> None:
+        """Log how messages are made from now on.
 
-        A WARNING says, once for each obstacle, that beat has become slower while it runs.
+        Arguments:
+            obstacle: why one by one; '': they are compiled.
+            is_slower: they were compiled before, which makes it a WARNING.
         """
-        was_compiled = self._said.get(("way", "")) == ""
-        if not self._said.is_news(("way", ""), obstacle):
-            return
-        is_slower = was_compiled and self._said.is_news(("slower", obstacle), "")
         way, event = "compiled", events.MESSAGES_COMPILED.of()
         if obstacle:
             way = f"one by one: {shorten(printable(obstacle))}"

@@ -11,16 +11,16 @@ from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from celery.backends.base import DisabledBackend
-from celery.schedules import crontab
+from celery.beat import Scheduler
 from celery.utils.time import humanize_seconds
 
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
-from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
@@ -168,17 +168,10 @@ def banner(scheduler: Any, store: Store) -> str:
 
 def default_entries(app: Any) -> dict[str, Any]:
     """Return Celery's own entries: the clean-up of a result backend that does not expire results itself."""
-    if not app.conf.result_expires:
-        return {}
-    backend = app.backend
-    if backend.supports_autoexpire or isinstance(backend, DisabledBackend):
-        return {}
-    cleanup = {
-        "task": "celery.backend_cleanup",
-        "schedule": crontab("0", "4", "*"),
-        "options": {"expires": 12 * 3600},
-    }
-    return {"celery.backend_cleanup": cleanup}
+    found: dict[str, Any] = {}
+    if not isinstance(app.backend, DisabledBackend):  # Celery's scheduler makes one for that, too
+        Scheduler.install_default_entries(SimpleNamespace(app=app, update_from_dict=found.update), {})
+    return found
 
 
 @dataclass(frozen=True)
@@ -278,8 +271,7 @@ def store_entries(
     An entry that is stored with the same values is not written. One that is paused stays so, unless
     ``entries`` says whether it is.
     """
-    # entries are made chunk by chunk, so that only one chunk is in memory
-    for chunk in in_chunks(entries.items()):
+    for chunk in in_chunks(entries.items()):  # so that only the entries of one chunk are in memory
         _store_chunk(store, fence, make_entry, chunk)
 
 
@@ -320,20 +312,9 @@ def _store_chunk(
             return None
         return write
 
-    try:
-        save_by_calendars(
-            store,
-            made.values(),
-            lambda: write_entries(store, list(made), decide, fence, may_be_new=True),
-        )
-    except StoreRefused as exc:
-        if not isinstance(exc.__cause__, RequestBroken):
-            raise
-        if len(chunk) == 1:
-            _report(chunk[0][0], exc)
-            return
-        for one in chunk:
-            _store_chunk(store, fence, make_entry, [one])
+    save_by_calendars(
+        store, made.values(), lambda: write_entries(store, list(made), decide, fence, may_be_new=True)
+    )
 
 
 def _report(name: str, exc: BaseException) -> None:
