@@ -1,6 +1,6 @@
 """The check whether Redis may evict the schedule, for programs that call it with a client of their own.
 
-It is that of celery-redbeat 2.4.3. Beat itself makes it when it starts: see ``redbeat_key_expiry_check``.
+It is that of celery-redbeat 2.4.3. Beat makes it when it starts: see ``redbeat_key_expiry_check``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redbeat.errors import ConfigurationError, RedBeatKeyExpiryError
+from redbeat.log.events import REDIS_EVICTS
 from redbeat.log.logger import logger
 from redbeat.log.text import joined
 
@@ -40,7 +41,9 @@ def check_key_expiry(client: Any, mode: str = "error") -> list[str]:
         answer = client.config_get("maxmemory*")
     except Exception as exc:  # noqa: BLE001 - whatever the caller's client raises: managed servers refuse CONFIG
         level = logging.ERROR if mode == "raise" else logging.WARNING
-        logger.log(level, "beat: The maxmemory policy of Redis can't be read: %s", exc)
+        logger.log(
+            level, "beat: Whether Redis may evict the schedule is unknown, its CONFIG can't be read: %s", exc
+        )
         return []
     nodes_by_policy: dict[str, list[str]] = {}
     is_cluster = any(isinstance(value, Mapping) for value in answer.values())
@@ -52,7 +55,7 @@ def check_key_expiry(client: Any, mode: str = "error") -> list[str]:
     if findings and mode == "raise":
         raise RedBeatKeyExpiryError(joined(*findings), "redbeat_key_expiry_check")
     for finding in findings:
-        logger.log(_LEVELS[mode], "beat: %s", finding)
+        logger.log(_LEVELS[mode], "beat: %s", finding, extra=REDIS_EVICTS.of(reason=finding))
     return findings
 
 

@@ -19,6 +19,7 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.schedules import schedstate
 from celery.signals import beat_init
 
+from redbeat.checks import check_key_expiry
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
 from redbeat.config.config import ensure_conf as ensure_conf
 from redbeat.config.timing import Timing
@@ -76,7 +77,6 @@ from redbeat.scheduler.shards import MOVING_SECONDS, Shards
 from redbeat.scheduler.startup import (
     banner,
     bring_back_downgraded,
-    check_eviction,
     pin_settings,
     read_statics,
     report_statics,
@@ -186,8 +186,7 @@ class RedBeatScheduler(Scheduler):
             with exit_without_traceback():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self._choose_client()
-                self.store.client  # noqa: B018 - settings that make no connection are to be known now, too
-                check_eviction(self.store)
+                check_key_expiry(self.store.client, self.config.key_expiry_check)
                 settle_layout(self.store, is_writer=True)
                 self._form_shards()
             if self.lock_key is None:

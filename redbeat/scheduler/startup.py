@@ -6,7 +6,6 @@ That is the entries of ``beat_schedule``, those of ``@scheduled``, and Celery's 
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from celery.utils.time import humanize_seconds
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
-from redbeat.declared.collection import Declarations, collect_declared
+from redbeat.declared.collection import collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
@@ -34,14 +33,7 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
-from redbeat.errors import (
-    ConfigurationError,
-    DeclarationError,
-    RedBeatKeyExpiryError,
-    StoreRefused,
-    StoreUnavailable,
-)
-from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
+from redbeat.log.events import ENTRY_NOT_STORED, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, joined, printable, shorten
 from redbeat.process.background import surviving
@@ -53,8 +45,6 @@ from redbeat.store.entries import delete_entries, write_entries
 from redbeat.store.owners import read_owners, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Stored, Write
-from redbeat.store.rights import EVICTION
-from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 _LOOKED_UP = (
@@ -68,59 +58,6 @@ _LOOKED_UP = (
     "beat_cron_starting_deadline",
     "broker_pool_acquire_timeout",
 )
-
-
-def eviction_warning(store: Store) -> str | None:
-    """Return a sentence about a server, or nodes of a cluster, that may evict the schedule, or None.
-
-    An unreachable node of several is left out.
-    """
-    found: list[str] = []
-    nodes = store.by_node()
-    for node, one in nodes.items():
-        try:
-            policy = Server(one).eviction_policy()
-        except StoreUnavailable:
-            if len(nodes) == 1:
-                raise
-            continue
-        if policy is not None:
-            found.append(f"{policy} on {node}" if node else policy)
-    if not found:
-        return None
-    return (
-        f"Redis may evict the schedule: its maxmemory-policy is {', '.join(found)}. "
-        "Use noeviction (or one of volatile-*), or a server of its own."
-    )
-
-
-def check_eviction(store: Store) -> None:
-    """Report, as ``redbeat_key_expiry_check`` says, a server that may evict the schedule.
-
-    Raises:
-        RedBeatKeyExpiryError: the setting is 'raise', and the server may.
-        ConfigurationError: the setting is 'raise', and the server does not show it.
-        StoreRefused: the server refuses this name and password.
-    """
-    level = store.config.key_expiry_check
-    if level == "ignore":
-        return
-    try:
-        warning = eviction_warning(store)
-    except StoreRefused as exc:
-        if exc.is_login:
-            raise
-        if level == "raise":
-            raise ConfigurationError(
-                f"redbeat_key_expiry_check: {EVICTION.is_off}: {exc}", "redbeat_key_expiry_check"
-            ) from exc
-        store.rights.note(EVICTION, exc)
-        return
-    if warning and level == "raise":
-        raise RedBeatKeyExpiryError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
-    if warning:
-        severity = logging.WARNING if level == "warn" else logging.ERROR
-        logger.log(severity, "beat: %s", warning, extra=REDIS_EVICTS.of(reason=warning))
 
 
 def pin_settings(app: Any) -> None:
@@ -160,9 +97,6 @@ def banner(scheduler: Any, store: Store) -> str:
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
         lines.append(f"    . messages -> {_describe_messages(scheduler, store.config)}")
-        if store.config.key_expiry_check != "ignore":
-            warning = eviction_warning(hasty_store)
-            lines += [f"    . warning -> {warning}"] if warning else []
     return "\n".join(lines)
 
 
@@ -181,12 +115,10 @@ class Statics:
     Attributes:
         entries: names to entries or their keyword arguments.
         strays: declarations of ``@scheduled`` that belong to no task, each to what is wrong.
-        why_unknown: why the code couldn't be read, so that there may be more; '': it was.
     """
 
     entries: Mapping[str, Any]
     strays: Mapping[Declaration, str]
-    why_unknown: str = ""
 
 
 def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
@@ -199,30 +131,17 @@ def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
 
     Raises:
         DeclarationError: two of them have the same name.
+        Exception: what a module raises that cannot be imported.
     """
-    declared, why_unknown = Declarations(), ""
-    # a module that cannot be imported says nothing about the rest; a task that cannot be made ends both
-    for read in (load_tasks, collect_declared):
-        try:
-            declared = read(app) or declared
-        except DeclarationError:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - the application's own code
-            let_through(exc)
-            why_unknown = why_unknown or f"{type(exc).__name__}: {exc}"
+    load_tasks(app)
+    declared = collect_declared(app)
     entries = {name: entry.fields for name, entry in declared.entries.items()}
     defaults = default_entries(app) if has_defaults else {}
-    return Statics({**defaults, **app.conf.beat_schedule, **entries}, declared.strays, why_unknown)
+    return Statics({**defaults, **app.conf.beat_schedule, **entries}, declared.strays)
 
 
 def report_statics(statics: Statics) -> None:
     """Log what is wrong with the code."""
-    if statics.why_unknown:
-        logger.error(
-            "beat: The application's modules can't be imported, so no entry that has left the code is "
-            "removed: %s",
-            shorten(statics.why_unknown),
-        )
     for declaration, reason in statics.strays.items():
         extra = ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason)
         logger.error("beat: %s: @scheduled: %s", declaration.place, reason, extra=extra)
@@ -237,8 +156,7 @@ def store_statics(
 ) -> None:
     """Store ``statics`` by ``update``, and remove the entries that were in the code before and have left it.
 
-    An entry that is also in another app's code, or in an applied file, stays. If the code couldn't be read,
-    all stay.
+    An entry that is also in another app's code, or in an applied file, stays.
 
     Arguments:
         store: the schedule, or one part of it.
@@ -250,8 +168,6 @@ def store_statics(
     plan = plan_statics(
         read_static_names(store), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
     )
-    if statics.why_unknown:
-        plan = replace(plan, removed=(), released={})
     keys = [keys_here.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, read_owners(store, keys), strict=True) if not owner]
     for key in gone:

@@ -46,7 +46,6 @@ BEATS = Feature(
 )
 STORED = Feature("Stored messages aren't shown", "+zrange ~redbeat::later")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
-EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
 RUNS = Feature(
     "What becomes of runs that are lost or overdue isn't recorded",

@@ -114,17 +114,15 @@ def test_name_declared_twice_stops_beat_and_changes_nothing(
     RedBeatScheduler(app, lazy=True)  # beat's banner isn't where it is told
 
 
-def test_beat_that_cannot_import_a_module_removes_no_entry(
-    with_task: Callable[..., Celery], client: redis.Redis, caplog: pytest.LogCaptureFixture
+def test_scheduler_that_cannot_import_a_module_changes_nothing(
+    with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
     start(with_task(x={"every": 3600}, y={"every": 3600}))
     broken = with_task({"imports": ["there_is_no_such_module"]}, y={"every": 60})
-    start(broken)
+    with pytest.raises(ImportError, match="there_is_no_such_module"):
+        RedBeatScheduler(broken)
     assert names_in(client) == ["x", "y"]
-    assert client.smembers(OWNERS) == {"main\tx", "main\ty"}
-    assert field(client, "y", "definition")["schedule"]["every"] == 60
-    assert "modules can't be imported, so no entry that has left the code is removed" in caplog.text
-    assert "there_is_no_such_module" in caplog.text
+    assert field(client, "y", "definition")["schedule"]["every"] == 3600
 
 
 def test_schedule_of_no_task_is_logged_and_others_are_stored(
