@@ -41,7 +41,6 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import Keys
 from redbeat.later.sending import publish
 from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
@@ -146,29 +145,38 @@ class RedBeatScheduler(Scheduler):
             choose_format(app, is_logging=not lazy)
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
-            keys = (
-                self.config.keys
-            )  # of a schedule that isn't divided, the store stays with these names if it is
+            keys = self.config.keys
+            # of a schedule that isn't divided, the store stays with these names if it is
             self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else keys)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
-        self._shards = Shards(
-            self.store,
-            self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
-            Timing(lock_seconds, self.config.takeover_after),
-        )
+        lock_key = keys.prefixed(lock_key) if lock_key else self.config.lock_key
+        timing = Timing(lock_seconds, self.config.takeover_after) if lock_key else Timing(LEASE_SECONDS)
+        self._shards = Shards(self.store, lock_key, timing)
         self._election = self._shards.election
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
-        self._broker = self._make_broker(app)
-        self._reports = Reports(self._name_of)
+        # waiting for the broker ends well before the lock, or a lease, does
+        publish_seconds = timing.publish_seconds(self.config.publish_timeout)
+        connect_seconds = timing.connect_seconds(self.config.publish_timeout)
+        sends_once = self.config.delivery == "at_most_once"
+        self._broker = Broker(
+            app, self.Producer, publish_seconds, connect_seconds=connect_seconds, sends_once=sends_once
+        )
+        self._reports = Reports(lambda key: self.config.keys.name(key))  # noqa: PLW0108 - keys follow the layout
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._context = make_context(self, self.store, self._broker, self._reports, self.max_interval)
         self._figures = self._context.figures
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
         self._form_shards()
-        self._feed = Feed(app, self._find_fences)
+        self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
         self._sweeper = Sweeper(self.store)
-        self._condition = Condition(self._election, self._broker, lambda: self._stuck_seconds)
+        # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
+        waiting_seconds = 2 * (publish_seconds + connect_seconds)
+        self._condition = Condition(
+            self._election,
+            self._broker,
+            lambda: max(self._election.timing.stuck_seconds, waiting_seconds),
+        )
         self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
         self._gathering = Gathering(
             app,
@@ -212,25 +220,11 @@ class RedBeatScheduler(Scheduler):
             finally:
                 self._is_choosing = False
 
-    def _make_broker(self, app: Any) -> Broker:
-        """Return the broker: waiting for it ends well before the lock, or a lease, does."""
-        timing = self._election.timing if self.lock_key else Timing(LEASE_SECONDS)
-        return Broker(
-            app,
-            self.Producer,
-            timing.publish_seconds(self.config.publish_timeout),
-            connect_seconds=timing.connect_seconds(self.config.publish_timeout),
-            sends_once=self.config.delivery == "at_most_once",
-        )
-
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
         return self._shards.form(
             self.store, self._context, self._deliverer.deliver, int(LEASE_SECONDS * 1000)
         )
-
-    def _name_of(self, key: str) -> str:
-        return self.config.keys.name(key)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -610,14 +604,6 @@ class RedBeatScheduler(Scheduler):
         # what has just come to another shard may be due soon
         return min(seconds, MOVING_SECONDS) if self._shards.is_moving else seconds
 
-    @property
-    def _stuck_seconds(self) -> float:
-        """After how long without progress beat hangs; by the settings it may have to wait for the broker."""
-        timing = self._election.timing if self.lock_key else Timing(LEASE_SECONDS)
-        wanted_seconds = self.config.publish_timeout
-        once = timing.publish_seconds(wanted_seconds) + timing.connect_seconds(wanted_seconds)
-        return max(timing.stuck_seconds, 2 * once)  # a connection that has broken is replaced amid a batch
-
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
         own = OwnFigures(self._election, self._figures, self._shards.count_prepared)
@@ -632,10 +618,6 @@ class RedBeatScheduler(Scheduler):
         if self.config.ping_hosts:
             parts.append(EntryPings(self.app))
         return [*parts, self._feed]  # which comes last, as others connect receivers
-
-    def _find_fences(self) -> dict[Keys, Fence]:
-        """Return which parts of the schedule this beat leads, and what says so; for any thread."""
-        return {one.keys: one.fence for one in self._election.leading}
 
     def _find_fence(self) -> Fence | None:
         """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
@@ -653,10 +635,10 @@ class RedBeatScheduler(Scheduler):
         lost = self._shards.take_lost(lambda: read_statics(self.app).entries)
         if not lost:
             return
-        layout, keys = self.config.layout, [shard.store.keys for shard in lost]
-        numbers = tuple(number for one in keys if (number := layout.shard_of(one)) is not None)
+        layout, parts = self.config.layout, [shard.store.keys for shard in lost]
+        numbers = tuple(number for part in parts if (number := layout.shard_of(part)) is not None)
         locks = " ".join(shard.leadership.lock_key or "" for shard in lost)
-        which = layout.named(keys) if numbers else "the schedule"
+        which = layout.named(parts) if numbers else "the schedule"
         logger.error(
             "beat: Redis has lost %s, as after FLUSHALL, a restart without persistence or a failover to an "
             "empty replica. Entries of the code are stored again; restore all others, or let a receiver of "

@@ -98,8 +98,8 @@ def test_closing_releases_the_lock_of_a_full_server(
 
 def test_standby_reads_no_events_to_signal(make_scheduler: MakeScheduler) -> None:
     leading, waiting = make_scheduler(), make_scheduler()
-    assert list(leading._find_fences().values()) == [leading.lock.fence]  # noqa: SLF001
-    assert waiting._find_fences() == {}  # noqa: SLF001 - else receivers were called by both
+    assert [one.fence for one in leading._election.leading] == [leading.lock.fence]  # noqa: SLF001
+    assert waiting._election.leading == ()  # noqa: SLF001 - else receivers were called by both
 
 
 # -- a schedule that Redis has lost, with its lock
