@@ -39,7 +39,7 @@ MIN_STUCK_SECONDS, MAX_STUCK_SECONDS = 5.0, 60.0
 CONNECT_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Timing:
     """The lengths that follow from a lock.
 

@@ -25,8 +25,6 @@ from redbeat.process.memory import Memory
 
 #: a shard that its beat leaves alone is taken by any after so long, or the takeover time
 LEFT_SECONDS = 8.0
-#: a silent lock that its shard's beat leaves alone is taken by any after so many more looks
-LEFT_LOOKS = 3
 #: for how long a shard isn't handed over to a beat that left it alone
 REFUSED_SECONDS = 300.0
 
@@ -72,8 +70,6 @@ class ShardAssignment:
             left_seconds: for how long it could have been taken.
         """
         patience_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
-        if silent:
-            patience_seconds = LEFT_LOOKS * self.timing.look_seconds
         there = (live - silent) | {self._beat}
         return self.leader_of(shard, there) == self._beat or left_seconds >= patience_seconds
 

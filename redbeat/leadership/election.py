@@ -9,8 +9,8 @@ too little for a while, and never anything twice.
 a lock that a look finds    is taken by
 ==========================  ============================================================================
 free                        the beat that the shard is assigned to, at once
-free for takeover_seconds   any: the beat that it is assigned to leaves it alone
-silent for that long        the beat that it is assigned to, if its holder isn't there; a little later any
+silent (takeover_seconds)   the beat that it is assigned to, if its holder isn't there
+either for 8 seconds more   any: the beat that it is assigned to leaves it alone
 ==========================  ============================================================================
 
 A lock that this beat holds is handed over where a batch ends, if its shard is assigned to another beat by
@@ -23,16 +23,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import ClientError
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.assignment import ShardAssignment
-from redbeat.leadership.heartbeat import Heartbeat, Pulse, Renewal, Role
+from redbeat.leadership.heartbeat import Heartbeat, Pulse, Role
 from redbeat.leadership.leadership import Leadership
-from redbeat.leadership.lock import LeaderLock, find_takes, look_at, take
+from redbeat.leadership.lock import LeaderLock, look_at, take
 from redbeat.leadership.membership import Membership
 from redbeat.log.events import (
     LEADER_ACQUIRED,
@@ -46,6 +47,7 @@ from redbeat.log.events import (
 )
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
+from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
 from redbeat.store.lock_tokens import beat_of, holder_in_words
 from redbeat.store.locks import Held, Locks
@@ -61,9 +63,6 @@ AWAY_SECONDS = 5.0
 #: the shortest time between two looks of a beat that is woken, mostly by writers, and leads all shards that
 #: are assigned to it
 WOKEN_LOOK_SECONDS = 0.25
-
-#: what stands for the node of the key that all shards share, beside the shards' prefixes
-_BEATS = ""
 
 
 class Election:
@@ -94,7 +93,8 @@ class Election:
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
-        self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a shard
+        app = store.config.app
+        self._store = Store(app)  # of its own: that of the scheduler may become one of a shard
         self._store.progress.on_answer = self.note_progress
         self.lock_key = lock_key
         self.timing = timing
@@ -102,15 +102,13 @@ class Election:
         self.leaderships: tuple[Leadership, ...] = ()
         self.is_divided = False
         self.is_look_due = True
-        self._is_kept_alive = False
-        self._unreported: set[str] = set()  # shards that are led from the beginning, as there is no lock
-        self.heartbeat = Heartbeat(store.config.app, timing)
-        self.members = Membership(store.config.app, timing)
+        self.members = Membership(app, timing)
+        self.heartbeat = Heartbeat(app, timing, self.members, lambda: self.leading)
         self._assignment = ShardAssignment(self.members.beat, timing)
         self._locks = Locks(self._store)
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
-        self._away_until: dict[str | None, float] = {}  # by the shards' prefixes, and the nodes' names
+        self._away_until: dict[str, float] = {}  # by the names of nodes
         self._said = Memory[str, str]()
 
     # -- the shards
@@ -129,7 +127,6 @@ class Election:
         """
         wanted = {store.keys.prefix: store for store in stores}
         self._release([one for prefix, one in self._leaderships.items() if prefix not in wanted])
-        self._unreported |= wanted.keys() - self._leaderships.keys()
         self._leaderships = {
             prefix: self._leaderships.get(prefix) or self._new_leadership(store)
             for prefix, store in wanted.items()
@@ -141,7 +138,6 @@ class Election:
         self._look_at = -math.inf
         self.is_divided = len(self.leaderships) > 1
         self.members.follow(None if self.is_divided else self._store.of_part(self.leaderships[0].keys))
-        self.heartbeat.membership = self.members if self.is_divided else None
         self._locks.close()
         self._locks = Locks(self._store, self.timing.renewal_seconds / 2 if self.is_divided else None)
 
@@ -163,14 +159,14 @@ class Election:
         """Use other locks from now on, as the constructor takes their key."""
         self.lock_key = lock_key
         for leadership in self.leaderships:
-            leadership.set_lock_key(self._lock_key_of(leadership.store))
+            leadership.lock_key = self._lock_key_of(leadership.store)
+            leadership.follow_lock()
 
     def set_lock_seconds(self, seconds: float) -> None:
         """Set how long each lock lives, from its next renewal on."""
-        self.timing = replace(self.timing, lock_seconds=seconds)
-        self.members.timing = self._assignment.timing = self.timing
+        self.timing.lock_seconds = seconds
         for leadership in self.leaderships:
-            leadership.set_lock_seconds(seconds)
+            leadership.follow_lock()
 
     @property
     def leading(self) -> tuple[Leadership, ...]:
@@ -201,23 +197,20 @@ class Election:
             LockLost: another beat leads an unsharded schedule.
         """
         now = self.heartbeat.progressed_at = time.monotonic()
-        lost: list[LockLost] = []
-        retaken: list[Leadership] = []
+        lost, retaken = list[LockLost](), list[Leadership]()
         is_standby = False
         for one in self.leaderships:
-            renewal = one.renewal
-            if one.store.has_retaken_lock or one.is_foreign or (renewal is not None and renewal.has_news):
-                if (error := one.check()) is not None:
-                    lost.append(error)
-                elif one.is_retaken:
-                    one.is_retaken = False
-                    retaken.append(one)
+            if one.store.has_retaken_lock or one.is_foreign or one.lost is not None:
+                try:
+                    retaken += [one] if one.check() else []
+                except LockLost as exc:
+                    lost.append(exc)
             if not one.is_leader:
                 is_standby = True
         if lost:
             self.lose(*lost)
         if self.lock_key is None:
-            self.is_look_due = bool(self._unreported)
+            self.is_look_due = any(not one.is_reported for one in self.leaderships)
         elif self.is_divided:
             is_wanted = is_standby or bool(lost) or not self.heartbeat.is_running
             self.is_look_due = is_wanted and now >= self._look_at
@@ -258,55 +251,48 @@ class Election:
                 still leads.
         """
         if self.lock_key is None:
-            fresh, self._unreported = self._unreported, set()
-            return [one for prefix, one in self._leaderships.items() if prefix in fresh]
+            fresh = [one for one in self.leaderships if not one.is_reported]
+            for one in fresh:
+                one.is_reported = True
+            return fresh
         now = time.monotonic()
-        others = [leadership for leadership in self.leaderships if not leadership.is_leader]
         if self.is_divided and now < self._look_at:
             return []
+        others = [one for one in self.leaderships if not (one.is_leader or self._is_away(one.keys))]
         self._looked_at, self._look_at = now, now + self.timing.look_seconds
         self._assignment.forget_refusals(self.members.live, now)
-        if not others and (self.heartbeat.is_running or not self.is_divided):
-            return []  # the heartbeat announces this beat, and finds out who else is there
-        away = self._find_away(others)
-        waiting = {self._stand_by(one).key: one for one in others if one.keys.prefix not in away}
-        locks = [leadership.stand_by() for leadership in waiting.values()]
-        besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in waiting.values()]
-        if self.is_divided and _BEATS not in away:
-            # a beat that renews locks announces itself along with that: else it could seem well when they end
-            besides.append(self.members.call(is_silent=self.heartbeat.is_running))
+        # a beat that renews locks announces itself along with that: else it could seem well when they end
+        is_announced = self.heartbeat.is_running and self.is_leader
+        if not others and (is_announced or not self.is_divided):
+            return []  # the heartbeat also finds out who else is there
+        locks = [self._stand_by(leadership) for leadership in others]
+        besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in others]
+        if self.is_divided and not self._is_away(self._store.config.base_keys):
+            besides.append(self.members.call(is_silent=is_announced))
         found, replies = look_at(self._locks, locks, besides)
-        self._answered_at, took_seconds = now, time.monotonic() - now
-        for leadership, rest_ms, tick in zip(waiting.values(), found, replies, strict=False):
+        self._answered_at, away_seconds = now, 2 * (time.monotonic() - now)
+        for leadership, rest_ms, tick in zip(others, found, replies, strict=False):
             leadership.note_look(rest_ms, tick)
-        for reply in replies[len(waiting) :]:
+            if isinstance(rest_ms, StoreUnavailable):
+                self.note_away(leadership.keys, away_seconds)
+        for reply in replies[len(others) :]:
             if not self.members.note(reply):
-                self.note_away(_BEATS, 2 * took_seconds)
+                self.note_away(self._store.config.base_keys, away_seconds)
         self._follow_layout()
-        for lock, rest_ms in zip(locks, found, strict=True):
-            if isinstance(rest_ms, RedBeatError):
-                self._report(lock.key, rest_ms)
-                if isinstance(rest_ms, StoreUnavailable):
-                    self.note_away(waiting[lock.key].keys.prefix, 2 * took_seconds)
-        takes = find_takes(
-            self._locks, locks, found, lambda lock, silent: self._may_take(waiting[lock.key], silent)
-        )
-        results = take(self._locks, takes)
-        taken = list[Leadership]()
-        for (lock, _), result in zip(takes, results, strict=True):
-            if result is True:
-                taken.append(waiting[lock.key])
-            elif isinstance(result, RedBeatError) and not isinstance(result, LockLost):
+        results = take(self._locks, locks, found, partial(self._may_take, others))
+        for lock, result in zip(locks, results, strict=True):
+            if isinstance(result, RedBeatError) and not isinstance(result, LockLost):
                 self._report(lock.key, result)
+        taken = [one for one, result in zip(others, results, strict=True) if result is True]
         self._lead(taken)
         if not self.is_leader:
-            _raise_common([result for result in results if not isinstance(result, LockLost)], len(results))
-            _raise_common(found, len(others))
+            errors = [result for result in results if isinstance(result, RedBeatError)]
+            if errors and len(errors) == len(results) and not isinstance(errors[0], LockLost):
+                raise errors[0]
             if not self.is_divided:
                 self.members.stand_by()
-        lefts = [left for lock in locks if (left := lock.seconds_to_takeover()) is not None and left > 0]
-        soonest = min(lefts, default=self.timing.look_seconds)
-        self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
+        replaceable_at = min((at for lock in locks if (at := lock.replaceable_at) > now), default=math.inf)
+        self._look_at = min(self._look_at, max(replaceable_at, now + MIN_LOOK_SECONDS))
         return taken
 
     def _stand_by(self, leadership: Leadership) -> LeaderLock:
@@ -314,21 +300,17 @@ class Election:
             logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
         return leadership.stand_by()
 
-    def _find_away(self, others: Iterable[Leadership]) -> set[str]:
-        """Return the shards that aren't asked, and the list of beats: their nodes don't answer the heartbeat
-        either, or have just kept all others waiting."""
-        now, node_of = time.monotonic(), self._store.node_of
-        away = {name for name, until in self._away_until.items() if until > now}
-        away.update(node_of(one.keys) for one in self.leaderships if one.unreachable is not None)
-        if not away:
-            return set()
-        keys = {_BEATS: self._store.config.base_keys, **{one.keys.prefix: one.keys for one in others}}
-        return {prefix for prefix, names in keys.items() if prefix in away or node_of(names) in away}
+    def _is_away(self, keys: Keys) -> bool:
+        """Return True if the node of a shard has just kept all others waiting: it isn't asked."""
+        if not self._away_until:
+            return False
+        return self._away_until.get(self._store.node_of(keys) or "", 0.0) > time.monotonic()
 
-    def note_away(self, name: str, seconds: float = AWAY_SECONDS) -> None:
-        """Record that a node with this name, or that of the shard with this prefix, hasn't answered: it isn't
-        asked for a while."""
-        self._away_until[name] = time.monotonic() + min(seconds, AWAY_SECONDS)
+    def note_away(self, keys: Keys, seconds: float = AWAY_SECONDS) -> None:
+        """Record that the node of a shard hasn't answered: it isn't asked for a while."""
+        node = self._store.node_of(keys)
+        if node is not None:
+            self._away_until[node] = time.monotonic() + min(seconds, AWAY_SECONDS)
 
     def _follow_layout(self) -> None:
         """Find out where entries are, if that has changed: no script refuses a beat that leads nothing."""
@@ -336,16 +318,16 @@ class Election:
             self._store.config.looked_at = -math.inf
         self._store.parts  # noqa: B018 - it looks if it is time to
 
-    def _may_take(self, leadership: Leadership, silent: frozenset[str]) -> bool:
-        """Return True if this beat may take a lock.
+    def _may_take(self, others: Sequence[Leadership], place: int, silent: frozenset[str]) -> bool:
+        """Return True if this beat may take the lock of one of the others' shards.
 
         Arguments:
             silent: the tokens of all silent holders; none, if this lock is free.
         """
-        lock, now = leadership.stand_by(), time.monotonic()
-        left_seconds = -(lock.seconds_to_takeover() or 0.0) if silent else now - (lock.free_since or now)
+        lock, now = others[place].stand_by(), time.monotonic()
+        left_seconds = now - (lock.replaceable_at if silent else lock.free_since or now)
         beats = frozenset(beat_of(token) or token for token in silent)
-        return self._assignment.may_take(leadership.keys.prefix, self.members.live, beats, left_seconds)
+        return self._assignment.may_take(others[place].keys.prefix, self.members.live, beats, left_seconds)
 
     def _lead(self, taken: Sequence[Leadership]) -> None:
         """Lead these shards, whose locks are held now."""
@@ -363,8 +345,6 @@ class Election:
             self._said.pop(str(leadership.lock_key), None)
         if not self.is_divided:
             self.members.leave()
-        if self._is_kept_alive:
-            self._begin_renewal(taken)
         for gone in replaced.values():
             token = gone[0].lock.replaced
             logger.warning(
@@ -431,7 +411,6 @@ class Election:
             self._named(those),
             extra=LEADER_LOST.of(lock=_keys_of(those), holder=first.holder),
         )
-        self._end_renewal(those)
         for leadership in those:
             leadership.forget()
 
@@ -477,16 +456,16 @@ class Election:
         progresses = {store.progress for store in (self._store, *(one.store for one in leaderships))}
         asks_since = min((at for one in progresses if (at := one.asks_since) is not None), default=None)
         asked_at = now if asks_since is None else asks_since
-        progressed_at = heartbeat.progressed_at if asks_since is None else now
-        if heartbeat.is_running:  # Redis is an excuse only where the heartbeat waits for it, too
-            progressed_at = max(heartbeat.progressed_at, heartbeat.excused_at)
+        # Redis is an excuse only where the heartbeat waits for it, too
+        progressed_at = max(heartbeat.progressed_at, heartbeat.excused_at)
+        if asks_since is not None and not (heartbeat.is_running and self.is_leader):
+            progressed_at = now
         if self.lock_key is None:
             return Pulse(Role.SHARING, progressed_at, asked_at)
-        renewals = [one.renewal for one in leaderships if one.is_leader]
         answered = [
-            asked_at if renewal is None else renewal.confirmed_at
-            for renewal in renewals
-            if renewal is None or not (renewal.has_given_up or renewal.lost is not None)
+            asked_at if one.is_foreign else one.confirmed_at
+            for one in leaderships
+            if one.is_leader and not one.has_given_up and one.lost is None
         ]
         if not answered:
             return Pulse(Role.STANDBY, progressed_at, self._answered_at)
@@ -496,40 +475,27 @@ class Election:
 
     def keep_alive(self) -> None:
         """Let the heartbeat renew all locks, also those that are taken later: for a scheduler that is ticked
-        by a running beat."""
-        self._is_kept_alive = True
-        self._begin_renewal(self.leading)
+        by a running beat. Start its thread again if it has died.
 
-    def _begin_renewal(self, leaderships: Iterable[Leadership]) -> None:
-        begun: list[Renewal] = []
-        for one in leaderships:
-            if isinstance(one.lock, LeaderLock) and one.renewal is None:
-                one.renewal = Renewal(one.lock.fence, one.keys)
-                begun.append(one.renewal)
-        self.heartbeat.timing = self.timing
-        self.heartbeat.add(*begun)
-
-    def _end_renewal(self, leaderships: Iterable[Leadership]) -> None:
-        ended = [one.renewal for one in leaderships if one.renewal is not None]
-        for one in leaderships:
-            one.renewal = None
-        if ended:
-            self.heartbeat.remove(*ended)
+        Where the system has no thread to spare, the scheduler's own steps renew the locks.
+        """
+        with surviving("Starting the heartbeat"):
+            self.heartbeat.start()
 
     def resign(self) -> None:
         """Release all locks, and leave the list of beats; Redis isn't waited for long."""
         self._release(self.leaderships)
+        self.heartbeat.stop()
         # any other beat listens on one of these
         self.members.leave([one.keys.wake for one in self.leaderships] if self.is_divided else [])
         self._locks.close()
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""
-        self._end_renewal(leaderships)
         held, foreign, those = list[Held](), list[Any](), list[Leadership]()
         for leadership in leaderships:
             lock = leadership.lock or leadership.candidacy
-            leadership.lock = leadership.candidacy = None
+            leadership.forget()
             if isinstance(lock, LeaderLock) and lock.token:
                 held.append(Held(leadership.store, lock.fence))
             elif lock is not None and not isinstance(lock, LeaderLock):
@@ -556,13 +522,6 @@ class Election:
                 errors[0],
                 extra=LEADER_NOT_RELEASED.of(lock=keys, reason=str(errors[0])),
             )
-
-
-def _raise_common(results: Sequence[object], count: int) -> None:
-    """Raise the first error if each of so many results is one."""
-    errors = [result for result in results if isinstance(result, RedBeatError)]
-    if errors and len(errors) == count:
-        raise errors[0]
 
 
 def _keys_of(leaderships: Iterable[Leadership]) -> str:

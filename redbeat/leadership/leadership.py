@@ -6,16 +6,14 @@ the scripts check whether it still does.
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import replace
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import COUNTS
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.leadership.heartbeat import Heartbeat, Renewal
+from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
 from redbeat.log.events import REDIS_SLOW
 from redbeat.log.logger import logger
@@ -36,33 +34,33 @@ class Leadership:
     Arguments:
         store: the shard; its writes are fenced with ``fence``.
         lock_key: the lock's key; None: no lock is configured, and every beat leads.
-        timing: how long the lock lives, and what follows from that.
+        timing: how long the lock lives, and what follows from that; it may change.
         heartbeat: renews the lock.
         beat: the id of this beat, which the lock's tokens contain.
 
     Attributes:
-        store: the shard.
         is_leader: this beat may send.
         fence: the lock and the token that every write of the scheduler is checked against.
         is_foreign: the lock is an object that a program has set, and no LeaderLock.
-        is_retaken: the lock was gone, perhaps with all data, and was taken back; the caller resets it.
-        retaken_at: when the lock was gone last, and taken back; monotonic.
-        renewal: the heartbeat's record of this lock; None: the heartbeat doesn't renew it.
         candidacy: the lock that this beat waits for; None: it waits for none.
         is_data_missing: a look found neither the lock nor its ``tick``, before these would have expired.
+        is_reported: a look has returned it as led since there is no lock.
+        confirmed_at: when the lock was last known to be held, monotonic.
+        lost: the error if the heartbeat found another beat's token; else None.
+        unreachable: the error of the lock's node, if that hasn't answered the heartbeat lately; else None.
+        has_given_up: the heartbeat has released the lock, as the scheduler is stuck.
     """
 
     def __init__(
         self, store: Store, lock_key: str | None, timing: Timing, heartbeat: Heartbeat, beat: str
     ) -> None:
-        self._lock: LeaderLock | Any = None
-        self.candidacy: LeaderLock | None = None
-        self.renewal: Renewal | None = None
         self.lock_key = lock_key
         self.timing = timing
         self._heartbeat, self._beat = heartbeat, beat
-        self.is_retaken, self.retaken_at = False, -math.inf
-        self.is_data_missing = self._has_seen_tick = False
+        self.is_data_missing = self._has_seen_tick = self.is_reported = False
+        self.candidacy: LeaderLock | None = None
+        self.store = store
+        self.lock = None
         self.move_to(store)
 
     @property
@@ -77,9 +75,7 @@ class Leadership:
         for lock in (self.lock, self.candidacy):
             if isinstance(lock, LeaderLock):
                 lock.move_to(store)
-        if self.renewal is not None:
-            self.renewal.part = store.keys
-        self._follow_lock()
+        self.follow_lock()
 
     @property
     def lock(self) -> LeaderLock | Any:
@@ -93,21 +89,13 @@ class Leadership:
     @lock.setter
     def lock(self, lock: LeaderLock | Any) -> None:
         self._lock = lock
-        self._follow_lock()
+        self.confirmed_at = time.monotonic()
+        self.lost: LockLost | None = None
+        self.unreachable: StoreUnavailable | None = None
+        self.has_given_up = False
+        self.follow_lock()
 
-    def set_lock_key(self, lock_key: str | None) -> None:
-        """Use another lock from now on; None: none is needed."""
-        self.lock_key = lock_key
-        self._follow_lock()
-
-    def set_lock_seconds(self, seconds: float) -> None:
-        """Set how long the lock lives, from its next renewal on."""
-        self.timing = replace(self.timing, lock_seconds=seconds)
-        if isinstance(self._lock, LeaderLock):
-            self._lock.set_timeout(seconds)
-        self._follow_lock()
-
-    def _follow_lock(self) -> None:
+    def follow_lock(self) -> None:
         """Update what follows from the lock: whether this beat leads, and the fence of its writes."""
         lock = self._lock
         is_ours = isinstance(lock, LeaderLock)
@@ -118,54 +106,27 @@ class Leadership:
     @property
     def is_certain(self) -> bool:
         """Whether this beat leads, and no other one can lead by now, as far as the lock's times say."""
-        renewal = self.renewal
-        if not self.is_leader or renewal is None or renewal.has_given_up:
+        if not self.is_leader or self.has_given_up:
             return False
-        return time.monotonic() - renewal.confirmed_at < self.timing.replaced_after_seconds
+        return time.monotonic() - self.confirmed_at < self.timing.replaced_after_seconds
 
-    @property
-    def unreachable(self) -> StoreUnavailable | None:
-        """The error of the lock's node, if the heartbeat reaches others, but not that one; else None."""
-        return None if self.renewal is None else self.renewal.unreachable
-
-    @property
-    def renewed_at(self) -> float | None:
-        """When the heartbeat last knew the lock to be held, monotonic; None: it doesn't renew it."""
-        return None if self.renewal is None else self.renewal.confirmed_at
-
-    # -- standing by for the lock, and losing it
+    # -- standing by for the lock, taking and losing it
 
     def stand_by(self) -> LeaderLock:
         """Return the lock that this beat waits for from now on."""
         if self.candidacy is None:
-            lock, key = self._lock, self.lock_key or ""
-            if not isinstance(lock, LeaderLock) or lock.key != key:
-                timing = self.timing
-                lock = LeaderLock(self.store, key, timing.lock_seconds, timing.takeover_seconds, self._beat)
-            # else it was released, and perhaps taken back by a late write, with this token
-            self.candidacy = lock
+            self.candidacy = LeaderLock(self.store, self.lock_key or "", self.timing, self._beat)
         return self.candidacy
 
     def lead(self) -> None:
         """Record that the lock is taken, and was renewed."""
         lock, self.candidacy = self.stand_by(), None
-        lock.is_released = False
-        lock.on_release = self._note_release
+        lock.on_release = self.follow_lock
         self.lock = lock
-
-    def _note_release(self) -> None:
-        self._stop_renewal()
-        self._follow_lock()
 
     def forget(self) -> None:
         """Record that this beat doesn't hold the lock any more, and stands by for it."""
-        self._stop_renewal()
         self.lock = self.candidacy = None
-
-    def _stop_renewal(self) -> None:
-        renewal, self.renewal = self.renewal, None
-        if renewal is not None:
-            self._heartbeat.remove(renewal)
 
     def note_look(self, rest_ms: int | RedBeatError, tick: Any) -> None:
         """Find out whether Redis has lost its data together with the lock.
@@ -182,9 +143,27 @@ class Leadership:
         if rest_ms != NO_KEY:
             self._has_seen_tick, self.is_data_missing = tick is not None, False
         elif self._has_seen_tick and tick is None:
-            self.is_data_missing = time.monotonic() < self.stand_by().seen_until - SLACK_SECONDS
+            self.is_data_missing = time.monotonic() < self.stand_by().expires_at - SLACK_SECONDS
 
     # -- while this beat leads
+
+    def note_renewal(self, fence: Fence, began_at: float, store: Store, error: RedBeatError | None) -> None:
+        """Record how a renewal by the heartbeat has ended, which began then; called by its thread.
+
+        Arguments:
+            store: the one that has renewed it: it knows whether the lock was gone.
+        """
+        if not self.is_leader or fence.token != self.fence.token:
+            return  # it was released meanwhile
+        if isinstance(error, LockLost):
+            self.lost = error
+        elif error is not None:
+            self.unreachable = error if isinstance(error, StoreUnavailable) else None
+            logger.debug("beat: The heartbeat couldn't renew %s: %s", fence.lock_key, error)
+        else:
+            self.has_given_up, self.unreachable, self.confirmed_at = False, None, began_at
+            if store.has_retaken_lock:
+                self.store.retaken_lock_at, self.store.has_retaken_lock = store.retaken_lock_at, True
 
     def _note_answer(self) -> None:
         """Record that Redis has answered the scheduler; log a slow answer, unless the client has logged its
@@ -200,23 +179,21 @@ class Leadership:
             extra=REDIS_SLOW.of(seconds=round(seconds, 3)),
         )
 
-    def check(self) -> LockLost | None:
-        """Follow what the heartbeat, the store or a program has found or changed; return the error if the
-        lock is lost."""
-        store, renewal = self.store, self.renewal
+    def check(self) -> bool:
+        """Follow what the heartbeat, the store or a program has found or changed; return True if the lock was
+        gone, perhaps with all data, and is taken back.
+
+        Raises:
+            LockLost: another beat holds it.
+        """
         if self.is_foreign:
-            self._follow_lock()
+            self.follow_lock()
             if not self.fence.token:
                 self._lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
-        if store.has_retaken_lock:
-            store.has_retaken_lock = False
-            self.is_retaken, self.retaken_at = True, store.retaken_lock_at
-        if renewal is None:
-            return None
-        renewal.has_news = renewal.lost is not None
-        if renewal.lost is None and renewal.retaken_at > self.retaken_at:
-            self.is_retaken, self.retaken_at = True, renewal.retaken_at
-        return renewal.lost
+        was_gone, self.store.has_retaken_lock = self.store.has_retaken_lock, False
+        if self.lost is not None:
+            raise self.lost
+        return was_gone
 
     def confirm(self) -> None:
         """Make sure that the lock is still held, before a message is sent that no script checks.
@@ -228,7 +205,6 @@ class Leadership:
             LockLost: another beat leads.
         """
         now = self._heartbeat.progressed_at = time.monotonic()
-        renewal = self.renewal
-        if renewal is not None and now - renewal.confirmed_at > self.timing.fresh_seconds:
+        if self.fence.token and now - self.confirmed_at > self.timing.fresh_seconds:
             self.store.renew_lock(self.fence, obstacle=self._heartbeat.find_obstacle())
-            renewal.confirmed_at = max(now, renewal.confirmed_at)
+            self.confirmed_at = max(now, self.confirmed_at)

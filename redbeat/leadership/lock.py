@@ -20,8 +20,8 @@ While the server takes no writes (its memory or disk is full), no beat can renew
 take one. A standby that was refused so waits for ``takeover_seconds`` again: the holder renews long before.
 
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
-arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that ends in good
-order leaves a mark with its token, which refuses such a command.
+arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that releases a
+lock leaves a mark with its token, which refuses such a command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any
 
@@ -45,21 +45,6 @@ from redbeat.store.store import Store
 TAKEN_MS = 10_000
 
 
-@dataclass
-class _Silence:
-    """What a standby has seen of a lock that isn't renewed; times are monotonic.
-
-    Attributes:
-        expires_at: when the lock ends.
-        since: the first look that found it not renewed.
-        looked_at: the last such look.
-    """
-
-    expires_at: float
-    since: float
-    looked_at: float
-
-
 class LeaderLock:
     """A lock that may be acquired again and again, each time with a new token.
 
@@ -69,59 +54,49 @@ class LeaderLock:
     Arguments:
         store: the shard, or the schedule, that the lock is for.
         key: the lock's key.
-        timeout_seconds: how long it lives after it was last renewed.
-        takeover_seconds: a RedBeat 3 that doesn't renew it for this long is replaced; None: never.
+        timing: how long it lives after it was last renewed, and when a silent holder is replaced; it may
+            change.
         beat: the id of the beat that asks for it, which its tokens contain; '': each has a new one.
 
     Attributes:
         name: the lock's key.
-        timeout: ``timeout_seconds``.
         lock_key: the key in Redis.
         is_released: it was given up by ``release``, so nothing takes it back.
         token: what the lock holds if this object holds it, or may hold it, as no answer has come; '': it
             doesn't.
         replaced: the token of the silent holder that was replaced; '': there was none.
-        seen_until: when another holder's lock would end, as it was seen last; monotonic.
-        free_since: since when all looks have found that nobody holds it, monotonic; None: somebody does.
+        expires_at: when another holder's lock would end, as it was seen last; monotonic.
+        free_since: since when all looks have found that no beat holds it, monotonic; None: one does.
+        silent_since: since when all looks have found that its holder hasn't renewed it, likewise.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        key: str,
-        timeout_seconds: float,
-        takeover_seconds: float | None = None,
-        beat: str = "",
-    ) -> None:
+    def __init__(self, store: Store, key: str, timing: Timing, beat: str = "") -> None:
         self.key = self.name = key
         self.move_to(store)
-        self._takeover_seconds = takeover_seconds
+        self.timing = timing
         self._beat = beat
-        self.set_timeout(timeout_seconds)
         self.is_released = False
-        #: called by ``release`` before it gives the lock up, to stop its renewal
+        #: called by ``release``
         self.on_release: Callable[[], None] = lambda: None
-        self._silence: _Silence | None = None
-        self.token = ""
-        self.replaced = ""
-        self.seen_until = 0.0
-        self._looked_at = math.inf
+        self.token = self.replaced = ""
+        self.expires_at = self._looked_at = 0.0
         self.free_since: float | None = None
+        self.silent_since: float | None = None
 
     def move_to(self, store: Store) -> None:
         """Use this store of the same shard from now on, as the layout of the schedule has changed."""
         self.store, self.lock_key = store, LockKey(store, self.key)
 
-    def set_timeout(self, seconds: float) -> None:
-        """Set how long it lives, from its next renewal on."""
-        self.timeout = seconds
-        self.timeout_ms = max(int(seconds * 1000), 1)
-        self.timing = Timing(seconds, self._takeover_seconds)
+    @property
+    def timeout(self) -> float:
+        """How long it lives after it was last renewed, seconds."""
+        return self.timing.lock_seconds
 
     @property
     def fence(self) -> Fence:
         """The key and the token that the scheduler's writes are checked against."""
-        return Fence(self.key, self.token, self.timeout_ms, self.store.keys.released)
+        lock_ms = max(int(self.timeout * 1000), 1)
+        return Fence(self.key, self.token, lock_ms, self.store.keys.released)
 
     def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
         """Take the lock if it is free, or if its holder is silent; return True if it was taken.
@@ -146,55 +121,49 @@ class LeaderLock:
 
     def _take(self) -> bool:
         locks = Locks(self.store)
-        found = look_at(locks, [self])[0]
-        results = take(locks, find_takes(locks, [self], found, lambda _lock, _silent: True))
-        for result in (*found, *results):
-            if isinstance(result, RedBeatError):
-                raise result
-        return True in results
+        found, _ = look_at(locks, [self])
+        [result] = take(locks, [self], found, lambda _place, _silent: True)
+        if isinstance(result, RedBeatError):
+            raise result
+        return result
 
     # -- what a look has found
 
-    def note_no_look(self) -> None:
-        """Record that a look has failed: it says nothing about the holder."""
-        self._silence = self.free_since = None
+    def note_look(self, rest_ms: int | RedBeatError, looked_at: float) -> None:
+        """Record how long the lock lives, as Redis has replied at ``looked_at`` (monotonic).
 
-    def note_look(self, rest_ms: int, looked_at: float) -> None:
-        """Record how long the lock lives, as Redis has replied at ``looked_at`` (monotonic)."""
-        self._looked_at = looked_at
-        silence, expires_at = self._silence, looked_at + rest_ms / 1000
+        An error says nothing about the holder: the time that it was silent for is counted anew.
+        """
+        if isinstance(rest_ms, RedBeatError):
+            self.silent_since = self.free_since = None
+            return
+        gap_seconds, self._looked_at = looked_at - self._looked_at, looked_at
+        before, expires_at = self.expires_at, looked_at + rest_ms / 1000
         if rest_ms != NO_KEY:
-            self.seen_until = math.inf if rest_ms < 0 else expires_at
+            self.expires_at = math.inf if rest_ms < 0 else expires_at
             self.free_since = None
         elif self.free_since is None:
             self.free_since = looked_at
         if rest_ms < 0:  # it is free, or never expires, as a user has set it
-            self._silence = None
+            self.silent_since = None
         elif (
-            silence is None
-            or abs(silence.expires_at - expires_at) > self.timing.slack_seconds
-            or looked_at - silence.looked_at > self.timing.look_gap_seconds
+            self.silent_since is None
+            or abs(before - expires_at) > self.timing.slack_seconds
+            or gap_seconds > self.timing.look_gap_seconds
         ):
-            self._silence = _Silence(expires_at, looked_at, looked_at)
-        else:
-            silence.looked_at = looked_at
+            self.silent_since = looked_at
 
     @property
     def is_silent(self) -> bool:
-        """Whether its holder hasn't renewed it for ``takeover_seconds``, as of the last look."""
-        silence, takeover_seconds = self._silence, self._takeover_seconds
-        return (
-            silence is not None
-            and takeover_seconds is not None
-            and silence.looked_at - silence.since >= takeover_seconds
-        )
+        """Whether its holder hadn't renewed it for ``takeover_seconds`` at the last look."""
+        return self.silent_since is not None and self._looked_at >= self.replaceable_at
 
-    def seconds_to_takeover(self) -> float | None:
-        """Return the seconds until a holder that stays silent may be replaced, less than 0 after that; None:
-        it isn't silent."""
-        if self._silence is None or self._takeover_seconds is None:
-            return None
-        return self._silence.since + self._takeover_seconds - time.monotonic()
+    @property
+    def replaceable_at(self) -> float:
+        """When a holder that stays silent may be replaced, monotonic; infinity: never."""
+        if self.silent_since is None or self.timing.takeover_seconds is None:
+            return math.inf
+        return self.silent_since + self.timing.takeover_seconds
 
     # -- taking it
 
@@ -212,7 +181,7 @@ class LeaderLock:
         return Take(
             self.lock_key,
             self.token,
-            min(self.timeout_ms, TAKEN_MS),
+            min(self.fence.lock_ms, TAKEN_MS),
             self.store.keys.released,
             silent,
             rest_ms,
@@ -225,15 +194,14 @@ class LeaderLock:
             if not isinstance(answer, StoreUnavailable):  # else it may be this beat's all the same
                 self.forget()
             return False if take.silent and is_full(answer.__cause__) else answer
-        self.token = take.token if answer else ""
-        self._silence = self.free_since = None
+        self.forget()
         if answer:
-            self.replaced = take.silent
+            self.token, self.replaced = take.token, take.silent
         return answer
 
     def forget(self) -> None:
         """Record that this object doesn't hold the lock; a later ``acquire`` begins anew."""
-        self.token, self._silence, self.free_since = "", None, None
+        self.token, self.silent_since, self.free_since = "", None, None
 
     # -- for the singleton command
 
@@ -309,7 +277,7 @@ class LeaderLock:
         """
         was_released, self.is_released = self.is_released, True
         self.on_release()
-        if was_released or not self.give_up():
+        if was_released or not self.give_up(self.store.keys.released):
             raise self._not_owned("released")
 
     def _not_owned(self, done: str) -> LockLost:
@@ -317,12 +285,12 @@ class LeaderLock:
             f"The lock {self.key} can't be {done}: it isn't held by this beat (any more).", self.key
         )
 
-    def give_up(self, mark: str = "") -> bool:
+    def give_up(self, mark: str) -> bool:
         """Release it and wake the standbys; return True if it was held. Redis isn't waited for long.
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
-                vanished, and no command of this object takes it back that arrives late; '': none.
+                vanished, and no command of this object takes it back that arrives late.
         """
         return self.lock_key.release(self.token, mark)
 
@@ -340,66 +308,59 @@ def look_at(
     """
     try:
         found, replies = locks.look([lock.lock_key for lock in wanted], *besides)
-    except BaseException:
+    except RedBeatError as exc:
         for lock in wanted:
-            lock.note_no_look()
+            lock.note_look(exc, 0.0)
         raise
     now = time.monotonic()
     for lock, rest_ms in zip(wanted, found, strict=True):
-        if isinstance(rest_ms, RedBeatError):
-            lock.note_no_look()
-        else:
-            lock.note_look(rest_ms, now)
+        lock.note_look(rest_ms, now)
     return found, replies
 
 
-def find_takes(
+def take(
     locks: Locks,
     wanted: Sequence[LeaderLock],
     found: Sequence[int | RedBeatError],
-    may_take: Callable[[LeaderLock, frozenset[str]], bool],
-) -> list[tuple[LeaderLock, Take]]:
-    """Return the requests that take those locks which are free, or whose holders are silent.
+    may_take: Callable[[int, frozenset[str]], bool],
+) -> list[bool | RedBeatError]:
+    """Take those locks that are free, or whose holders are silent, and renew them to their full time.
+
+    Returns True for each that is held now, or the error. LockLost: it was held for a moment only.
 
     Arguments:
         found: how long each lives, as ``look_at`` has returned it.
-        may_take: returns True if this beat may take a lock, given the tokens of all silent holders; none, if
-            it is free.
+        may_take: returns True if this beat may take the lock at a place, given the tokens of all silent
+            holders; none, if it is free.
     """
-    seen = [
-        (lock, rest_ms)
-        for lock, rest_ms in zip(wanted, found, strict=True)
-        if not isinstance(rest_ms, RedBeatError)
-    ]
-    silent = [(lock, rest_ms) for lock, rest_ms in seen if lock.is_silent]
-    tokens = locks.tokens([lock.lock_key for lock, _ in silent])
-    holders = [replaceable(token) if isinstance(token, str) else "" for token in tokens]
-    takes = [
-        (lock, lock.begin_take(rest_ms))
-        for lock, rest_ms in seen
-        # with a token it may have been taken by an earlier try, without an answer
-        if not lock.is_silent and (lock.token or (rest_ms == NO_KEY and may_take(lock, frozenset())))
-    ]
-    takes += [
-        (lock, lock.begin_take(rest_ms, holder))
-        for (lock, rest_ms), holder in zip(silent, holders, strict=True)
-        if holder and may_take(lock, frozenset(filter(None, holders)))
-    ]
-    return takes
-
-
-def take(locks: Locks, takes: Sequence[tuple[LeaderLock, Take]]) -> list[bool | RedBeatError]:
-    """Take these locks, and renew them to their full time; return True for each that is held now, or the
-    error. LockLost: it was held for a moment only."""
-    answers = locks.take([asked for _, asked in takes])
-    results = [lock.note_take(asked, answer) for (lock, asked), answer in zip(takes, answers, strict=True)]
-    held = [place for place, result in enumerate(results) if result is True]
-    renewed, _ = locks.renew([Held(takes[place][0].store, takes[place][0].fence) for place in held])
+    results = [rest_ms if isinstance(rest_ms, RedBeatError) else False for rest_ms in found]
+    silent = [place for place, lock in enumerate(wanted) if results[place] is False and lock.is_silent]
+    tokens = locks.tokens([wanted[place].lock_key for place in silent])
+    holders = {
+        place: replaceable(token) if isinstance(token, str) else ""
+        for place, token in zip(silent, tokens, strict=True)
+    }
+    replaced = frozenset(filter(None, holders.values()))
+    takes: dict[int, Take] = {}
+    for place, (lock, rest_ms) in enumerate(zip(wanted, found, strict=True)):
+        if isinstance(rest_ms, RedBeatError):
+            continue
+        holder = holders.get(place)
+        if holder is None:
+            # with a token it may have been taken by an earlier try, without an answer
+            if lock.token or (rest_ms == NO_KEY and may_take(place, frozenset())):
+                takes[place] = lock.begin_take(rest_ms)
+        elif holder and may_take(place, replaced):
+            takes[place] = lock.begin_take(rest_ms, holder)
+    for (place, asked), answer in zip(takes.items(), locks.take([*takes.values()]), strict=True):
+        results[place] = wanted[place].note_take(asked, answer)
+    held = [place for place in takes if results[place] is True]
+    renewed, _ = locks.renew([Held(wanted[place].store, wanted[place].fence) for place in held])
     for place, error in zip(held, renewed, strict=True):
         if error is not None:
             results[place] = error
             if isinstance(error, LockLost):
-                takes[place][0].forget()
+                wanted[place].forget()
     return results
 
 

@@ -74,6 +74,7 @@ class BackgroundThread:
 
     def start(self) -> None:
         """Start it, unless it runs."""
+        self._is_stopped = False
         if not self.is_running:
             self._pid = os.getpid()
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)

@@ -175,18 +175,12 @@ class Shard:
 
     def follow_node(self) -> None:
         """Update the state by what the heartbeat has found out about its node."""
-        silent, renewed_at = self.leadership.unreachable, self.leadership.renewed_at
+        silent, away_at = self.leadership.unreachable, self._away_at
         if silent is not None:
             if self.state is not State.AWAY:
                 self.leave_alone(silent)
-        elif self.state is State.AWAY:
-            is_back = (
-                time.monotonic() >= self._away_at + AWAY_SECONDS
-                if renewed_at is None
-                else renewed_at > self._away_at
-            )
-            if is_back:
-                self.state = State.BLOCKED
+        elif self.leadership.confirmed_at > away_at or time.monotonic() >= away_at + AWAY_SECONDS:
+            self.state = State.BLOCKED
 
     @property
     def node_name(self) -> str | None:
@@ -218,7 +212,7 @@ class Shard:
         elif emptied_at == -math.inf:
             had_entries = bool(static_keys)
         else:  # entries that had gone before the lock were deleted
-            had_entries = emptied_at >= self.leadership.retaken_at - NOTICED_SECONDS
+            had_entries = emptied_at >= self.store.retaken_lock_at - NOTICED_SECONDS
         is_lost = had_entries and self.store.is_lost(static_keys)
         self.is_lock_retaken = False
         return is_lost

@@ -234,8 +234,7 @@ class Shards:
         elif isinstance(error, StoreUnavailable):
             self.troubles.append(error)
             node = shard.node_name
-            if node is not None:
-                self.election.note_away(node)
+            self.election.note_away(shard.store.keys)
             for one in self.led:  # those on the same node aren't to wait for it one after the other
                 if one is shard or (node is not None and one.node_name == node):
                     one.leave_alone(error)

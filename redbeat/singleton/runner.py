@@ -34,6 +34,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
+from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly, is_transient
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
@@ -277,7 +278,7 @@ class Runner:
         else:
             state.looked_at = time.monotonic()
             # look again when it runs out, not earlier
-            self._wait(min(max(lock.seen_until - state.looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
+            self._wait(min(max(lock.expires_at - state.looked_at, MIN_LOOK_SECONDS), LOOK_SECONDS))
         return state
 
     def _tell_holder(self, state: Waiting, lock: LeaderLock) -> None:
@@ -288,13 +289,13 @@ class Runner:
 
     def _connect(self) -> LeaderLock:
         store = Store.hasty(self._app)
-        return LeaderLock(store.apart(), self._key, self._times.timeout)
+        return LeaderLock(store.apart(), self._key, Timing(self._times.timeout))
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:
         """Return the time, by :func:`now`, after which nobody else's command can be running; 0.0: now."""
         moment = time.monotonic()
         is_fresh = moment - before.looked_at < MAX_LOOK_GAP_SECONDS
-        has_run_out = lock.seen_until == 0 or (is_fresh and lock.seen_until <= moment)
+        has_run_out = lock.expires_at == 0 or (is_fresh and lock.expires_at <= moment)
         # only a mark of the holder that was seen counts: another one is old, from a snapshot or a late
         # replica
         released_by = _bounded(lambda: lock.take_mark(self._mark), ACQUIRE_SECONDS)

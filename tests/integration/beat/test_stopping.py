@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import RedBeatScheduler
+from redbeat.config.timing import Timing
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
@@ -116,7 +117,7 @@ def test_commands_that_arrive_after_the_release_leave_the_lock_free(
 ) -> None:
     """The second would give a lock that the first had taken its full time to live."""
     app = make_app(redbeat_redis_url=way.url(server.url(1)))
-    lock = LeaderLock(Store(make_app()), LOCK, timeout_seconds=600)
+    lock = LeaderLock(Store(make_app()), LOCK, Timing(600))
     assert lock.acquire()
     with Store.hasty(app, 0.2) as one, Store.hasty(app, 0.2) as other:
         for store in (one, other):

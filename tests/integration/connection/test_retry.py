@@ -14,6 +14,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.config.timing import Timing
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import get_redis
@@ -70,7 +71,7 @@ def client_lock(app: Celery) -> None:
 
 
 def leader_lock(app: Celery) -> None:
-    leadership = LeaderLock(Store(app), "redbeat::lock", timeout_seconds=60)
+    leadership = LeaderLock(Store(app), "redbeat::lock", Timing(60))
     assert leadership.acquire()
     assert leadership.give_up()
 

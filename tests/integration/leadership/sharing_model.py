@@ -32,8 +32,8 @@ from celery import Celery
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
-from redbeat.leadership import heartbeat
 from redbeat.leadership.assignment import find_leaders, max_shards
+from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.store.schedule import fetch_due
 from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
@@ -83,11 +83,10 @@ class ModelBeat(SharingBeat):
     def live(self, second: int, chance: random.Random) -> None:
         """Do what a beat does within a second: its thread, its scheduler, and the scripts of that."""
         beating = self.election.heartbeat
-        thread = beating._thread  # noqa: SLF001
-        if thread is not None and second >= self._renew_at:
+        if second >= self._renew_at:
             self._renew_at = second + int(USUAL.renewal_seconds)
             try:
-                beating._beat(thread)  # noqa: SLF001
+                beating.beat()
             except RedBeatError:
                 beating.excused_at = time.monotonic()
         try:
@@ -232,5 +231,5 @@ def modelled(
     model = Model(server, clock, shards, chance)
     with monkeypatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: monotonic() + model.second)
-        patch.setattr(heartbeat._Beating, "start", lambda _thread: None)  # noqa: SLF001
+        patch.setattr(Heartbeat, "start", lambda _heartbeat: None)
         yield model

@@ -116,7 +116,7 @@ def test_lost_schedule_ends_a_beat_that_is_to_exit(
         beat.run_under(Mock(_is_stopped=None, _is_shutdown=None))
         beat.tick()
     if who == "standby":  # the leader is paused
-        leading.lock.on_release()
+        leading._election.heartbeat.stop()  # noqa: SLF001
     client.flushdb()
     ends = leading if who == "leader" else waiting
     with pytest.raises(LockLost, match="'exit'"):

@@ -36,6 +36,7 @@ from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import LeaderLock
+from redbeat.leadership.membership import Membership
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
@@ -453,7 +454,7 @@ def it_runs_the_schedule_without_a_lock(ground: Ground) -> None:
 
 def it_stands_by(ground: Ground) -> None:
     with leader(ground.app("default")):
-        standby = LeaderLock(Store(ground.app()), LOCK, timeout_seconds=60)
+        standby = LeaderLock(Store(ground.app()), LOCK, Timing(60))
         assert not standby.acquire()
         assert "holds" in standby.describe_holder()
         store, who = Store(ground.app()), new_token()
@@ -513,7 +514,9 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 def gathering_of(app: Celery) -> Gathering:
     """Return the part of a beat without a lock that gathers metrics."""
     timing = Timing(30)
-    leadership = Leadership(Store(app), None, timing, Heartbeat(app, timing), "")
+    leadership = Leadership(
+        Store(app), None, timing, Heartbeat(app, timing, Membership(app, timing), tuple), ""
+    )
     return Gathering(app, lambda: (leadership,), LabelBook(queue_finder(app), 1), is_shown=True)
 
 

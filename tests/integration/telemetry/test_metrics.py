@@ -168,12 +168,10 @@ def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
     )
     gathering.gather()
     assert shown_by(gathering).totals[":led"] == 1
-    heartbeat: Any = leadership._heartbeat  # noqa: SLF001
-    renewal: Any = leadership.renewal
-    heartbeat.stop()
-    renewal.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
+    scheduler._election.heartbeat.stop()  # noqa: SLF001
+    leadership.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
     assert view_of(gathering) is None
-    renewal.confirmed_at = time.monotonic()
+    leadership.confirmed_at = time.monotonic()
     assert view_of(gathering) is not None
     client.set(NAMES.lock, "another beat")
     gathering.gather()

@@ -12,7 +12,6 @@ import pytest
 from redbeat.config.timing import Timing
 from redbeat.keys import shard_prefix
 from redbeat.leadership.assignment import (
-    LEFT_LOOKS,
     LEFT_SECONDS,
     REFUSED_SECONDS,
     ShardAssignment,
@@ -126,7 +125,7 @@ def test_silent_holder_does_not_count_as_present(assignment: ShardAssignment) ->
     mine = [part for part in PARTS if find_leaders(PARTS, {ME, THIRD})[part] == ME]
     for part in PARTS:
         assert assignment.may_take(part, THREE, silent, 0) == (part in mine)
-        assert assignment.may_take(part, THREE, silent, LEFT_LOOKS * USUAL.look_seconds)
+        assert assignment.may_take(part, THREE, silent, LEFT_SECONDS)
 
 
 def test_shard_is_handed_over_to_its_leader(assignment: ShardAssignment) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
-import fakeredis
 import pytest
 from celery import Celery
 from redis.exceptions import ResponseError
@@ -18,11 +15,13 @@ from redis.exceptions import ResponseError
 from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.leadership.heartbeat import Heartbeat, Renewal
+from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import LeaderLock
+from redbeat.leadership.membership import Membership
 from redbeat.store.lock_tokens import beat_of, new_beat, new_token
-from redbeat.store.locks import FOR_EVER, NO_KEY, Locks
-from redbeat.store.records import Fence
+from redbeat.store.locks import FOR_EVER, NO_KEY, Held, Locks
+from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 
@@ -81,7 +80,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
             "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
         )
         store = SimpleNamespace(keys=Keys())
-        lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, TAKEOVER_SECONDS)  # type: ignore[arg-type]
+        lock = LeaderLock(store, "redbeat::lock", Timing(LOCK_SECONDS, TAKEOVER_SECONDS))  # type: ignore[arg-type]
         for look in looks:
             now, rest = look
             try:
@@ -134,14 +133,25 @@ def test_holder_that_could_not_renew_is_left_alone(taken_at: Acquire) -> None:
 # -- the heartbeat
 
 
-FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
-
-
-Start = Callable[..., "tuple[Heartbeat, Renewal]"]
+KEY = "redbeat::lock"
 
 
 #: a renewal every 10 ms
 FAST = Timing(0.04)
+
+
+class Led(NamedTuple):
+    """A shard that a beat leads, and its heartbeat."""
+
+    leadership: Leadership
+    heartbeat: Heartbeat
+
+    @property
+    def token(self) -> str:
+        return self.leadership.fence.token
+
+
+Start = Callable[..., Led]
 
 
 @pytest.fixture
@@ -149,19 +159,22 @@ def beating(fake_app: Celery) -> Iterator[Start]:
     """Heartbeats that were started, and are stopped at the end."""
     started: list[Heartbeat] = []
 
-    def start(app: Celery = fake_app) -> tuple[Heartbeat, Renewal]:
-        made, renewal = Heartbeat(app, FAST), renewal_of(FENCE)
-        made.add(renewal)
+    def start(timing: Timing = FAST) -> Led:
+        led: list[Leadership] = []
+        members, store = Membership(fake_app, timing), Store(fake_app)
+        members.follow(store)
+        made = Heartbeat(fake_app, timing, members, lambda: led)
+        leadership = Leadership(store, KEY, timing, made, members.beat)
+        leadership.stand_by().token = new_token()
+        leadership.lead()
+        led.append(leadership)
+        made.start()
         started.append(made)
-        return made, renewal
+        return Led(leadership, made)
 
     yield start
     for made in started:
         made.stop()
-
-
-def renewal_of(fence: Fence) -> Renewal:
-    return Renewal(fence, Keys())
 
 
 def raising(*errors: Exception) -> Callable[..., Any]:
@@ -196,46 +209,38 @@ def test_heartbeat_goes_on_after_an_error_and_does_not_count_as_stuck(
     logged: list[str],
 ) -> None:
     monkeypatch.setattr(Locks, "renew", raising(*errors))
-    heartbeat, renewal = beating()
-    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
-    assert renewal.lost is None
-    assert heartbeat.excused_at > heartbeat.progressed_at
+    led = beating()
+    eventually(lambda: fake_app.redbeat_redis.get(KEY) == led.token)
+    assert led.leadership.lost is None
+    assert led.heartbeat.excused_at > led.heartbeat.progressed_at
     assert [line.partition(", and goes on: ")[2] for line in errors_in(caplog)] == logged
 
 
 def test_heartbeat_reports_a_lost_lock(fake_app: Celery, beating: Start) -> None:
-    fake_app.redbeat_redis.set(FENCE.lock_key, "another", px=60_000)
-    _, renewal = beating()
-    eventually(lambda: renewal.lost is not None)
-    assert isinstance(renewal.lost, LockLost)
-    assert fake_app.redbeat_redis.get(FENCE.lock_key) == "another"
+    fake_app.redbeat_redis.set(KEY, "another", px=60_000)
+    led = beating()
+    eventually(lambda: led.leadership.lost is not None)
+    assert isinstance(led.leadership.lost, LockLost)
+    assert fake_app.redbeat_redis.get(KEY) == "another"
 
 
-def test_heartbeat_stopped_while_it_connects_takes_no_lock(
-    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, may_end = threading.Event(), threading.Event()
-
-    def connect(_app: Celery, _patience_seconds: float) -> Any:
-        begun.set()
-        may_end.wait()
-        return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
-
-    monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
-    monkeypatch.setattr("redbeat.leadership.heartbeat.STOP_SECONDS", 0.1)
-    made = Heartbeat(fake_app, FAST)
-    made.add(renewal_of(FENCE))
-    begun.wait()
-    made.stop()
-    [thread] = [one for one in threading.enumerate() if one.name == "redbeat-heartbeat"]
-    may_end.set()
-    thread.join()
-    assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
+def test_renewal_of_a_released_lock_does_not_take_it_back(fake_app: Celery, beating: Start) -> None:
+    led = beating()
+    eventually(lambda: fake_app.redbeat_redis.get(KEY) == led.token)
+    fence = led.leadership.fence
+    led.leadership.lock.release()
+    held = [Held(led.leadership.store, fence)]
+    [lost], _ = Locks(led.leadership.store).renew(held)  # one that was on its way
+    assert isinstance(lost, LockLost)
+    assert not fake_app.redbeat_redis.exists(KEY)
+    assert not led.leadership.is_leader
+    assert led.leadership.lost is None
 
 
 @pytest.mark.parametrize(("idle_seconds", "holds"), [(4.5, True), (5, False)])
 def test_shortest_lock_is_kept_on_a_busy_machine(
     fake_app: Celery,
+    beating: Start,
     idle_seconds: float,
     holds: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -243,13 +248,11 @@ def test_shortest_lock_is_kept_on_a_busy_machine(
 ) -> None:
     clock = SimpleNamespace(monotonic=lambda: idle_seconds)
     monkeypatch.setattr("redbeat.leadership.heartbeat.time", clock)
-    fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
-    made = Heartbeat(fake_app, Timing(MIN_LOCK_SECONDS))
-    made.add(renewal_of(fence))
-    made.progressed_at = made.excused_at = 0.0  # before it beats for the first time
-    eventually(lambda: fake_app.redbeat_redis.exists(FENCE.lock_key) or errors_in(caplog))
-    made.stop()
-    assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds
+    led = beating(Timing(MIN_LOCK_SECONDS))
+    led.heartbeat.progressed_at = led.heartbeat.excused_at = 0.0  # before it beats for the first time
+    eventually(lambda: fake_app.redbeat_redis.exists(KEY) or errors_in(caplog))
+    led.heartbeat.stop()
+    assert fake_app.redbeat_redis.exists(KEY) == holds
 
 
 # -- tokens
