@@ -6,10 +6,8 @@ Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_
 
 from __future__ import annotations
 
-import json
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import IntEnum
@@ -17,15 +15,13 @@ from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.config.settings import as_flag
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import StoreRefused, StoreUnavailable
+from redbeat.errors import StoreUnavailable
 from redbeat.layout import shards_named
 from redbeat.store.beats import Beats
-from redbeat.store.entries import read_window
 from redbeat.store.lock_tokens import beat_of, holder_of
 from redbeat.store.store import Store
-from redbeat.store.vitals import Vitals, by_one_clock, read_each, sum_of
+from redbeat.store.vitals import Vitals, by_one_clock, read_each
 
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
@@ -34,9 +30,6 @@ MAX_LOOK_SECONDS = 5.0
 LATE_AFTER_SECONDS = 60.0
 #: the obstacle of a leader that cannot reach the broker
 BROKER_AWAY = "The broker is unreachable; due runs wait for it."
-
-#: so many of the first due entries are read to leave out disabled ones
-MAX_DUE_READ = 5_000
 
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0
@@ -139,62 +132,83 @@ class ShardStatus:
         """What it is called."""
         return "undivided" if self.number is None else str(self.number)
 
+    @property
+    def obstacle(self) -> str:
+        """Why its leader cannot send; '': it can."""
+        return "" if self.leader is None else self.leader.obstacle
+
 
 @dataclass(frozen=True)
 class Status:
     """Who leads, and what is due. Times are UTC, by the server's clock.
 
-    Where the schedule is divided into shards, ``leader`` is that of the first one that has any, ``last_tick``
-    is the oldest of all leaders, and what is due is summed up.
-
     Attributes:
         now: when this was read.
         lock_key: the lock's key; None: no lock is configured, so there is no leader.
-        leader: who leads; None: no beat does.
-        last_tick: when the leader, or the last one that there was, did something; None: not known.
-        backlog: how many entries are due.
-        oldest_due: since when the first of them is due; None: none is, or only those with the score 0, which
-            means "now" whenever it was written.
+        parts: each shard; an unsharded schedule is one.
+        is_divided: the schedule is divided into shards; ``standbys`` is empty then.
         standbys: who waits for the lock, at most 100, those first that have waited longest; None: not known,
             as this user may not read it.
         stored_messages: how many messages are stored; None: not known, likewise.
         overdue_messages: how many of them should have been sent more than a minute ago.
         oldest_message: since when the first of them should have been sent; None: none should.
-        shards: each shard, where the schedule is divided into some; ``standbys`` is empty there.
-        beats: the beats that share them; None: not known, as this user may not read it.
+        beats: the beats that share the shards; None: not known, as this user may not read it.
         nodes: the addresses of all nodes of a cluster, if the schedule is divided.
         is_moving: entries are moved, as the number of shards is being changed.
     """
 
     now: datetime
     lock_key: str | None
-    leader: Leader | None
-    last_tick: datetime | None
-    backlog: int
-    oldest_due: datetime | None
+    parts: Sequence[ShardStatus]
+    is_divided: bool = False
     standbys: Sequence[Standby] | None = ()
     stored_messages: int | None = None
     overdue_messages: int = 0
     oldest_message: datetime | None = None
-    shards: Sequence[ShardStatus] = ()
     beats: Sequence[Beat] | None = ()
     nodes: Sequence[str] = ()
     is_moving: bool = False
 
-    def seconds_since(self, moment: datetime | None) -> float | None:
-        """Return the age of ``moment`` in seconds, None for None."""
-        return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
+    @property
+    def shards(self) -> Sequence[ShardStatus]:
+        """Each shard, if the schedule is divided into some."""
+        return self.parts if self.is_divided else ()
 
     @property
     def leaders(self) -> list[Leader]:
         """The leaders of all shards."""
-        found = [shard.leader for shard in self.shards] if self.shards else [self.leader]
-        return [leader for leader in found if leader is not None]
+        return [one.leader for one in self.parts if one.leader is not None]
+
+    @property
+    def leader(self) -> Leader | None:
+        """The leader of the first shard that has one."""
+        return next(iter(self.leaders), None)
+
+    @property
+    def last_tick(self) -> datetime | None:
+        """The oldest last tick of all leaders, or, if no beat leads, of former ones; None: not known."""
+        led = [one for one in self.parts if one.leader is not None]
+        return _first(one.last_tick for one in led or self.parts)
+
+    @property
+    def backlog(self) -> int:
+        """How many entries are due."""
+        return sum(one.backlog for one in self.parts)
+
+    @property
+    def oldest_due(self) -> datetime | None:
+        """Since when the first entry is due; None: none is, or only those with the score 0, which means "now"
+        whenever it was written."""
+        return _first(one.oldest_due for one in self.parts)
 
     @property
     def obstacle(self) -> str:
-        """Why the leader, or that of a shard, cannot send; '': it can."""
+        """Why a leader cannot send; '': they can."""
         return next((leader.obstacle for leader in self.leaders if leader.obstacle), "")
+
+    def seconds_since(self, moment: datetime | None) -> float | None:
+        """Return the age of ``moment`` in seconds, None for None."""
+        return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
 
     @property
     def silent_leader(self) -> Leader | None:
@@ -205,28 +219,29 @@ class Status:
         return None
 
     def in_shard(self, number: int | None) -> Status:
-        """Return the same, with the leader of one shard; where the schedule isn't divided as it is."""
-        for one in self.shards:
-            if one.number == number:
-                return replace(self, leader=one.leader, last_tick=one.last_tick, lock_key=one.lock_key)
-        return self
+        """Return the same about one shard; where the schedule isn't divided as it is."""
+        parts = [one for one in self.parts if one.number == number] or self.parts
+        return replace(self, parts=parts, lock_key=parts[0].lock_key)
 
     @property
     def unread(self) -> list[ShardStatus]:
         """The shards that can't be read, as their node is away: what is due there isn't counted."""
-        return [one for one in self.shards if one.problem]
+        return [one for one in self.parts if one.problem]
 
     @property
     def unled(self) -> list[ShardStatus]:
-        """The shards without a leader, except those that are being handed over, as they had one just now."""
-        return [
-            one
-            for one in self.shards
-            if one.lock_key is not None
-            and one.leader is None
-            and not one.problem
-            and (self.seconds_since(one.last_tick) or math.inf) > SILENT_AFTER_SECONDS
-        ]
+        """The shards without a leader. One of several that had one just now is being handed over."""
+
+        def is_handed_over(one: ShardStatus) -> bool:
+            seconds = self.seconds_since(one.last_tick)
+            return self.is_divided and seconds is not None and seconds <= SILENT_AFTER_SECONDS
+
+        free = [one for one in self.parts if one.leader is None and one.lock_key is not None]
+        return [one for one in free if not (one.problem or is_handed_over(one))]
+
+
+def _first(moments: Iterable[datetime | None]) -> datetime | None:
+    return min((one for one in moments if one is not None), default=None)
 
 
 class State(IntEnum):
@@ -261,72 +276,36 @@ def ask_status(app: Any = None) -> Status:
 
 def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
-    config, parts = store.config, store.parts
+    config, keys = store.config, store.parts
     layout = config.layout  # it is known from here on
-    each = read_each(store, parts)
-    vitals = by_one_clock([one for one in each if not isinstance(one, StoreUnavailable)])
-    if not vitals:
+    each = read_each(store, keys)
+    read = by_one_clock([one for one in each if isinstance(one, Vitals)])
+    if not read:
         raise next(one for one in each if isinstance(one, StoreUnavailable))
-    read = iter(vitals)
-    shards = [
+    rest = iter(read)
+    parts = [
         _shard_of(
-            one if isinstance(one, StoreUnavailable) else next(read),
-            config.lock_key_in(keys),
-            layout.shard_of(keys),
-            store.node_of(keys),
+            next(rest) if isinstance(one, Vitals) else one,
+            config.lock_key_in(part),
+            layout.shard_of(part),
+            store.node_of(part),
         )
-        for keys, one in zip(parts, each, strict=True)
+        for part, one in zip(keys, each, strict=True)
     ]
-    led = [one for one in shards if one.leader is not None]
-    ticks = [one.last_tick for one in (led if parts.is_divided else shards) if one.last_tick is not None]
-    whole = sum_of(vitals)
+    is_known = all(one.stored is not None for one in read)
     status = Status(
-        now=datetime.fromtimestamp(whole.now, timezone.utc),
+        now=datetime.fromtimestamp(read[0].now, timezone.utc),
         lock_key=config.lock_key,
-        leader=led[0].leader if led else None,
-        last_tick=min(ticks, default=None),
-        backlog=whole.due,
-        oldest_due=_moment(whole.oldest),
-        stored_messages=whole.stored,
-        overdue_messages=whole.overdue,
-        oldest_message=_moment(whole.first_message),
+        parts=parts,
+        is_divided=keys.is_divided,
+        stored_messages=sum(one.stored or 0 for one in read) if is_known else None,
+        overdue_messages=sum(one.overdue for one in read),
+        oldest_message=_first(_moment(one.first_message) for one in read),
     )
-    if parts.is_divided:
-        beats, nodes = _read_beats(store, shards), store.nodes()
-        status = replace(status, shards=shards, beats=beats, nodes=nodes, is_moving=layout.is_moving)
-    elif config.lock_key is not None:
-        status = replace(status, standbys=_standbys(whole.standbys))
-    return status if status.unread else _without_disabled(store, status)
-
-
-def _without_disabled(store: Store, found: Status) -> Status:
-    """Leave out disabled entries that are due by their score, of those that are due first.
-
-    celery-redbeat 2.x leaves the score of a disabled entry as it is. A beat of version 3 moves it on.
-    """
-    if (found.seconds_since(found.oldest_due) or 0) < SILENT_AFTER_SECONDS:
-        return found
-    try:
-        due = read_window(store, MAX_DUE_READ + 1)
-    except StoreRefused:  # this user may read who leads, and no entries
-        return found
-    now = found.now.timestamp()
-    due = [one for one in due if one.score is not None and 0 <= one.score <= now]
-    enabled = [one for one in due if not _is_disabled(one.definition)]
-    if len(enabled) == len(due):
-        return found
-    oldest = min((one.score for one in enabled if one.score), default=None)
-    if oldest is None and len(due) > MAX_DUE_READ:
-        oldest = due[-1].score
-    backlog = max(found.backlog - len(due) + len(enabled), 0)
-    return replace(found, backlog=backlog, oldest_due=_moment(oldest))
-
-
-def _is_disabled(definition: str | None) -> bool:
-    try:
-        return as_flag(json.loads(definition or "").get("enabled", True)) in (False, None, "")
-    except (ValueError, AttributeError):  # beat quarantines it
-        return False
+    if keys.is_divided:
+        beats, nodes = _read_beats(store, parts), store.nodes()
+        return replace(status, beats=beats, nodes=nodes, is_moving=layout.is_moving)
+    return status if config.lock_key is None else replace(status, standbys=_standbys(read[0].standbys))
 
 
 def _shard_of(
@@ -399,13 +378,13 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
         named = shards_named([one.number for one in unread], len(status.shards))
         return State.UNREACHABLE, f"{named.capitalize()} can't be read: {unread[0].problem}"
     if unled := status.unled:
+        if not status.is_divided:
+            return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
         named = shards_named([one.number for one in unled], len(status.shards))
         return State.NO_LEADER, f"No beat leads {named.replace('all ', 'any of the ', 1)}."
-    if not status.shards and status.leader is None and status.lock_key is not None:
-        return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
     if status.obstacle and status.silent_leader is None:
         return State.BLOCKED, status.obstacle
-    whose = "The last tick of a shard's leader" if status.shards else "The leader's last tick"
+    whose = "The last tick of a shard's leader" if status.is_divided else "The leader's last tick"
     for since, what in (
         (status.oldest_due, "The oldest due entry has been waiting for {:.0f} s"),
         (status.oldest_message, "The oldest stored message has been waiting for {:.0f} s"),
@@ -422,18 +401,15 @@ def hint_of(status: Status) -> str:
     if status.is_moving or not status.shards or len(status.nodes) < 2:
         return ""
     counts = Counter(one.node for one in status.shards)
-    empty = [node for node in status.nodes if not counts[node]]
-    mean = len(status.shards) / len(status.nodes)
+    least, most = (choose(counts[node] for node in status.nodes) for choose in (min, max))
     wanted = SHARDS_A_NODE * len(status.nodes)
-    advice = f"Choose {SHARDS_A_NODE} shards a node or more: celery redbeat reshard --to {wanted}."
-    if len(empty) == 1:
-        return f"The node {empty[0]} has no shard. {advice}"
-    if empty:
-        return f"{len(empty)} of {len(status.nodes)} nodes have no shard. {advice}"
-    node, most = counts.most_common(1)[0]
-    if most > MAX_OF_MEAN * mean and len(status.shards) < wanted:
-        return f"The node {node} has {most} of {len(status.shards)} shards. {advice}"
-    return ""
+    is_crowded = most > MAX_OF_MEAN * len(status.shards) / len(status.nodes) and len(status.shards) < wanted
+    if least and not is_crowded:
+        return ""
+    return (
+        f"The nodes have {least} to {most} of the {len(status.shards)} shards. Choose {SHARDS_A_NODE} shards "
+        f"a node or more: celery redbeat reshard --to {wanted}."
+    )
 
 
 def document_of(config: RedBeatConfig, found: Status | None, state: State, problem: str) -> dict[str, Any]:
@@ -443,65 +419,63 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         found: None: it couldn't be read.
         state, problem: the verdict about it.
     """
-    one = found or Status(None, None, None, None, None, None, None, None, None)  # type: ignore[arg-type]
+    one = found or Status(None, config.lock_key, ())  # type: ignore[arg-type]
     document = {
         "state": state.name.lower(),
         "exit_code": int(state),
         "problem": problem or None,
         "server": sanitize_url(config.redis_url),
         "now": _iso(one.now),
-        "lock_key": config.lock_key,
-        "leader": _leader_form(one.leader),
-        "obstacle": one.obstacle or None,
-        "standbys": None if one.standbys is None else [_form(standby) for standby in one.standbys],
-        **_times_form(one, one, "last_tick"),
-        "backlog": one.backlog,
-        **_times_form(one, one, "oldest_due"),
+        **_form_of(one, one),
+        "standbys": None if one.standbys is None else [_fields(standby) for standby in one.standbys],
         "stored_messages": one.stored_messages,
         "overdue_messages": one.overdue_messages,
-        **_times_form(one, one, "oldest_message"),
+        **_times_of("oldest_message", one.oldest_message, one),
     }
-    if not one.shards:
+    if found is None:
+        document["backlog"] = None
+    if not one.is_divided:
         return document
     return {
         **document,
-        "shards": [_shard_form(one, shard) for shard in one.shards],
-        "beats": one.beats and [_form(beat) for beat in one.beats],
+        "shards": [
+            {
+                "shard": shard.number,
+                **_form_of(shard, one),
+                "entries": shard.entries,
+                "node": shard.node,
+                "problem": shard.problem or None,
+            }
+            for shard in one.shards
+        ],
+        "beats": one.beats and [_fields(beat) for beat in one.beats],
         "unread_shards": [shard.number for shard in one.unread],
         "is_moving": one.is_moving,
         "hint": hint_of(one) or None,
     }
 
 
-def _shard_form(status: Status, shard: ShardStatus) -> dict[str, Any]:
+def _form_of(one: Status | ShardStatus, status: Status) -> dict[str, Any]:
+    """Return who leads all shards, or one, and what is due there."""
+    leader = _fields(one.leader) if one.leader is not None else None
+    if leader is not None:
+        del leader["last_tick"], leader["obstacle"]  # they stand beside it
     return {
-        "shard": shard.number,
-        "leader": _leader_form(shard.leader),
-        "obstacle": (shard.leader and shard.leader.obstacle) or None,
-        "lock_key": shard.lock_key,
-        **_times_form(status, shard, "last_tick"),
-        "entries": shard.entries,
-        "backlog": shard.backlog,
-        **_times_form(status, shard, "oldest_due"),
-        "node": shard.node,
-        "problem": shard.problem or None,
+        "lock_key": one.lock_key,
+        "leader": leader,
+        "obstacle": one.obstacle or None,
+        **_times_of("last_tick", one.last_tick, status),
+        "backlog": one.backlog,
+        **_times_of("oldest_due", one.oldest_due, status),
     }
 
 
-def _leader_form(leader: Leader | None) -> dict[str, Any] | None:
-    if leader is None:
-        return None
-    return {name: value for name, value in _form(leader).items() if name not in ("last_tick", "obstacle")}
-
-
-def _form(one: Leader | Standby | Beat) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON has them."""
+def _fields(one: Leader | Standby | Beat) -> dict[str, Any]:
     return {name: _iso(value) if isinstance(value, datetime) else value for name, value in vars(one).items()}
 
 
-def _times_form(status: Status, one: Status | ShardStatus, name: str) -> dict[str, Any]:
+def _times_of(name: str, moment: datetime | None, status: Status) -> dict[str, Any]:
     """Return a time, and its age."""
-    moment = getattr(one, name)
     return {name: _iso(moment), f"{name}_age_seconds": status.seconds_since(moment)}
 
 

@@ -5,7 +5,7 @@ Invariant: it only reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -81,23 +81,6 @@ def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
         first_message=moved(vitals.first_message),
         standbys=standbys,
     )
-
-
-def sum_of(parts: Sequence[Vitals]) -> Vitals:
-    """Return what is due in all parts together; who leads is that of the first."""
-    stored = [one.stored for one in parts if one.stored is not None]
-    return parts[0]._replace(
-        due=sum(one.due for one in parts),
-        oldest=_first(one.oldest for one in parts),
-        stored=sum(stored) if len(stored) == len(parts) else None,
-        overdue=sum(one.overdue for one in parts),
-        first_message=_first(one.first_message for one in parts),
-        entries=sum(one.entries for one in parts),
-    )
-
-
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
 
 
 def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vitals]:

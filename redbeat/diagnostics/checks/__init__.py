@@ -132,7 +132,7 @@ def examine(
         if exc.is_login or is_refusal(exc.__cause__):
             raise
         diagnosis.add([_of_refusal("who leads, and what is due", exc)])
-        status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
+        status = Status(datetime.now(timezone.utc), None, ())
     with Store.hasty(app) as store:
         context = Context(
             config.app,

@@ -117,7 +117,6 @@ def test_leader_is_read_in_one_round_trip_without_writes(
         ("late", 2, {"tick": -100}),
         ("healthy", 0, {"lock": TOKEN_OF_2X, "tick": -10_000}),
         ("late", 2, {"lock": TOKEN_OF_2X, "entry": -100}),
-        ("healthy", 0, {"lock": TOKEN_OF_2X, "disabled": -10_000}),
         ("late", 2, {"message": -100}),
     ],
 )
@@ -133,8 +132,6 @@ def test_status_has_an_exit_code_for_each_state(
         client.set(TICK, now + written["tick"])
     if "entry" in written:
         write_raw(client, "old", score=now + written["entry"])
-    if "disabled" in written:  # celery-redbeat 2.x leaves the score of a disabled entry as it is
-        write_raw(client, "disabled", score=now + written["disabled"], enabled=False)
     if "message" in written:
         store(memory_app(redbeat_redis_url=scheduler.config.redis_url), "one")
         make_late(client, "one", now + written["message"])
