@@ -21,7 +21,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
-from redbeat.leadership.status import Leader, State, Status, judge
+from redbeat.leadership.status import Leader, ShardStatus, State, Status, judge
 from redbeat.runs.run import Run
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.records import Stored
@@ -37,6 +37,8 @@ TWO_HOURLY = {"__type__": "interval", "every": 7200}
 YOUNG = Leader("b", 1, NOON - 2 * HOUR, "t", 1.0, NOW)
 FOREIGN = Leader(None, None, None, "ab" * 16, 9.0, None)
 LEADER = Leader("web-1", 4711, NOON - timedelta(days=9), "redbeat:3:web-1:4711:1:x", 1500.0, NOW)
+LOCK = "redbeat::lock"
+UNSHARDED = ShardStatus(None, LOCK, LEADER, NOW, 0, 0, None)
 
 
 def hours(count: float) -> datetime:
@@ -99,7 +101,7 @@ def facts(
     except EntryCorrupt as exc:
         problem = str(exc)
     tick = hours(ticked) if ticked is not None else NOW if leader else hours(-0.5)
-    status = Status(NOW, "redbeat::lock", leader, tick, 0, None)
+    status = Status(NOW, LOCK, [replace(UNSHARDED, leader=leader, last_tick=tick)])
     return Facts("redbeat:x", entry, stored, problem, history, kept, status, running=running)
 
 
@@ -262,7 +264,7 @@ def test_explanation_has_the_neighbouring_due_times(app: Celery) -> None:
     assert answer.to_dict()["after"] == "2026-06-01T13:00:00+00:00"
 
 
-HEALTHY = Status(NOW, "redbeat::lock", LEADER, NOW, 0, None)
+HEALTHY = Status(NOW, LOCK, [UNSHARDED])
 
 
 def seconds_ago(seconds: float) -> datetime:
@@ -285,7 +287,11 @@ def seconds_ago(seconds: float) -> datetime:
     ],
 )
 def test_status_is_judged(changes: dict[str, object], state: State, words: str) -> None:
-    found, problem = judge(replace(HEALTHY, **changes), 60)  # type: ignore[arg-type]
+    of_shard = {name: value for name, value in changes.items() if hasattr(UNSHARDED, name)}
+    shard = replace(UNSHARDED, **of_shard)  # type: ignore[arg-type]
+    rest = {name: value for name, value in changes.items() if name not in of_shard}
+    status = replace(HEALTHY, lock_key=shard.lock_key, parts=[shard], **rest)  # type: ignore[arg-type]
+    found, problem = judge(status, 60)
     assert found is state
     assert words in problem
     assert bool(problem) == (state is not State.HEALTHY)

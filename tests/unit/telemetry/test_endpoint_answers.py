@@ -202,7 +202,7 @@ def test_status_page_asks_a_silent_redis_in_one_thread_only(
     def ask_status(_app: Any) -> Status:
         asked.append(threading.current_thread().name)
         may_answer.wait()
-        return Status(datetime.now(timezone.utc), None, None, None, 0, None)
+        return Status(datetime.now(timezone.utc), None, ())
 
     monkeypatch.setattr(module, "ask_status", ask_status)
     monkeypatch.setattr(module, "STATUS_SECONDS", 0.01)
