@@ -27,7 +27,6 @@ from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
 from redbeat.connection.retry import is_full, is_period_left
 from redbeat.delivery.broker import Broker
-from redbeat.delivery.guard import remember_scheduler
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entries.entry import load_entry
 from redbeat.errors import (
@@ -837,7 +836,6 @@ class RedBeatScheduler(Scheduler):
         return banner(self, self.store)
 
 
-remember_scheduler(RedBeatScheduler, RedBeatSchedulerEntry)
 #: methods as they are here, whatever a tool puts in their place later
 _ORIGINALS = {name: getattr(RedBeatScheduler, name) for name in (*ASKED, "tick")}
 _ENTRY_IS_DUE = RedBeatSchedulerEntry.is_due

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from amqp import spec
@@ -96,14 +96,9 @@ class Confirms:
         declared: what was declared for the next message.
         on_sample: called with a message, and the other arguments of its publish, instead of publishing it;
             None: messages are published.
-        bindings: always 0, as RabbitMQ itself knows to which queues a message goes.
-        expiries: always empty, as RabbitMQ itself deletes queues.
     """
 
     on_sample: Callable[[Any, str, str, bool, bool], None] | None = None
-    has_given_up = False
-    bindings = 0
-    expiries: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
         self._channel = channel

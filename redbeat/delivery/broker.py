@@ -149,8 +149,6 @@ class Broker:
         self.deadline = time.monotonic() + self.timeout_seconds
         if self.outbox is not None:
             self.outbox.tables.clear()
-        if self._producer is not None:
-            self._producer.fleeting.clear()
         if self.confirms is not None:
             self.confirms.begin_batch()
 
@@ -454,12 +452,11 @@ class Delivery:
             Exception: whatever the broker's client raises.
         """
         outbox = self._broker.outbox
-        is_collecting = outbox is not None and not outbox.has_given_up
-        if self.mode is Mode.RECORD_FIRST or (is_collecting and outbox is self._asked):
+        if self.mode is Mode.RECORD_FIRST or (outbox is not None and outbox is self._asked):
             return self.mode
         is_doubtful = self._moved_at is not None and time.monotonic() < self._moved_at + DOUBT_SECONDS
         self.mode, self.target = Mode.IN_DOUBT if is_doubtful else Mode.CLIENT, None
-        if outbox is None or not is_collecting:
+        if outbox is None:
             return self.mode
         about = Server(self._store).about()
         self.target = _find_target(about.run_id, self._store, outbox)

@@ -1,14 +1,13 @@
 """The outbox: on a Redis broker, messages are collected here instead of being sent one by one.
 
 kombu's own channel does its usual work (routing, formats, priorities, prefixes) up to the write to a list;
-only that write is collected, and with ``task_send_sent_event`` Celery's event about it. Invariant: a message
-that kombu sends in another way (fan-out, another transport, a future version of kombu) is sent at once, by
-kombu itself.
+only that write is collected, and with ``task_send_sent_event`` Celery's event about it. Invariant: a fan-out
+is sent at once, by kombu itself. So is each message by a version of kombu that writes in another way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +24,10 @@ _TASK_SENT = "task.sent"
 _said = Memory[str, bool]()
 
 
+class UnknownWriteError(Exception):
+    """kombu writes a message in another way than to a list, or in a way that RedBeat doesn't know."""
+
+
 class Outbox:
     """The list writes of one kombu channel.
 
@@ -37,16 +40,11 @@ class Outbox:
         kombu_client: kombu's client of the broker.
         database: the number of the broker's database.
         user: the broker's name for the user that kombu logs in as.
-        has_given_up: writes of this channel cannot be collected, so all its messages are sent at
-            once.
-        bindings: how many queues this channel has bound to exchanges.
-        expiries: after how many milliseconds without messages a queue is deleted; others stay.
         tables: which queues are bound to an exchange, as looked up in this batch.
-    """
 
-    has_given_up = False
-    bindings = 0
-    _is_sampling = False
+    Raises:
+        UnknownWriteError, AttributeError, TypeError, ValueError: this version of kombu is unknown.
+    """
 
     def __init__(self, channel: Any, event_exchange: str) -> None:
         self._channel = channel
@@ -56,18 +54,18 @@ class Outbox:
         self._get_table_now = channel.get_table
         self._lookup_now = channel._lookup  # noqa: SLF001
         self._queue_bind_now = channel._queue_bind  # noqa: SLF001
-        self._acquire_now = channel.conn_or_acquire
-        with self._acquire_now() as client:
+        with channel.conn_or_acquire() as client:
             self.kombu_client = client
         self._has_prefix = bool(getattr(channel, "global_keyprefix", ""))
-        self._full_key("lpush", "")  # raises when this client has another way to put a prefix in front
         self.user = user_of(client)
         self.database = int(client.connection_pool.connection_kwargs.get("db") or 0)
-        self._recorder = _Recorder(self._full_key)
-        self._event_recorder = _EventRecorder(self._full_key)
+        if "conn_or_acquire" not in channel._put.__code__.co_names:  # noqa: SLF001
+            raise UnknownWriteError("without asking for a connection")
+        if len(self._record(self._put_now, "queue", {"properties": {}})) != 1:
+            raise UnknownWriteError("by several commands")
+        self._is_sampling = False
         self._pushes: list[Push] | None = None
         self.events: list[Push] = []
-        self.expiries: Mapping[str, int] = getattr(channel, "_expires", {})
         self.tables: dict[str, Any] = {}
         channel._put = self._put  # noqa: SLF001
         channel._put_fanout = self._put_fanout  # noqa: SLF001
@@ -83,8 +81,10 @@ class Outbox:
             return None
         try:
             return cls(channel, event_exchange)
-        except (AttributeError, TypeError, ValueError) as exc:
-            _say_once(f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})")
+        except (UnknownWriteError, AttributeError, TypeError, ValueError) as exc:
+            reason = f"This version of kombu writes to Redis in a way that RedBeat doesn't know ({exc})"
+            if _said.is_news(reason, True):
+                logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
             return None
 
     @contextmanager
@@ -102,16 +102,14 @@ class Outbox:
 
     @contextmanager
     def sampling(self) -> Iterator[list[Push]]:
-        """Yield a list of the list writes of the block, in which nothing at all is sent.
-
-        In the block kombu gets no client of the broker, but to read which queues are bound to an exchange.
+        """Do the same for a message that is never sent.
 
         Raises:
             UnknownWriteError: in the block, where a message is not written to a list.
         """
         self._is_sampling = True
         try:
-            with self._acquiring(_refuse_client), self.collecting() as pushes:
+            with self.collecting() as pushes:
                 yield pushes
         finally:
             self._is_sampling = False
@@ -122,8 +120,7 @@ class Outbox:
         Raises:
             LookupError: to none.
         """
-        with self.collecting():
-            return list(self._lookup(exchange, routing_key))
+        return list(self._lookup(exchange, routing_key))
 
     def send(self, batches: list[tuple[Push, ...]]) -> list[Exception | None]:
         """Send the writes of all ``batches`` in one round trip; return the error of each, None for one that
@@ -168,12 +165,8 @@ class Outbox:
         return str(arguments[1])
 
     def _get_table(self, exchange: str) -> Any:
-        # looked up once a batch, unless this channel binds a queue meanwhile
-        if self._pushes is None:
-            return self._get_table_now(exchange)
         if exchange not in self.tables:
-            with self._acquiring(self._acquire_now):
-                self.tables[exchange] = self._get_table_now(exchange)
+            self.tables[exchange] = self._get_table_now(exchange)
         return self.tables[exchange]
 
     def _lookup(self, exchange: str, routing_key: str, *args: Any, **kwargs: Any) -> Any:
@@ -189,57 +182,33 @@ class Outbox:
 
     def _queue_bind(self, exchange: str, *args: Any, **kwargs: Any) -> Any:
         self.tables.pop(exchange, None)
-        self.bindings += 1
         return self._queue_bind_now(exchange, *args, **kwargs)
 
     def _put(self, queue: str, message: Any, **kwargs: Any) -> Any:
         if self._pushes is None:
             return self._put_now(queue, message, **kwargs)
-        try:
-            result = self._record(self._recorder, self._put_now, queue, message, **kwargs)
-        except UnknownWriteError as exc:
-            if self._is_sampling:
-                raise
-            self._give_up(f"by {exc}")
-            return self._put_now(queue, message, **kwargs)
-        if not self._recorder.pushes and "_publish_batch" not in kwargs:  # kombu's own way to collect
-            self._give_up("without asking for a connection")
-        self._pushes += self._recorder.pushes
-        return result
+        self._pushes += self._record(self._put_now, queue, message, **kwargs)
+        return None
 
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> Any:
+        if self._is_sampling:
+            raise UnknownWriteError("a run isn't one message to one queue")
+        write = self._put_fanout_now
         is_event = exchange == self._event_exchange and routing_key == _TASK_SENT
         if self._pushes is None or not is_event:
-            return self._put_fanout_now(exchange, message, routing_key, **kwargs)
-        recorder, write = self._event_recorder, self._put_fanout_now
-        try:
-            result = self._record(recorder, write, exchange, message, routing_key, **kwargs)
-        except UnknownWriteError:
-            self._channel._put_fanout = write  # noqa: SLF001 - kombu sends events itself from now on
             return write(exchange, message, routing_key, **kwargs)
-        self.events += recorder.pushes
-        return result
+        self.events += self._record(write, exchange, message, routing_key, **kwargs)
+        return None
 
-    def _record(self, recorder: _Recorder, write: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let the channel write to ``recorder`` instead of its client."""
-        recorder.pushes = []
-        with self._acquiring(lambda *_args, **_kwargs: recorder):
-            return write(*args, **kwargs)
-
-    @contextmanager
-    def _acquiring(self, acquire: Callable[..., Any]) -> Iterator[None]:
-        """Let the channel acquire its client by ``acquire`` in the block."""
-        before, self._channel.conn_or_acquire = self._channel.conn_or_acquire, acquire
+    def _record(self, write: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Push]:
+        """Return what ``write`` writes; the channel gets a recorder instead of its client."""
+        recorder, before = _Recorder(self._full_key), self._channel.conn_or_acquire
+        self._channel.conn_or_acquire = lambda *_args, **_kwargs: recorder
         try:
-            yield
+            write(*args, **kwargs)
         finally:
             self._channel.conn_or_acquire = before
-
-    def _give_up(self, way: str) -> None:
-        """Collect no more: the channel sends its messages itself from now on."""
-        _say_once(f"This version of kombu writes a message {way}, which RedBeat doesn't know")
-        self._channel._put = self._put_now  # noqa: SLF001
-        self.has_given_up = True
+        return recorder.pushes
 
 
 def no_queue(exchange: str, routing_key: str) -> LookupError:
@@ -249,19 +218,6 @@ def no_queue(exchange: str, routing_key: str) -> LookupError:
     return LookupError(f"no queue is bound to the exchange {exchange!r} for the routing key {routing_key!r}")
 
 
-def _say_once(reason: str) -> None:
-    if _said.is_news(reason, True):
-        logger.warning("beat: %s: messages are sent one by one, and at least once.", reason)
-
-
-class UnknownWriteError(Exception):
-    """kombu has called its client in an unknown way."""
-
-
-def _refuse_client(*_args: Any, **_kwargs: Any) -> Any:
-    raise UnknownWriteError("a client")
-
-
 class _Recorder:
     """Takes the place of kombu's client and pipeline for one message, and notes what it writes."""
 
@@ -269,15 +225,18 @@ class _Recorder:
         self._full_key = full_key
         self.pushes: list[Push] = []
 
-    def lpush(self, key: str, *values: Any) -> _Recorder:
-        full_key = self._full_key("lpush", key)
-        for value in values:
-            self.pushes.append(Push("lpush", full_key, text_of(value)))
+    def _note(self, command: str, key: str, value: Any) -> _Recorder:
+        self.pushes.append(Push(command, self._full_key(command, key), value))
         return self
 
+    def lpush(self, key: str, value: Any) -> _Recorder:
+        return self._note("lpush", key, text_of(value))
+
     def pexpire(self, key: str, milliseconds: int) -> _Recorder:
-        self.pushes.append(Push("pexpire", self._full_key("pexpire", key), int(milliseconds)))
-        return self
+        return self._note("pexpire", key, int(milliseconds))
+
+    def publish(self, channel: str, payload: Any) -> _Recorder:
+        return self._note("publish", channel, text_of(payload))
 
     def pipeline(self, *_args: Any, **_kwargs: Any) -> _Recorder:
         return self
@@ -292,12 +251,4 @@ class _Recorder:
         pass
 
     def __getattr__(self, name: str) -> Any:
-        raise UnknownWriteError(name)
-
-
-class _EventRecorder(_Recorder):
-    """The same for one event, which is published to a channel."""
-
-    def publish(self, channel: str, payload: Any) -> int:
-        self.pushes.append(Push("publish", self._full_key("publish", channel), text_of(payload)))
-        return 0
+        raise UnknownWriteError(f"by {name}")

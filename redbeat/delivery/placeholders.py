@@ -7,15 +7,14 @@ run. Everything else is equal in all messages of one kind; :func:`kind_of` retur
 from __future__ import annotations
 
 import base64
-import json
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from celery.app import amqp as celery_amqp
 from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.utils import json as kombu_json
@@ -88,20 +87,13 @@ class RunValues(NamedTuple):
     trace: Mapping[str, str] = NO_HEADERS
 
 
-def find_difference(one: Any, other: Any, path: str = "") -> str:
-    """Return the path of the first difference between two JSON documents, as a text; '': they are equal."""
-    if isinstance(one, list) and isinstance(other, list):
-        one, other = dict(enumerate(one)), dict(enumerate(other))
-    if not isinstance(one, dict) or not isinstance(other, dict):
-        return "" if json.dumps(one) == json.dumps(other) else path
-    for name in {**one, **other}:
-        below = f"{path}.{name}".removeprefix(".")
-        if (name in one) != (name in other):
-            return below
-        found = find_difference(one[name], other[name], below)
-        if found:
-            return found
-    return ""
+def find_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return the first field in which two messages differ."""
+    for part in ("headers", "properties"):
+        for name in {**one[part], **other[part]}:
+            if (name in one[part], one[part].get(name)) != (name in other[part], other[part].get(name)):
+                return f"{part}.{name}"
+    return "the way it writes JSON" if one["body"] == other["body"] else "body"
 
 
 def json_text(value: Any) -> str:
@@ -114,7 +106,6 @@ def json_text(value: Any) -> str:
 
 # -- values of a call
 
-
 #: options whose values are filled in, unless they are falsy: then the task's own value may count
 _OPTION_PATHS: Mapping[str, Path] = {
     "shadow": ("headers", "shadow"),
@@ -122,63 +113,88 @@ _OPTION_PATHS: Mapping[str, Path] = {
     "soft_time_limit": ("headers", "timelimit", 1),
 }
 
+#: the third part of a body, of a task without callbacks
+_EMBED = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
 
-#: returns args or kwargs as Celery describes them in a header
-Describe = Callable[[Any], str]
 
+def texts_of_call(app: Any, call: Call, serializer: str, encoding: str | None) -> dict[Path, str]:
+    """Return the JSON of all values that depend on the entry; the paths are those of the call's kind.
 
-def find_description(app: Any) -> Describe:
-    """Return how this version of Celery describes args and kwargs.
-
-    Raises:
-        UnfitError: in an unknown way.
+    Arguments:
+        encoding: the transport's encoding of bodies, 'base64' or None.
     """
-    amqp, max_levels = app.amqp, app.conf.get("task_repr_maxlevels")
-    probe = {"a": [[[[[[[["deep"]]]]]]]], "b": ["long " * 500, {}]}
-    headers = amqp.create_task_message("", "", [probe], probe).headers
-    for more in ({"maxlevels": max_levels}, {}):
-        describe = partial(saferepr, maxlen=amqp.argsrepr_maxsize, **more)
-        if (headers["argsrepr"], headers["kwargsrepr"]) == (describe([probe]), describe(probe)):
-            return describe
-    raise UnfitError("this version of Celery describes arguments in a way that RedBeat doesn't know")
+    texts: dict[Path, str] = {("headers", "redbeat_entry"): json_text(call.name)}
+    amqp = app.amqp
+    if call.args or call.kwargs:
+        parts = (call.args or (), call.kwargs, _EMBED)
+        _, _, body = serialization.dumps(parts, serializer)  # type: ignore[no-untyped-call]
+        if encoding == "base64":
+            body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode("ascii")
+        texts["body",] = json_text(body)
+    # since Celery 5.7
+    more = {"maxlevels": app.conf.task_repr_maxlevels} if "task_repr_maxlevels" in app.conf else {}
+    if call.args:
+        texts["headers", "argsrepr"] = json_text(saferepr(call.args, amqp.argsrepr_maxsize, **more))
+    if call.kwargs:
+        texts["headers", "kwargsrepr"] = json_text(saferepr(call.kwargs, amqp.kwargsrepr_maxsize, **more))
+    for name, value in {**(call.options.get("headers") or {}), **call.policy_headers}.items():
+        texts["headers", name] = json_text(value)
+    for name, path in _OPTION_PATHS.items():
+        if call.options.get(name):
+            texts[path] = json_text(call.options[name])
+    return texts
 
 
-class CallPlaceholders(NamedTuple):
-    """The placeholders for values of a call.
+# -- values of a run
+
+
+class RunPlaceholders(NamedTuple):
+    """The placeholders for values of a run.
 
     Attributes:
-        serializer: kombu's name of it.
-        encoding: the transport's encoding of bodies, 'base64' or None.
-        no_args: Celery's value for empty args.
-        embed: Celery's third part of a body.
+        is_expiring: messages expire by the policy.
+        expires_seconds: the option ``expires``, if they do not.
+        trace_names: headers that carry the context of a run's span; None: messages carry none.
     """
 
-    serializer: str
-    encoding: str | None
-    no_args: Any
-    embed: Any
-    describe: Describe
+    app: Any
+    is_expiring: bool
+    expires_seconds: float | None
+    trace_names: Sequence[str] | None
 
-    def texts(self, call: Call) -> dict[Path, str]:
-        """Return the JSON of all values that depend on the entry; the paths are those of the call's kind."""
-        texts: dict[Path, str] = {("headers", "redbeat_entry"): json_text(call.name)}
-        if call.args or call.kwargs:
-            parts = (call.args or self.no_args, call.kwargs, self.embed)
-            _, _, body = serialization.dumps(parts, self.serializer)  # type: ignore[no-untyped-call]
-            if self.encoding == "base64":
-                body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode("ascii")
-            texts["body",] = json_text(body)
-        if call.args:
-            texts["headers", "argsrepr"] = json_text(self.describe(call.args))
-        if call.kwargs:
-            texts["headers", "kwargsrepr"] = json_text(self.describe(call.kwargs))
-        options = call.options
-        for name, value in {**(options.get("headers") or {}), **call.policy_headers}.items():
-            texts["headers", name] = json_text(value)
-        for name, path in _OPTION_PATHS.items():
-            if options.get(name):
-                texts[path] = json_text(options[name])
-        return texts
+    @property
+    def paths(self) -> list[Path]:
+        """Where the values are."""
+        paths: list[Path] = [("headers", name) for name in ("id", "root_id", "redbeat_due")]
+        paths += [("properties", "correlation_id"), ("properties", "delivery_tag")]
+        if self.is_expiring:
+            paths += [("headers", "expires"), ("properties", "expiration")]
+        elif self.expires_seconds is not None:
+            paths.append(("headers", "expires"))
+        return [*paths, *(("headers", name) for name in self.trace_names or ())]
+
+    def texts(self, values: RunValues, delivery_tag: str) -> tuple[str, ...]:
+        """Return the JSON of the values, in the order of ``paths``."""
+        task_id = encode_basestring_ascii(values.task_id)
+        due, tag = encode_basestring_ascii(values.due), encode_basestring_ascii(delivery_tag)
+        texts = [task_id, task_id, due, task_id, tag]
+        if self.is_expiring:
+            milliseconds = int((values.expiration_seconds or 0) * 1000)
+            texts += [json_text(values.expires and values.expires.isoformat()), f'"{milliseconds}"']
+        elif self.expires_seconds is not None:
+            texts.append(f'"{self._expires_at(values, self.expires_seconds).isoformat()}"')
+        if self.trace_names:
+            texts += [encode_basestring_ascii(values.trace[name]) for name in self.trace_names]
+            for name, value in list(values.trace.items())[len(self.trace_names) :]:
+                texts[-1] += f", {json_text(name)}: {json_text(value)}"
+        return tuple(texts)
+
+    def _expires_at(self, values: RunValues, seconds: float) -> datetime:
+        # a message that is made early is sent at its due time
+        sent_at = max(self.app.now(), datetime.fromisoformat(values.due).astimezone(self.app.timezone))
+        add = getattr(celery_amqp, "add_seconds_to_datetime", None)  # since Celery 5.6
+        expires: datetime = sent_at + timedelta(seconds=seconds) if add is None else add(sent_at, seconds)
+        return expires
 
 
 # -- kinds
@@ -210,42 +226,36 @@ def kind_of(call: Call) -> tuple[Any, ...] | str:
         return "args isn't a list, or kwargs isn't an object"
     options: list[Any] = []
     for name, value in call.options.items():
-        found = _kind_of_headers(value) if name == "headers" else _kind_of_option(name, value)
-        if isinstance(found, str):
-            return found
+        if name == "headers":
+            obstacle, found = _find_header_obstacle(value), tuple(value or ())
+        elif name in _OPTION_PATHS and value and type(value) in (str, int, float):
+            obstacle, found = "", (type(value),)
+        else:
+            obstacle, found = _find_option_obstacle(name, value), (repr(value),)
+        if obstacle:
+            return obstacle
         options.append((name, found))
     expiry = call.lifetime_seconds is None, call.queue_seconds is None
     return (call.task, not call.args, not call.kwargs, *expiry, tuple(call.policy_headers), tuple(options))
 
 
-def _kind_of_option(name: str, value: Any) -> tuple[Any, ...] | str:
-    kind = type(value)
-    if name == "task_id":
-        return () if value is None or kind is str else f"the option {name!r} isn't a text"
+def _find_option_obstacle(name: str, value: Any) -> str:
     if name not in _KIND_OPTIONS:
         return f"the option {name!r}"
-    if name in _OPTION_PATHS and value and kind in (str, int, float):
-        return (kind,)
     if name == "expires" and value is not None and not is_number(value):
         return f"the option {name!r} isn't a number"
-    if kind in _SIMPLE and value == value:
-        return kind, repr(value) if kind is float else value  # -0.0 equals 0.0, but is written otherwise
-    if name == "retry_policy" and kind is dict and all(type(one) in _SIMPLE for one in value.values()):
-        return tuple([(key, type(one), one) for key, one in value.items()])
-    return f"the option {name!r} isn't a simple value"
+    return "" if _is_json(value) else f"the option {name!r} isn't a simple value"
 
 
-def _kind_of_headers(headers: Any) -> tuple[Any, ...] | str:
-    if not headers:
-        return ()
-    if type(headers) is not dict:
+def _find_header_obstacle(headers: Any) -> str:
+    if headers and type(headers) is not dict:
         return "the option 'headers' isn't an object"
-    for name, value in headers.items():
+    for name, value in (headers or {}).items():
         if name in _RESERVED_HEADERS:
             return f"the header {name!r} takes the place of another"
         if not _is_json(value):  # RabbitMQ has a type of its own for a date
             return f"the header {name!r} has a value that JSON hasn't got"
-    return tuple(headers)
+    return ""
 
 
 def _is_json(value: Any) -> bool:

@@ -3,32 +3,30 @@
 A template is made per kind of message, from a sample that Celery and kombu make. Its entries share it, and
 each adds the texts of its own values. Invariant: only messages that were proved equal come from templates:
 
-- a template returns two samples of its first entry, with other values of the run, and one of its second one;
+- a template returns a second sample of its first entry, with other values of the run, and one of its second
+  entry;
 - it is dropped when its fingerprint changes: settings, the task, the route and queues, read once a batch;
-- it is compared with a new sample every :data:`CHECK_SECONDS`, for all that is not in the fingerprint.
+- every :data:`CHECK_SECONDS` it is compared with a sample of the next entry, for all that is not in the
+  fingerprint.
 
-Whether other code looks on is the question of the ``guard``.
+A sample is sent as a run is, and collected by the outbox: its queue is declared, and nothing leaves. Whether
+other code looks on is the question of the ``guard``.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta, timezone
 from itertools import repeat
-from json.encoder import encode_basestring_ascii
 from operator import itemgetter
-from sys import getsizeof
-from typing import Any, NamedTuple
+from threading import RLock
+from typing import Any
 
-from celery.app import amqp as celery_amqp
-from celery.backends.base import Backend
-
-from redbeat.config.config import ensure_conf
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Confirms
 from redbeat.delivery.failures import reason_of
@@ -36,37 +34,37 @@ from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
     NO_HEADERS,
     Call,
-    CallPlaceholders,
-    Describe,
     Path,
+    RunPlaceholders,
     RunValues,
     TraceHeaders,
     UnfitError,
-    find_description,
     find_difference,
     has_own_context,
     is_number,
-    json_text,
     kind_of,
+    texts_of_call,
 )
-from redbeat.delivery.producer import Sample, Send, replacing, take_sample
-from redbeat.delivery.tracers import find_monitoring
+from redbeat.delivery.tracers import bypassing_sentry
 from redbeat.errors import EntryError
 from redbeat.log.logger import logger
-from redbeat.log.text import joined, printable, shorten
-from redbeat.process.memory import Allowance, Memory
+from redbeat.log.text import printable, shorten
+from redbeat.process.memory import Memory
 from redbeat.process.signals import let_through
 from redbeat.store.records import Push
+
+#: sends a run of an entry with these values by the scheduler's ``apply_async``
+Send = Callable[[RunValues], Any]
 
 #: a template that was not compared with a sample for so long is compared again, and a kind of messages that
 #: has no template is tried again
 CHECK_SECONDS = 60.0
 
 MAX_KINDS = 1_000
-#: memory of a kind besides its texts, about
-KIND_BYTES = 4_500
 #: new kinds in one batch, as the samples of each take as long as some messages
 MAX_NEW_KINDS = 100
+#: what messages of a kind may have in common, characters: a thousand kinds are remembered
+MAX_TEXT = 16_384
 
 #: lifetime of the messages of samples: Celery warns of those that have expired
 _SAMPLE_LIFETIME = timedelta(hours=1)
@@ -104,138 +102,70 @@ class TextTemplate:
         # constant, number, constant, number, ..., constant
         parts = json.dumps(document).replace(f'"{mark}', mark).replace(f'{mark}"', mark).split(mark)
         self._constants = tuple(parts[::2])
+        if sum(map(len, self._constants)) > MAX_TEXT:
+            raise UnfitError("its options are too long")
         numbers = list(map(int, parts[1::2]))
         order = [len(numbers)]
         for position, number in enumerate(numbers, start=1 + len(numbers)):
             order += [number, position]
         self._arrange = itemgetter(*order)
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory of its texts."""
-        return sum(map(getsizeof, self._constants))
-
     def fill(self, values: tuple[str, ...]) -> str:
         """Return the text with ``values``, which are JSON texts, in place of the placeholders."""
         return "".join(self._arrange(values + self._constants))
 
 
-class RunPlaceholders(NamedTuple):
-    """The placeholders for values of a run.
-
-    Attributes:
-        is_expiring: messages expire by the policy.
-        expires_seconds: the option ``expires``, if they do not.
-        trace_names: headers that carry the context of a run's span.
-    """
-
-    app: Any
-    is_expiring: bool
-    expires_seconds: float | None
-    trace_names: Sequence[str]
-
-    @property
-    def paths(self) -> list[Path]:
-        """Where the values are."""
-        paths: list[Path] = [("headers", name) for name in ("id", "root_id", "redbeat_due")]
-        paths += [("properties", "correlation_id"), ("properties", "delivery_tag")]
-        if self.is_expiring:
-            paths += [("headers", "expires"), ("properties", "expiration")]
-        elif self.expires_seconds is not None:
-            paths.append(("headers", "expires"))
-        return [*paths, *(("headers", name) for name in self.trace_names)]
-
-    def texts(self, values: RunValues, delivery_tag: str) -> tuple[str, ...]:
-        """Return the JSON of the values, in the order of ``paths``."""
-        task_id = encode_basestring_ascii(values.task_id)
-        due, tag = encode_basestring_ascii(values.due), encode_basestring_ascii(delivery_tag)
-        texts = [task_id, task_id, due, task_id, tag]
-        if self.is_expiring:
-            milliseconds = int((values.expiration_seconds or 0) * 1000)
-            texts += [json_text(values.expires and values.expires.isoformat()), f'"{milliseconds}"']
-        elif self.expires_seconds is not None:
-            texts.append(f'"{self._expires_at(values, self.expires_seconds).isoformat()}"')
-        if self.trace_names:
-            texts += [encode_basestring_ascii(values.trace[name]) for name in self.trace_names]
-            for name, value in list(values.trace.items())[len(self.trace_names) :]:
-                texts[-1] += f", {json_text(name)}: {json_text(value)}"
-        return tuple(texts)
-
-    def _expires_at(self, values: RunValues, seconds: float) -> datetime:
-        # a message that is made early is sent at its due time
-        sent_at = max(self.app.now(), datetime.fromisoformat(values.due).astimezone(self.app.timezone))
-        add = getattr(celery_amqp, "add_seconds_to_datetime", None)  # since Celery 5.6
-        expires: datetime = sent_at + timedelta(seconds=seconds) if add is None else add(sent_at, seconds)
-        return expires
-
-
-class _Kind:
+class Kind:
     """What messages of one kind share.
 
+    Arguments:
+        pushes: what sending a sample of ``call`` writes, its message first.
+
     Attributes:
+        declared: the queues and exchanges that its messages need.
         destination: the name of its queue.
-        declarations: what is declared before one of its messages is sent.
-        on_call: function to call with the task id of each run that is sent.
-        expires_seconds: lifetime of its messages after they are sent, by an option.
-        is_traced: its messages carry the context of their runs' spans.
-        text, run_texts, queue, pexpires: what its messages are made of.
-        proved_for: texts of the first entry; None: a second entry was compared, too.
-        example: an entry for later samples.
+        first_own: texts of its first entry; None: a second entry was compared, too.
         checked_at: when it was compared with a sample, monotonic.
-        batch, bindings: when its fingerprint was compared.
+        fingerprint, batch: what its messages depend on, and in which batch that was compared.
         is_dropped: it must not be used any more.
     """
 
     is_dropped = False
-    batch = bindings = 0
-    check_arguments: Callable[..., Any] | None = None
-    on_call: Callable[[str], Any] | None = None
-    is_traced = False
-    fingerprint: Any = None
     checked_at = 0.0
+    batch = 0
+    fingerprint: Any
+    declared: tuple[Any, ...]
+    destination: str
 
     def __init__(
-        self, key: Any, call: Call, send: Send, sample: Sample, of_run: RunPlaceholders, describe: Describe
+        self, key: Any, call: Call, run: RunPlaceholders, serializer: str, pushes: tuple[Push, ...]
     ) -> None:
         self.key, self.task, self.options = key, call.task, call.options
-        properties = json.loads(sample.text)["properties"]
-        info = properties["delivery_info"]
-        self.exchange, self.routing_key = info["exchange"], info["routing_key"]
-        self.declarations, self.calls_backend = sample.declarations, sample.calls_backend
-        queues = [one.entity for one in sample.declarations if hasattr(one.entity, "routing_key")]
-        self.destination = str(queues[0].name) if queues else self.routing_key
-        self.expires_seconds = of_run.expires_seconds
-        body, self.serializer = sample.bodies[0], str(sample.serializer)
-        encoding, no_args = properties.get("body_encoding"), () if body[0] else body[0]
-        self._of_call = CallPlaceholders(self.serializer, encoding, no_args, body[2], describe)
-        own = self._of_call.texts(call)
-        self.queue, self.pexpires = sample.pushes[0].queue, sample.pushes[1:]
-        self.text: TextTemplate | None = TextTemplate(sample.text, [*of_run.paths, *own])
-        self.run_texts = of_run.texts
-        self.proved_for: tuple[str, ...] | None = tuple(own.values())
-        self.example = (MessageTemplate(self, self.proved_for), call, send)
+        self.run, self.serializer = run, serializer
+        text, self.queue, self.pexpires = str(pushes[0].value), pushes[0].queue, pushes[1:]
+        properties = json.loads(text)["properties"]
+        self.exchange = properties["delivery_info"]["exchange"]
+        self.routing_key = properties["delivery_info"]["routing_key"]
+        self._encoding = properties.get("body_encoding")
+        self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
+        self._text = TextTemplate(text, [*run.paths, *self._texts(call)])
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory that it takes, about."""
-        of_text = 0 if self.text is None else self.text.size_bytes
-        return KIND_BYTES + of_text + len(repr(self.key)) + 2 * self.example[0].size_bytes
+    def _texts(self, call: Call) -> dict[Path, str]:
+        return texts_of_call(self.run.app, call, self.serializer, self._encoding)
 
     def template_of(self, call: Call) -> MessageTemplate:
-        """Return the template of a call of this kind.
+        """Return the template of a call of this kind; raises whatever encoding its values raises."""
+        return MessageTemplate(self, tuple(self._texts(call).values()))
 
-        Raises:
-            Exception: the task does not take its arguments, or they cannot be encoded.
-        """
-        if self.check_arguments is not None:
-            self.check_arguments(*call.args, **call.kwargs)
-        return MessageTemplate(self, tuple(self._of_call.texts(call).values()))
+    def fill(self, own: tuple[str, ...], values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
+        """Return the list writes of one run of the entry with the texts ``own``."""
+        text = self._text.fill(self.run.texts(values, delivery_tag) + own)
+        return (Push("lpush", self.queue, text), *self.pexpires)
 
     def drop(self) -> None:
-        """Let it be used no more, and forget its texts, as its entries' templates may be kept for long."""
-        self.is_dropped = True
-        self.text = None
-        del self.example, self.fingerprint
+        """Let it be used no more, and forget its text, as its entries' templates may be kept for long."""
+        self.is_dropped, self.batch = True, 0
+        del self._text, self.fingerprint
 
 
 class MessageTemplate:
@@ -248,20 +178,12 @@ class MessageTemplate:
 
     __slots__ = ("kind", "own")
 
-    def __init__(self, kind: _Kind, own: tuple[str, ...]) -> None:
+    def __init__(self, kind: Kind, own: tuple[str, ...]) -> None:
         self.kind, self.own = kind, own
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of what it does not share with other entries."""
-        return sys.getsizeof(self) + sys.getsizeof(self.own) + sum(map(sys.getsizeof, self.own))
 
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
-        kind = self.kind
-        assert kind.text is not None  # noqa: S101 - it is not dropped
-        text = kind.text.fill(kind.run_texts(values, delivery_tag) + self.own)
-        return (Push("lpush", kind.queue, text), *kind.pexpires)
+        return self.kind.fill(self.own, values, delivery_tag)
 
 
 class Templates:
@@ -269,28 +191,23 @@ class Templates:
 
     Arguments:
         app: the Celery app.
-        allowance: memory that they share with other caches; they take half of it at most.
         scheduler: the one that sends; None: none does.
 
     Attributes:
         obstacle: why Celery makes all messages of this batch; '': templates may be used.
     """
 
-    def __init__(self, app: Any, allowance: Allowance, scheduler: Any = None) -> None:
+    def __init__(self, app: Any, scheduler: Any = None) -> None:
         self._app = app
         self._scheduler = scheduler
-        self._allowance = allowance
-        self._bytes = 0
         self._producer: Any = None
         self._outbox: Any = None
         self._trace: TraceHeaders | None = None
         self._state: Any = None
-        self._describe: Describe = repr
         self.obstacle = _NOT_BEGUN
         self._batch = self._new_kinds = 0
-        self._kinds: dict[Any, _Kind] = {}
+        self._kinds: dict[Any, Kind] = {}
         self._refused = Memory[Any, tuple[str, float]](MAX_KINDS)  # kind to reason, and when to try again
-        self._failed: dict[Any, str] = {}  # kind to reason, in this batch
         self._said = Memory[tuple[str, str], bool](MAX_KINDS)
 
     def begin_batch(
@@ -313,70 +230,52 @@ class Templates:
         """
         self._batch += 1
         self._new_kinds = 0
-        self._failed.clear()
-        is_known = not self.obstacle and producer is self._producer
-        self.obstacle = _NOT_BEGUN
+        obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
-        obstacle = "" if is_known else self._look()
-        if not obstacle:
-            of_broker = producer, outbox, outbox is not None and outbox.has_given_up
-            of_batch = *of_broker, trace and trace.names, provider
-            state = of_batch, guard.read_state(self._app, self._scheduler, producer.channel)
-            if state != self._state:
-                obstacle = self._look()  # after the state was read, so that no change comes between
-                if not obstacle:
-                    self._drop_all()
-                    self._describe = find_description(self._app)
-                    self._state = state
+        of_code = guard.read_state(self._app, self._scheduler, producer.channel)
+        state = producer, outbox, trace and trace.names, provider, of_code
+        if obstacle or state != self._state:
+            obstacle = guard.find_obstacle(self._app, self._scheduler, producer.channel)
+            if not obstacle and outbox is None:
+                obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
+            self._refused.clear()
+            for key in list(self._kinds):
+                self._kinds.pop(key).drop()
+            self._state = state
         self.obstacle = obstacle
         return obstacle
-
-    def _look(self) -> str:
-        """Return why Celery makes all messages; '': templates may be used."""
-        app, outbox = self._app, self._outbox
-        obstacle = joined(guard.find_setting_obstacle(ensure_conf(app)), find_monitoring())
-        obstacle = obstacle or guard.find_obstacle(app, self._scheduler)
-        if not obstacle and (outbox is None or outbox.has_given_up):
-            obstacle = guard.find_broker_obstacle(app) or guard.NOT_COLLECTED
-        return obstacle or guard.find_channel_obstacle(self._producer.channel)
 
     def find(self, call: Call, send: Send) -> MessageTemplate | str:
         """Return the template of ``call`` for this batch; a str: why Celery must make its messages.
 
         Arguments:
-            send: called for samples, in a way that nothing is sent or declared. It is kept, and called again
-                when a later batch compares the template.
+            send: called for samples, in a way that nothing is sent.
 
         Raises:
             EntryError: ``send`` has raised it. It concerns this entry, not messages of its kind.
         """
-        for _ in range(2):  # again, as the queue that is declared may be another one
-            found = self._find(call, send)
-            if isinstance(found, str):
-                self._log_reason(call.task, found)
-                return found
-            if self.is_current(found):
-                return found
-        return "what its message depends on is changing"
+        key = self.obstacle or kind_of(call)
+        found = key if isinstance(key, str) else self._find(key, call, send)
+        if isinstance(found, str) and not self.obstacle and self._said.is_news((call.task, found), True):
+            reason = found.removesuffix(".")  # the text of an error may be a sentence
+            logger.info("beat: Messages of the task %s aren't compiled: %s.", printable(call.task), reason)
+        return found
 
-    def is_current(self, template: MessageTemplate) -> bool:
+    def is_current(self, template: MessageTemplate, max_age_seconds: float = math.inf) -> bool:
         """Return True if ``template`` may be used in this batch.
 
-        Declares its queues, once a batch. If that fails, the answer is no, and ``apply_async`` will raise it.
+        ``max_age_seconds``: how long ago it was compared with a sample at most; :meth:`find` does that.
         """
         kind = template.kind
+        if kind.batch == self._batch:
+            return True
+        return self._is_current(kind) and time.monotonic() < kind.checked_at + max_age_seconds
+
+    def _is_current(self, kind: Kind) -> bool:
         if kind.is_dropped or self.obstacle:
             return False
-        if kind.batch == self._batch and kind.bindings == self._outbox.bindings:
-            return True
-        is_same = False
         try:
-            for declaration in kind.declarations:
-                if self._producer.declared.get(id(declaration.entity)) is not declaration.entity:
-                    self._producer.repeat(declaration)
             is_same = self._fingerprint_of(kind) == kind.fingerprint
-            if is_same and time.monotonic() >= kind.checked_at + CHECK_SECONDS:
-                self._compare(*kind.example)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             logger.debug("beat: A message template is dropped: %r", exc)
@@ -384,193 +283,169 @@ class Templates:
         if not is_same:
             self._drop(kind)
             return False
-        kind.batch, kind.bindings = self._batch, self._outbox.bindings
+        kind.batch = self._batch
         return True
 
-    def _find(self, call: Call, send: Send) -> MessageTemplate | str:
-        if self.obstacle:
-            return self.obstacle
-        key = kind_of(call)
-        if isinstance(key, str):
-            return key
-        kind = self._kinds.get(key)
+    def _find(self, key: Any, call: Call, send: Send) -> MessageTemplate | str:
+        task, kind = self._app.tasks.get(call.task), self._kinds.get(key)
+        if kind is not None and kind.batch != self._batch and not self._is_current(kind):
+            kind = None
+        try:
+            if getattr(task, "typing", False):
+                getattr(task, "__header__", dict)(*call.args, **call.kwargs)
+        except TypeError as exc:  # of this entry; apply_async will raise it
+            return reason_of(exc)
+        is_old = kind is not None and time.monotonic() >= kind.checked_at + CHECK_SECONDS
         try:
             if kind is None:
-                refusal = self._find_refusal(key, call)
+                refusal = self._find_refusal(key, task)
                 if refusal:
                     return refusal
-                kind = self._make_kind(key, call, send)
+                kind = self._kinds[key] = self._make_kind(key, call, task, send)
             template = kind.template_of(call)
-            if kind.proved_for not in (None, template.own):
-                self._compare(template, call, send)
-                kind.proved_for = None
+            if is_old or kind.first_own not in (None, template.own):
+                self._prove(template, call, send)
+                kind.first_own = None
             return template
         except EntryError:
             raise
         except UnfitError as exc:
             reason = shorten(printable(str(exc)))
-            self._refused[key] = reason, time.monotonic() + CHECK_SECONDS
             if kind is not None:
                 self._drop(kind)
+                if is_old:  # what is not in the fingerprint has changed
+                    return self._find(key, call, send)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             reason = reason_of(exc)
-            if kind is None:
-                self._failed[key] = reason
+            if kind is not None:
+                return reason
+        self._refused[key] = reason, time.monotonic() + CHECK_SECONDS
         return reason
 
-    def _find_refusal(self, key: Any, call: Call) -> str:
+    def _find_refusal(self, key: Any, task: Any) -> str:
         """Return why there is no new kind: a known reason, the task's own code, or a limit; '': no reason."""
         reason, retry_at = self._refused.get(key, ("", 0.0))
-        if time.monotonic() < retry_at or key in self._failed:
-            return self._failed.get(key, reason)
-        reason = guard.find_task_obstacle(self._app.tasks.get(call.task))  # a sample must not call its code
+        if time.monotonic() < retry_at:
+            return reason
+        reason = guard.find_task_obstacle(task)  # a sample must not call its code
         if reason:
             return reason
         if self._new_kinds >= MAX_NEW_KINDS:
             return f"there are more than {MAX_NEW_KINDS} kinds of messages that are new"
-        if self._is_full:
+        if len(self._kinds) >= MAX_KINDS:
             unused = time.monotonic() - 2 * CHECK_SECONDS  # those in use are checked more often
             for kind in [kind for kind in self._kinds.values() if kind.checked_at <= unused]:
                 self._drop(kind)
-        return f"there are more than {len(self._kinds)} kinds of messages" if self._is_full else ""
+        return f"there are more than {MAX_KINDS} kinds of messages" if len(self._kinds) >= MAX_KINDS else ""
 
-    def _log_reason(self, task: str, reason: str) -> None:
-        """Log once for each task and reason why Celery makes messages, unless it concerns all of them."""
-        if reason != self.obstacle and self._said.is_news((task, reason), True):
-            reason = reason.removesuffix(".")  # the text of an error may be a sentence
-            logger.info("beat: Messages of the task %s aren't compiled: %s.", printable(task), reason)
-
-    @property
-    def _is_full(self) -> bool:
-        return len(self._kinds) >= MAX_KINDS or self._bytes > self._allowance.max_bytes / 2
-
-    def _take(self, size_bytes: int) -> None:
-        self._bytes += size_bytes
-        self._allowance.left_bytes -= size_bytes
-
-    def _drop(self, kind: _Kind) -> None:
-        if self._kinds.pop(kind.key, None) is not None:
-            self._take(-kind.size_bytes)
-        kind.drop()
-
-    def _drop_all(self) -> None:
-        self._refused.clear()
-        for kind in list(self._kinds.values()):
-            self._drop(kind)
+    def _drop(self, kind: Kind) -> None:
+        if not kind.is_dropped:
+            self._kinds.pop(kind.key, None)
+            kind.drop()
 
     # -- samples
 
-    def _make_kind(self, key: Any, call: Call, send: Send) -> _Kind:
+    def _make_kind(self, key: Any, call: Call, task: Any, send: Send) -> Kind:
         self._new_kinds += 1
-        app, trace = self._app, self._trace
-        task = app.tasks.get(call.task)
+        trace, producer = self._trace, self._producer
         if trace is not None and has_own_context(call.options.get("headers"), trace.names):
             trace = None
-        names = () if trace is None else trace.names
-        of_run = RunPlaceholders(app, call.is_expiring, self._expires_option(call, task), names)
-        with self._standing_clock():
-            sample = self._sample(call, send, NO_HEADERS if trace is None else trace.examples[0])
-            self._require_plain_body(sample)
-            kind = _Kind(key, call, send, sample, of_run, self._describe)
-            _require_equal(kind.example[0], sample)
-        kind.is_traced = trace is not None  # also if no header carries the context
-        if getattr(task, "typing", False):
-            kind.check_arguments = getattr(task, "__header__", None)
-        if not self._producer.is_redis and not all(one.is_lasting for one in kind.declarations):
-            raise UnfitError("its queue may delete itself, and is declared for each message")
-        kind.on_call = self._find_on_call(task) if kind.calls_backend else None
+        route = self._route_of(call.task, call.options)
+        serializer = str(route.get("serializer") or self._app.conf.task_serializer)
+        reason = guard.find_serializer_obstacle(serializer)
+        if route.get("compression"):
+            reason = f"its messages are compressed with {route['compression']!r}"
+        if reason:
+            raise UnfitError(reason)
+        seconds = _expires_option(call, task)
+        run = RunPlaceholders(self._app, call.is_expiring, seconds, None if trace is None else trace.names)
+        with self._sampling(call, send, NO_HEADERS if trace is None else trace.examples[0]) as (_, pushes):
+            kind = Kind(key, call, run, serializer, pushes)
+            kind.declared, kind.destination = tuple(producer.declaring), producer.destination
         kind.fingerprint = self._fingerprint_of(kind)
-        self._compare(*kind.example)
-        self._kinds[key] = kind
-        self._take(kind.size_bytes)
+        if not kind.fingerprint[0]:
+            raise UnfitError("its queue may delete itself, and is declared for each message")
+        kind.batch = self._batch
+        self._prove(kind.template_of(call), call, send)
         return kind
 
-    def _compare(self, template: MessageTemplate, call: Call, send: Send) -> None:
+    def _prove(self, template: MessageTemplate, call: Call, send: Send) -> None:
         """Compare a template with a new sample.
 
         Raises:
             UnfitError: they differ.
         """
-        trace = self._trace.examples[1] if self._trace is not None and template.kind.is_traced else NO_HEADERS
-        with self._standing_clock():
-            _require_equal(template, self._sample(call, send, trace))
+        is_traced = self._trace is not None and template.kind.run.trace_names is not None
+        trace = self._trace.examples[1] if self._trace is not None and is_traced else NO_HEADERS
+        with self._sampling(call, send, trace) as (values, pushes):
+            document = json.loads(str(pushes[0].value))
+            filled = template.fill(values, document["properties"]["delivery_tag"])
+        if filled[0].value != pushes[0].value:
+            field = find_difference(json.loads(str(filled[0].value)), document)
+            raise UnfitError(f"Celery makes another {field} from run to run, or from entry to entry")
+        if filled != pushes:
+            raise UnfitError("kombu writes to another queue from run to run, or from entry to entry")
         template.kind.checked_at = time.monotonic()
 
-    def _sample(self, call: Call, send: Send, trace: Mapping[str, str]) -> Sample:
-        """Return a sample; its values differ from those of other samples, except for ``trace``."""
-        now = self._app.now().astimezone(timezone.utc)
-        due = now.isoformat(timespec="microseconds")
-        values = RunValues(str(uuid.uuid4()), due, None, None, trace)
+    @contextmanager
+    def _sampling(
+        self, call: Call, send: Send, trace: Mapping[str, str]
+    ) -> Iterator[tuple[RunValues, tuple[Push, ...]]]:
+        """Yield the values of a sample, which no other one has, and what sending it would have written.
+
+        The app's clock stands still in the block, as messages depend on it. No result backend is called.
+
+        Raises:
+            UnfitError: a run is not one message to one queue.
+            Exception: whatever ``send`` raises.
+        """
+        now, backend, calls = self._app.now(), self._app.backend, list[Any]()
+        of_class = getattr(type(backend), "on_task_call", None)
+        is_celerys = "on_task_call" not in vars(backend) and guard.root_of(of_class) == "celery"
+        at = now.astimezone(timezone.utc)
+        values = RunValues(str(uuid.uuid4()), at.isoformat(timespec="microseconds"), None, None, trace)
         if call.is_expiring:
-            lifetime = _SAMPLE_LIFETIME + timedelta(microseconds=now.microsecond)
-            values = RunValues(values.task_id, due, now + lifetime, lifetime.total_seconds(), trace)
-        return take_sample(self._app, self._producer, self._outbox, values, send)
-
-    def _standing_clock(self) -> AbstractContextManager[None]:
-        """Return a context in which the app's clock stands still, as messages depend on it."""
-        now = self._app.now()
-        return replacing(self._app, now=lambda: now)
-
-    def _require_plain_body(self, sample: Sample) -> None:
-        if sample.compression:
-            raise UnfitError(f"its messages are compressed with {sample.compression!r}")
-        reason = guard.find_serializer_obstacle(str(sample.serializer))
-        if reason:
-            raise UnfitError(reason)
-
-    def _expires_option(self, call: Call, task: Any) -> Any:
-        """Return the option ``expires`` of a call or a task; None if the policy says when messages expire."""
-        if call.lifetime_seconds is not None:
-            return None
-        seconds = call.options.get("expires", options_of_task(task).get("expires"))
-        if seconds is not None and (not is_number(seconds) or seconds < 0):
-            raise UnfitError("'expires' isn't a number of seconds from now")
-        return None if call.is_expiring else seconds
-
-    def _find_on_call(self, task: Any) -> Callable[[str], Any] | None:
-        """Return what Celery does with its result backend for each run besides publishing; None: nothing."""
-        backend, producer = self._app.backend, self._producer
-        names = ("on_task_call", "remove_pending_result")
-        of_class = [getattr(type(backend), name, None) for name in names]
-        is_celerys = all(guard.root_of(function) == "celery" for function in of_class)
-        if not is_celerys or not vars(backend).keys().isdisjoint(names):
-            raise UnfitError(f"the result backend {type(backend).__name__} isn't one of Celery's")
-        if of_class[0] is Backend.on_task_call:
-            return None
-        result_of = self._app.AsyncResult if task is None else task.AsyncResult
-
-        def on_call(task_id: str) -> None:
-            backend.on_task_call(producer, task_id)
-            result_of(task_id)  # as of apply_async, it is garbage at once: that ends what has begun
-
-        return on_call
+            lifetime = _SAMPLE_LIFETIME + timedelta(microseconds=at.microsecond)
+            values = values._replace(expires=at + lifetime, expiration_seconds=lifetime.total_seconds())
+        self._producer.expiration_seconds = values.expiration_seconds
+        with _replacing(self._app, now=lambda: now):
+            muted = _replacing(backend, on_task_call=lambda *_: calls.append(_), remove_pending_result=repr)
+            with self._outbox.sampling() as pushes, muted, bypassing_sentry():
+                send(values)
+            if calls and not is_celerys:
+                raise UnfitError(f"the result backend {type(backend).__name__} isn't one of Celery's")
+            commands = [push.command for push in pushes]
+            if commands[:1] != ["lpush"] or "lpush" in commands[1:]:
+                raise UnfitError("a run isn't one message to one queue")
+            yield values, tuple(pushes)
 
     # -- the fingerprint
 
-    def _fingerprint_of(self, kind: _Kind) -> tuple[Any, ...]:
-        """Return what messages of a kind depend on.
+    def _route_of(self, name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        task = self._app.tasks.get(name)
+        asked = {**options_of_task(task), **options}
+        route: Mapping[str, Any] = self._app.amqp.router.route(asked, name, (), {}, task)
+        return route
+
+    def _fingerprint_of(self, kind: Kind) -> tuple[Any, ...]:
+        """Return what messages of a kind depend on, first of all whether what they need is declared.
 
         Raises:
             Exception: whatever Celery raises if the queue is missing.
         """
-        app, outbox = self._app, self._outbox
-        task = app.tasks.get(kind.task)
-        asked = {**options_of_task(task), **kind.options}
-        route = app.amqp.router.route(asked, kind.task, (), {}, task)
-        queue = route.get("queue")
+        route, task = self._route_of(kind.task, kind.options), self._app.tasks.get(kind.task)
+        queue, declared = route.get("queue"), self._producer.declared
         exchange = getattr(queue, "exchange", None)
-        queues = outbox.find_queues(kind.exchange, kind.routing_key) if kind.exchange else [kind.routing_key]
-        backend = app.backend if kind.calls_backend else None
         return (
+            all(declared.get(id(one)) is one for one in kind.declared),
             *(task, *map(getattr, repeat(task), _TASK_ATTRIBUTES, repeat(None))),
             guard.find_task_obstacle(task),
             route,
             *(getattr(queue, "name", None), getattr(queue, "routing_key", None)),
             *map(getattr, repeat(exchange), ("name", "type", "delivery_mode"), repeat(None)),
-            *(queues, list(map(outbox.expiries.get, queues))),
+            self._outbox.find_queues(kind.exchange, kind.routing_key) if kind.exchange else kind.routing_key,
             guard.codec_of(kind.serializer),
-            *(backend, vars(backend).get("on_task_call") if backend is not None else None),
         )
 
 
@@ -580,12 +455,30 @@ def options_of_task(task: Any) -> Mapping[str, Any]:
     return options
 
 
-def _require_equal(template: MessageTemplate, sample: Sample) -> None:
-    document = json.loads(sample.text)
-    filled = template.fill(sample.values, document["properties"]["delivery_tag"])
-    if filled[0].value != sample.text:
-        differing = find_difference(json.loads(str(filled[0].value)), document)
-        field = differing or "the way it writes JSON"
-        raise UnfitError(f"Celery makes another {field} from run to run, or from entry to entry")
-    if filled != sample.pushes:
-        raise UnfitError("kombu writes to another queue from run to run, or from entry to entry")
+def _expires_option(call: Call, task: Any) -> float | None:
+    """Return the option ``expires`` of a call or a task; None if the policy says when messages expire."""
+    seconds = {**options_of_task(task), **call.options}.get("expires")
+    if call.lifetime_seconds is not None or seconds is None:
+        return None
+    if not is_number(seconds) or seconds < 0:
+        raise UnfitError("'expires' isn't a number of seconds from now")
+    return None if call.is_expiring else seconds
+
+
+#: held while attributes are replaced, as several beats may run in threads of one process
+_REPLACING = RLock()
+
+
+@contextmanager
+def _replacing(subject: Any, **functions: Callable[..., Any]) -> Iterator[None]:
+    """Give an object other functions in this context."""
+    with _REPLACING:
+        attributes = vars(subject)
+        before = {name: attributes[name] for name in functions if name in attributes}
+        attributes.update(functions)
+        try:
+            yield
+        finally:
+            for name in functions:
+                attributes.pop(name, None)
+            attributes.update(before)

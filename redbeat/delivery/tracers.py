@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FunctionType
 from typing import Any
 
 from celery.signals import after_task_publish, before_task_publish
@@ -43,30 +42,15 @@ def find_monitoring() -> str:
     return "sentry_sdk monitors entries"
 
 
-def is_wrapped_by_sentry(present: Any, original: Any) -> bool:
-    """Return True if ``present`` consists of Sentry's wrappers around ``original``."""
-    for _ in range(4):
-        if not _can_bypass_sentry() or not _is_sentrys(present):
-            return False
-        inner = [cell.cell_contents for cell in present.__closure__ or ()]
-        if any(one is original for one in inner):
-            return True
-        present = next(filter(_is_sentrys, inner), None)
-    return False
-
-
-def _is_sentrys(value: Any) -> bool:
-    return type(value) is FunctionType and str(value.__globals__.get("__name__")).startswith("sentry_sdk.")
-
-
-def _can_bypass_sentry() -> bool:
+def can_bypass_sentry() -> bool:
+    """Return True if :func:`bypassing_sentry` knows this version of Sentry's SDK."""
     return hasattr(sys.modules.get("sentry_sdk"), "new_scope")
 
 
 @contextmanager
 def bypassing_sentry() -> Iterator[None]:
     """Let Sentry's wrappers only call what they wrap, in this context."""
-    if not _can_bypass_sentry():
+    if not can_bypass_sentry():
         yield
         return
     from sentry_sdk import new_scope
@@ -92,6 +76,18 @@ _RECEIVERS = ("_trace_before_publish", "_trace_after_publish")
 
 #: RedBeat is sending a run, here in this thread or greenlet
 _is_run = ContextVar("redbeat_is_run", default=False)
+
+
+def find_provider() -> Any:
+    """Return the tracer provider of this process; None if it is the API's own, which records nothing."""
+    get_provider = getattr(sys.modules.get(TRACE_API), "get_tracer_provider", None)
+    if get_provider is None:
+        return None
+    try:
+        provider = get_provider()
+    except Exception:  # noqa: BLE001 - the provider that the environment names is missing; the API says so
+        return None
+    return None if is_apis(provider) else provider
 
 
 def is_apis(value: Any) -> bool:

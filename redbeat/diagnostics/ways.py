@@ -7,7 +7,6 @@ from typing import Any
 from celery.utils.imports import load_extension_class_names
 from kombu.utils.imports import symbol_by_name
 
-from redbeat.config.config import ensure_conf
 from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
@@ -34,12 +33,7 @@ def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
 
 def find_app_obstacle(app: Any) -> str:
     """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
-    config = ensure_conf(app)
-    return joined(
-        guard.find_setting_obstacle(config),
-        guard.find_broker_obstacle(app),
-        guard.find_obstacle(app, _scheduler_of(app)),
-    )
+    return joined(guard.find_obstacle(app, _scheduler_of(app)), guard.find_broker_obstacle(app))
 
 
 def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:

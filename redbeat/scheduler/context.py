@@ -65,7 +65,7 @@ class Context:
     Attributes:
         hooks: the scheduler, which makes and sends entries.
         clock: of the node that has answered last.
-        allowance: how much memory kept entries, templates and prepared runs may take.
+        allowance: how much memory kept entries and prepared runs may take.
         of_prepared: how much of it prepared runs may take.
     """
 
@@ -107,7 +107,7 @@ def make_context(
         broker,
         Delivery(store, broker),
         planner,
-        Encoder(hooks, broker, tracing, allowance, reports, figures),
+        Encoder(hooks, broker, tracing, reports, figures),
         Failures(reports, quarantine_seconds),
         KeptCalendars(),
         reports,

@@ -119,8 +119,7 @@ class Deliverer:
             return self._script_sink if mode is Mode.SCRIPT else RecordFirstSink(context, self._record_now)
         for batch in batches:
             batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
-        outbox = context.broker.outbox
-        is_redis = outbox is not None and not outbox.has_given_up
+        is_redis = context.broker.outbox is not None
         return (PipelineSink if is_redis else ProducerSink)(context, self._guard)
 
     # -- one batch

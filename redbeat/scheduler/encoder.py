@@ -16,13 +16,12 @@ from celery.beat import SchedulingError
 from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.failures import reason_of
-from redbeat.delivery.guard import find_provider
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
-from redbeat.delivery.templates import MessageTemplate, Templates
+from redbeat.delivery.templates import CHECK_SECONDS, MessageTemplate, Templates
+from redbeat.delivery.tracers import find_provider
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.logger import logger
-from redbeat.process.memory import Allowance
 from redbeat.process.signals import let_through
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
@@ -35,16 +34,12 @@ from redbeat.telemetry.tracing.tracing import Tracing
 #: an obstacle that is not reported, because something else is
 AWAY = "the broker is away"
 
-#: seconds until it is tried again whether an entry's message can have a template
-RETRY_SECONDS = 60.0
-
 
 class Encoder:
     """Makes the messages of one beat.
 
     Arguments:
         hooks: the scheduler, whose ``apply_async`` makes messages.
-        allowance: how much memory templates may take.
     """
 
     def __init__(
@@ -52,7 +47,6 @@ class Encoder:
         hooks: Any,
         broker: Broker,
         tracing: Tracing,
-        allowance: Allowance,
         reports: Any,
         figures: BeatFigures,
     ) -> None:
@@ -61,7 +55,7 @@ class Encoder:
         self._tracing = tracing
         self._reports = reports
         self._figures = figures
-        self._templates = Templates(hooks.app, allowance, hooks)
+        self._templates = Templates(hooks.app, hooks)
         self._producer: Any = None
         self._obstacle = self._reported = AWAY
 
@@ -106,7 +100,8 @@ class Encoder:
                 self._begin_span(send)
         for send, tag in zip(found, delivery_tags(len(found)), strict=True):
             template: MessageTemplate = send.template
-            if template.kind.is_dropped or (template.kind.is_traced and send.span is None):
+            kind = template.kind
+            if kind.is_dropped or (kind.run.trace_names is not None and send.span is None):
                 send.template = None  # the message of another entry differs
                 continue
             trace = NO_HEADERS if send.span is None else send.span.headers
@@ -117,14 +112,14 @@ class Encoder:
                 logger.debug("beat: %s has no template: %r", send.name, exc)
                 send.template = None
                 continue
-            if template.kind.expires_seconds is not None:
-                expires_at = float(send.nominal) + template.kind.expires_seconds
+            if kind.run.expires_seconds is not None:
+                expires_at = float(send.nominal) + kind.run.expires_seconds
                 send.valid_until = min(send.valid_until, expires_at)
             self._figures.compiled += 1
 
     def _begin_span(self, send: Send) -> None:
         template = send.template
-        if template.kind.is_traced and send.span is None:
+        if template.kind.run.trace_names is not None and send.span is None:
             due = float(send.nominal)
             send.span = self._tracing.begin(
                 send.name, send.task, send.task_id, send.due, due, template.kind.destination
@@ -141,10 +136,10 @@ class Encoder:
         if known is None or (expires_in is not None and expires_in <= 0):  # Celery warns of that
             return False
         template = known.template
-        if template is None or not self._templates.is_current(template):
+        if template is None or not self._templates.is_current(template, CHECK_SECONDS):
             if template is None and time.monotonic() < known.template_retry_at:
                 return False
-            known.template_retry_at = time.monotonic() + RETRY_SECONDS
+            known.template_retry_at = time.monotonic() + CHECK_SECONDS
             template = known.template = self._make_template(send)
         send.template = template
         return template is not None
@@ -183,10 +178,7 @@ class Encoder:
         except EntryError as exc:
             logger.debug("beat: %s has no template: %r", send.name, exc)
             return None
-        if isinstance(found, str) or not self._templates.is_current(found):
-            return None
-        known.size_bytes += found.size_bytes
-        return found
+        return None if isinstance(found, str) else found
 
     # -- by Celery
 

@@ -58,8 +58,8 @@ MAX_DEFINITION = 65_536
 #: metas of RedBeat's own are shorter, characters
 MAX_META = 300
 
-#: memory of a kept entry without its texts, and of its decoded form per byte of text; bytes
-ENTRY_BYTES, BYTES_PER_BYTE = 2_500, 2
+#: memory of a kept entry without its texts, and of its decoded form and its template per byte of text; bytes
+ENTRY_BYTES, BYTES_PER_BYTE = 2_000, 4
 
 #: timetables that are shared at a time
 MAX_TIMETABLES = 1_024

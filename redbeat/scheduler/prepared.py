@@ -240,11 +240,8 @@ class LookAhead:
 
 def _is_the_same_later(run: Send) -> bool:
     """Tell whether a message from a template that is made now is the one that would be made at its time."""
-    kind = run.template.kind
-    if kind.on_call is not None:  # the result backend is told of each run, which may fail
-        return False
     # an option "expires" counts from when it leaves, which jitter makes later than its due time
-    return kind.expires_seconds is None or run.nominal == run.due_entry.nominal
+    return run.template.kind.run.expires_seconds is None or run.nominal == run.due_entry.nominal
 
 
 def _size_of(run: Send) -> int:

@@ -83,20 +83,18 @@ class ScriptSink:
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Make the messages. Those that leave at once, to a fan-out for example, are recorded after it."""
         context = self._context
-        if not [send for send in sends if send.template is None or send.template.kind.on_call is not None]:
-            batch.ready += sends  # nothing else is called
-            return
         by_celery = [send for send in sends if send.template is None]
-        if by_celery:
-            admitted = {id(send) for send in reserve(context, batch, by_celery)}
-            sends = [send for send in sends if send.template is not None or id(send) in admitted]
-        left = deque(sends)
+        if not by_celery:
+            batch.ready += sends
+            return
+        admitted = {id(send) for send in reserve(context, batch, by_celery)}
+        left = deque(send for send in sends if send.template is not None or id(send) in admitted)
         with hold_interrupts() as held:
             while left:
                 if held.arrived is not None:
                     held.let_arrive()
                 send = left[0]
-                if send.template is not None and send.template.kind.on_call is None:
+                if send.template is not None:
                     batch.ready.append(left.popleft())
                     continue
                 if not context.broker.has_time():
@@ -401,14 +399,11 @@ def make(
             broker.send(sent)
             return ()
         return sent
-    if template.kind.on_call is not None:
-        template.kind.on_call(send.task_id)
     if broker.drafts is None:
         return send.pushes
     with broker.sending(None, is_deferrable=is_deferrable) as publication:
         [draft] = send.pushes
-        declared = [one.entity for one in template.kind.declarations]
-        broker.drafts.publish_draft(str(draft.value), declared, broker.publish_seconds())
+        broker.drafts.publish_draft(str(draft.value), template.kind.declared, broker.publish_seconds())
     return () if isinstance(publication, list) else publication
 
 

@@ -262,11 +262,8 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
 def _describe_messages(scheduler: Any, config: RedBeatConfig) -> str:
     """Return in words, for the banner, how messages are made."""
     try:
-        obstacle = joined(
-            guard.find_setting_obstacle(config),
-            guard.find_broker_obstacle(config.app),
-            guard.find_obstacle(config.app, scheduler),
-        )
+        app = config.app
+        obstacle = joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
     except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
         return f"not known yet: {printable(reason_of(exc))}"
     return guard.in_words(obstacle) if obstacle else "compiled, where task and entry allow it"

@@ -21,7 +21,6 @@ from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import Policy
-from redbeat.process.memory import Allowance
 from redbeat.store.records import Push
 
 DUE = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc)
@@ -37,10 +36,9 @@ class Compiling:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.samples: list[RunValues] = []
-        self.allowance = Allowance(2**26)
         self.scheduler = RedBeatScheduler(app, lazy=True)
         self.broker = Broker(app, app.amqp.Producer, timeout_seconds=30)
-        self.templates = Templates(app, self.allowance)
+        self.templates = Templates(app)
 
     def begin_batch(self) -> None:
         producer = self.broker.producer

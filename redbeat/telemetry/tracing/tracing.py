@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.broker import Peer
-from redbeat.delivery.guard import find_provider
 from redbeat.delivery.placeholders import TraceHeaders
-from redbeat.delivery.tracers import is_apis, sending_run, stand_in, step_aside
+from redbeat.delivery.tracers import find_provider, is_apis, sending_run, stand_in, step_aside
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten

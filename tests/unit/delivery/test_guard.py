@@ -25,7 +25,6 @@ from kombu import Producer
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery.guard import find_obstacle, find_task_obstacle
-from redbeat.delivery.producer import BoundedProducer
 from tests.support.ticks import memory_app
 
 HERE = __name__
@@ -68,7 +67,6 @@ def test_plain_app_has_no_obstacle_before_and_after_a_message(app: Celery) -> No
         (Celery, "send_task"),
         (Scheduler, "apply_async"),
         (RedBeatScheduler, "maybe_due"),
-        (BoundedProducer, "publish"),
         (Producer, "publish"),
         (Producer, "_publish"),
         (AMQP, "as_task_v2"),
@@ -93,6 +91,25 @@ def test_function_that_was_replaced_before_the_import_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "__main__ replaces Producer.publish\n"
+
+
+sentrys = pytest.importorskip("sentry_sdk.integrations.celery")
+wrap = getattr(sentrys, "_wrap_task_run", None) or sentrys._wrap_apply_async  # noqa: SLF001 - as in 2.0
+
+
+@pytest.mark.parametrize("change", [wrap, lambda original: wrap(wrap(original))])
+def test_wrapper_of_sentry_does_not_count(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
+) -> None:
+    monkeypatch.setattr(Task, "apply_async", change(Task.apply_async))
+    assert find(app) == ""
+
+
+def test_wrapper_of_sentry_around_that_of_another_tool_counts(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Task, "apply_async", wrap(traced(Task.apply_async)))
+    assert find(app).endswith("replaces Task.apply_async")
 
 
 class FunctionWrapper:
@@ -195,7 +212,7 @@ def test_attribute_of_one_object_is_named(app: Celery) -> None:
     scheduler.apply_async = traced(scheduler.apply_async)  # type: ignore[method-assign]
     assert find_obstacle(app, scheduler) == f"{HERE} replaces apply_async of one RedBeatScheduler"
     app.amqp.send_task_message = traced(app.amqp.send_task_message)
-    assert find(app) == f"{HERE} replaces AMQP.send_task_message"
+    assert find(app) == f"{HERE} replaces send_task_message of one AMQP"
 
 
 @pytest.mark.parametrize(

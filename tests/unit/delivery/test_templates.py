@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -23,9 +24,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import templates
 from redbeat.delivery.placeholders import RunValues, UnfitError
 from redbeat.delivery.templates import MessageTemplate, Templates, TextTemplate
-from redbeat.delivery.tracers import is_wrapped_by_sentry
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
+from tests.support.ticks import leader, make_due
 
 
 @pytest.fixture
@@ -165,20 +166,22 @@ WATCHERS: dict[str, Callable[[Compiling, pytest.MonkeyPatch], Any]] = {
         made.scheduler, "Entry", type("Own", (Entry,), {}), raising=False
     ),
     "replaces send_task of one Celery": lambda made, patch: patch.setattr(made.app, "send_task", look_on),
-    "replaces AMQP.send_task_message": lambda made, patch: patch.setattr(
+    "replaces send_task_message of one AMQP": lambda made, patch: patch.setattr(
         made.app.amqp, "send_task_message", look_on
     ),
     "the app has a router of its own": lambda made, patch: patch.setattr(made.app.amqp, "router", look_on),
     "task_routes has a function": lambda made, patch: patch.setattr(
         made.app.amqp.router, "routes", (look_on,)
     ),
-    "replaces Channel._put": lambda made, patch: patch.setattr(made.broker.producer.channel, "_put", look_on),
+    "replaces _put of one FakeChannel": lambda made, patch: patch.setattr(
+        made.broker.producer.channel, "_put", look_on
+    ),
     "task_always_eager is set": lambda made, _: made.app.conf.update(task_always_eager=True),
     "task_send_sent_event is set": lambda made, _: made.app.conf.update(task_send_sent_event=True),
     "the serializer 'json' isn't kombu's own": lambda _, patch: patch.setitem(
         registry._encoders,  # noqa: SLF001 - it has no public name
         "json",
-        registry._encoders["yaml"],  # noqa: SLF001
+        registry._encoders["json"]._replace(encoder=look_on),  # noqa: SLF001
     ),
 }
 
@@ -188,7 +191,7 @@ def test_code_that_begins_to_look_on_ends_templates_with_the_next_batch(
     app: Celery, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     compiling = Compiling(app)
-    compiling.templates = Templates(app, compiling.allowance, compiling.scheduler)
+    compiling.templates = Templates(app, compiling.scheduler)
     for _ in range(2):
         compiling.begin_batch()
         assert compiling.templates.obstacle == ""
@@ -307,16 +310,16 @@ def test_queue_that_depends_on_the_run_is_named_and_gets_no_template(
     assert "to another queue from run to run" in str(compiling.compile(call_of()))
 
 
-def test_queue_that_another_entry_binds_in_the_same_batch_drops_the_template(compiling: Compiling) -> None:
+def test_queue_that_another_entry_binds_drops_the_template_with_the_next_batch(compiling: Compiling) -> None:
     orders = Exchange("orders", type="topic")
     compiling.app.amqp.queues.add(Queue("paid", orders, routing_key="order.paid"))
     compiling.app.amqp.queues.add(Queue("all", orders, routing_key="order.#"))
     paid = call_of(queue="paid", routing_key="order.paid")
-    compiling.pushes_of_apply_async(paid, values_of(paid))
     message = compiled(compiling, **paid.options)
     assert compiling.templates.is_current(message)
     other = call_of(queue="all", routing_key="order.new")
     compiling.pushes_of_apply_async(other, values_of(other))
+    compiling.begin_batch()
     assert not compiling.templates.is_current(message), "it goes to both now"
 
 
@@ -331,7 +334,7 @@ def test_template_is_compared_again_after_a_minute(
     assert compiling.templates.is_current(message)
     monkeypatch.setattr(templates, "CHECK_SECONDS", 0.0)
     compiling.begin_batch()
-    assert not compiling.templates.is_current(message)
+    assert not compiling.templates.is_current(message, 0.0)
     by_apply_async, by_template = compiling.make_both(call_of(args=[1]))
     assert json.loads(by_template[0].value)["headers"]["patched"] == "odd"
     assert by_template == by_apply_async
@@ -354,27 +357,42 @@ def test_new_json_encoder_drops_templates_with_the_next_batch(
     assert by_template == by_apply_async
 
 
-def test_template_that_could_not_be_made_is_tried_again_in_the_next_batch(compiling: Compiling) -> None:
+def test_template_that_could_not_be_made_is_tried_again_after_a_minute(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
     compiling.app.amqp.queues.create_missing = False
     for name in ("one", "two"):
         assert "QueueNotFound" in str(compiling.compile(call_of(name, queue="missing")))
-    assert len(compiling.samples) == 1
     compiling.app.amqp.queues.add(Queue("missing"))
-    compiling.begin_batch()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 2 * templates.CHECK_SECONDS)
     compiled(compiling, queue="missing")
 
 
-def test_memory_of_templates_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiling.allowance.max_bytes = 60_000
+def test_number_of_kinds_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MAX_KINDS", 5)
     found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
     made = [message for message in found if isinstance(message, MessageTemplate)]
-    assert 3 <= len(made) <= 7
-    assert f"more than {len(made)} kinds" in str(found[-1])
-    assert 2**26 - compiling.allowance.left_bytes < 45_000
+    assert len(made) == 5
+    assert "more than 5 kinds" in str(found[-1])
     monkeypatch.setattr(templates, "CHECK_SECONDS", 0.0)  # those that are not in use are forgotten
     compiling.begin_batch()
     compiled(compiling, queue="queue-9")
     assert not compiling.templates.is_current(made[0])
+
+
+def test_forgotten_entries_leave_no_more_memory_than_is_allowed(app: Celery) -> None:
+    app.conf.redbeat_message_cache_bytes = 20_000
+    names = [f"entry-{number}" for number in range(30)]
+    for name in names:
+        Entry(name, "echo", 10**9, app=app).save()
+    with leader(app) as scheduler:
+        context = scheduler._context  # noqa: SLF001 - nothing else shows what is kept
+        for _ in range(5):
+            make_due(app, *names)
+            scheduler.tick()
+        kept_bytes = sum(known.size_bytes for known in context.planner._kept.values())  # noqa: SLF001
+        assert kept_bytes + context.allowance.left_bytes == 20_000
 
 
 # -- samples
@@ -399,18 +417,15 @@ def test_result_backend_that_is_not_celerys_rules_out_templates(compiling: Compi
     assert isinstance(compiling.compile(call_of(ignore_result=True)), MessageTemplate)
 
 
-@pytest.mark.parametrize(("url", "told"), [("rpc://", ["an-id"]), ("cache+memory://", [])])
-def test_result_backend_of_celery_is_told_of_each_run_if_it_wants_to_know(
-    compiling: Compiling, monkeypatch: pytest.MonkeyPatch, url: str, told: list[str]
+def test_result_backend_of_celery_is_not_called(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiling.app.conf.result_backend = url
+    told: list[Any] = []
+    monkeypatch.setattr("celery.backends.rpc.maybe_declare", lambda *args, **_: told.append(args))
+    compiling.app.conf.result_backend = "rpc://"
     compiling.begin_batch()
-    message = compiled(compiling)
-    heard: list[str] = []
-    monkeypatch.setattr(compiling.app.backend, "on_task_call", lambda _, task_id: heard.append(task_id))
-    if message.kind.on_call is not None:
-        message.kind.on_call("an-id")
-    assert heard == told
+    compiled(compiling)
+    assert told == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
@@ -423,7 +438,7 @@ def test_failed_attempt_at_a_template_leaves_no_trace(
 
     assert compiling.templates.find(call_of(), fail) == f"{error.__name__}: afterwards"
     assert "on_task_call" not in vars(compiling.app.backend)
-    assert broker.keys() == []
+    assert not broker.exists("q")
     compiling.send(call_of(), values_of(call_of()))  # for good
     assert broker.llen("q") == 1
 
@@ -432,34 +447,3 @@ def test_failed_attempt_at_a_template_leaves_no_trace(
 def test_json_that_python_writes_otherwise_gets_no_template(text: str) -> None:
     with pytest.raises(UnfitError, match="writes JSON in an unexpected way"):
         TextTemplate(text, [("a",), ("b",)])
-
-
-sentrys = pytest.importorskip("sentry_sdk.integrations.celery")
-wrap = getattr(sentrys, "_wrap_task_run", None) or sentrys._wrap_apply_async  # noqa: SLF001 - as in 2.0
-
-
-def wrapped_function() -> None:
-    """What is wrapped."""
-
-
-def wrap_by_another_library(function: Callable[[], None]) -> Callable[[], None]:
-    """A wrapper of another library, which forgets one of its variables."""
-    forgotten = 1
-
-    def wrapper(*args: Any) -> Any:
-        return function(*args) if args else forgotten  # noqa: F821
-
-    del forgotten
-    return wrapper
-
-
-def test_only_the_wrapper_of_sentry_counts_as_known() -> None:
-    task: Any = type("Task", (), {})()
-    wrapped = wrap(wrapped_function)
-    assert is_wrapped_by_sentry(wrapped, wrapped_function)
-    assert is_wrapped_by_sentry(wrap(wrapped), wrapped_function)
-    assert not is_wrapped_by_sentry(wrapped, task)
-    assert not is_wrapped_by_sentry(wrap_by_another_library(wrapped_function), wrapped_function)
-    assert not is_wrapped_by_sentry(wrap(wrap_by_another_library(wrapped_function)), wrapped_function)
-    assert not is_wrapped_by_sentry(wrapped_function, wrapped_function)
-    assert not is_wrapped_by_sentry(None, wrapped_function)
