@@ -75,6 +75,7 @@ from redbeat.scheduler.shards import MOVING_SECONDS, Shards
 from redbeat.scheduler.startup import (
     banner,
     bring_back_downgraded,
+    check_rights,
     pin_settings,
     read_statics,
     report_statics,
@@ -83,7 +84,6 @@ from redbeat.scheduler.startup import (
 )
 from redbeat.store.entries import read_window
 from redbeat.store.layouts import look_up_layout, settle_layout
-from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -194,13 +194,11 @@ class RedBeatScheduler(Scheduler):
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self._choose_client()
                 check_key_expiry(self.store.client, self.config.key_expiry_check)
+                check_rights(self.store)
                 settle_layout(self.store, is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
-                try:
-                    self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
-                except StoreRefused as exc:
-                    raise naming_missing_rights(self.store, exc, of_beat=True) from exc.__cause__
+                self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     @property
     def chooses_client(self) -> bool:
@@ -290,7 +288,7 @@ class RedBeatScheduler(Scheduler):
                 time.sleep(self._look_seconds)
                 return 0
             if isinstance(exc, StoreRefused):
-                raise brief(naming_missing_rights(self.store, exc, of_beat=True)) from None
+                raise brief(exc) from None
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
@@ -589,7 +587,7 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
-        return WakeChannel(self.store.client, self._wake_channels, self.store.rights)
+        return WakeChannel(self.store.client, self._wake_channels)
 
     @property
     def _wake_channels(self) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from redbeat.cli.shell import host_name, login_name
 from redbeat.cli.silence import telling_of_silence
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.connection.retry import is_no_permission
 from redbeat.entries.audit import audited
 from redbeat.entries.wording import one_line
 from redbeat.errors import (
@@ -306,10 +305,6 @@ def stating_errors() -> Iterator[None]:
         yield
     except RedBeatError as exc:
         said = one_line(exc, 2000)
-        if isinstance(exc, StoreRefused) and is_no_permission(exc.__cause__):
-            said += (
-                " (this user of Redis lacks a right to it; docs: configuration, Users with limited rights)"
-            )
         raise CommandLineError(said, code_of(exc)) from None
     except click.UsageError as exc:
         raise CommandLineError(exc.format_message(), exits.USAGE) from None

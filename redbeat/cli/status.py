@@ -234,15 +234,13 @@ def _describe_broker(app: Any, found: Status | None) -> str:
 
 
 def _describe_standbys(found: Status) -> str:
-    if found.standbys is None:
-        return "unknown, as this user of Redis may not read who stands by"
     words = [f"{one.host}, process {one.pid}, since {_when(found, one.since)}" for one in found.standbys]
     return "; ".join(words) or "none"
 
 
 def _describe_messages(found: Status) -> str:
     if found.stored_messages is None:
-        return "unknown, as this user of Redis may not read which messages are stored"
+        return "unknown, as their key holds something else"
     oldest = _when(found, found.oldest_message)
     late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
     since = f", the oldest since {oldest}" if oldest else ""

@@ -35,6 +35,7 @@ from redbeat.connection.retry import (
     RetryingConnection,
     call_retrying,
     is_no_cluster,
+    is_no_permission,
     is_password_missing,
     is_transient,
     said_by_server,
@@ -452,6 +453,11 @@ def _refused(config: RedBeatConfig, exc: Exception) -> StoreRefused:
     reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help no user
     if _UNNAMED.search(reason):
         reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
+    if is_no_permission(exc):
+        user = config.redbeat_redis_options.get("username")
+        whose = f"the user {user}" if user else "its user"
+        docs = "docs: configuration, Users with limited rights"
+        reason = f"{reason.removesuffix('.')}. Add the right to the ACL rule of {whose} ({docs})"
     return StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}")
 
 

@@ -31,11 +31,10 @@ from redbeat.delivery.amqp import Confirms, Publication
 from redbeat.delivery.failures import cause_of, reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer, declare_exchanges
-from redbeat.log.events import BROKER_AWAY, BROKER_BACK, DELIVERY
+from redbeat.log.events import BROKER_AWAY, BROKER_BACK, DELIVERY, RIGHT_MISSING
 from redbeat.log.logger import logger
 from redbeat.process.signals import let_through
 from redbeat.store.records import Push, Target
-from redbeat.store.rights import PUSHES
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -481,7 +480,13 @@ class Delivery:
         With the next connection to the broker it is tried again.
         """
         self.mode, self.target = Mode.CLIENT, None
-        self._store.rights.note(PUSHES, reason)
+        if self._store.config.said.is_news("pushes", ""):
+            logger.warning(
+                "beat: Runs are delivered at least once, each run with one task id, as the schedule's user "
+                "may not push messages (docs: delivery, The rights it takes): %s",
+                reason,
+                extra=RIGHT_MISSING.of(reason=reason),
+            )
 
     def announce(self) -> None:
         """Log the guarantee of the runs that were just sent, if it has changed."""

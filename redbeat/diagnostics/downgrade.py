@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.diagnostics.compatibility import Trouble, find_ignored, find_trouble
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError, StoreRefused
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError
 from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
@@ -52,14 +51,14 @@ class Findings:
         ignored: names of entries that it can run, to what it would do differently from their policies.
         away: the names of entries that are taken out already, sorted.
         seen: how many entries the schedule has.
-        messages: how many messages are stored; None: this user may not ask.
+        messages: how many messages are stored.
     """
 
     obstacles: Sequence[Obstacle]
     ignored: dict[str, list[str]]
     away: Sequence[str]
     seen: int
-    messages: int | None = 0
+    messages: int = 0
 
 
 def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:
@@ -82,7 +81,7 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
             progress(seen)
     names = (store.keys.name(one.stored.key) for one in obstacles)
     away = sorted(set(map(store.keys.name, read_downgraded(store))).difference(names))
-    return Findings(obstacles, ignored, away, seen, _count_messages(store))
+    return Findings(obstacles, ignored, away, seen, LaterStore.beside(store).count())
 
 
 def _undivided(app: Any) -> Store:
@@ -94,15 +93,6 @@ def _undivided(app: Any) -> Store:
             "redbeat_shards",
         )
     return store
-
-
-def _count_messages(store: Store) -> int | None:
-    try:
-        return LaterStore.beside(store).count()
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):
-            raise
-        return None
 
 
 def judge(store: Store, member: str, stored: Stored, now: datetime) -> tuple[Obstacle | None, list[str]]:

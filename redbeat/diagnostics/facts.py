@@ -88,7 +88,7 @@ def read_facts(app: Any, name: str) -> Facts:
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
         texts = read_history_texts(store, key, max(config.history, MOST_KEPT))
-        records = in_progress((Runs(store).read_allowed([key]) or [[]])[0])
+        records = in_progress(Runs(store).read([key])[0])
         running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))
         has_workers = not any(run.state == "sent" for run in running) or Runs(store).has_workers()
         status = status.in_shard(config.layout.shard_of(store.parts.of(key)))

@@ -17,7 +17,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import shown_value
 from redbeat.entries.forms import LENGTHS
 from redbeat.entries.preview import next_runs as runs_of
-from redbeat.entries.runs import Last, read_last, read_running_allowed
+from redbeat.entries.runs import Last, read_last, read_running
 from redbeat.entries.wording import one_line, when_in
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.history import PastRun
@@ -37,7 +37,7 @@ class Overview:
         entry: as it is listed; it may be one that can't be used.
         next_runs: those that its schedule has, in the zone that was asked for.
         problem: why they can't be computed; '': they can.
-        running: its runs in progress; None: this user may not read them.
+        running: its runs in progress.
         history: its last runs, the newest first.
         figures: of its past runs.
         spoilt: why history and figures can't be read; '': they can.
@@ -46,7 +46,7 @@ class Overview:
     entry: RedBeatSchedulerEntry
     next_runs: Sequence[datetime]
     problem: str
-    running: Sequence[Run] | None
+    running: Sequence[Run]
     history: Sequence[PastRun]
     figures: Figures
     spoilt: str
@@ -60,7 +60,7 @@ class Overview:
     @property
     def past(self) -> list[PastRun]:
         """Its last runs without those in progress."""
-        in_progress = {run.task_id for run in self.running or ()}
+        in_progress = {run.task_id for run in self.running}
         return [run for run in self.history if run.task_id is None or run.task_id not in in_progress]
 
     @property
@@ -81,7 +81,7 @@ class Overview:
             **document_of(self.entry),
             "next_runs": [iso(due) for due in self.next_runs],
             **outcome_of(self.last),
-            "running": None if self.running is None else [run.to_dict() for run in self.running],
+            "running": [run.to_dict() for run in self.running],
             "figures": self.figures.to_dict(),
             "history": [run.to_dict() for run in self.history],
         }
@@ -100,7 +100,7 @@ def overview_of(
         history, figures, spoilt = entry.history(last_runs), entry.figures(), ""
     except StoreCorrupt as exc:
         history, figures, spoilt = [], Figures(), one_line(exc)
-    running = read_running_allowed(entry)
+    running = read_running(entry)
     upcoming, problem = _next_runs(entry, next_runs, zone, after)
     return Overview(entry, upcoming, problem, running, history, figures, spoilt)
 

@@ -112,13 +112,12 @@ def search_runs(
     newest = _Newest(max(most - len(found.runs), 0) or 1)
     others = wanted & OUTCOMES.keys()
     if wanted & set(FAILED_OUTCOMES):
-        failures = Runs(store).failures_allowed(since or BEGINNING, MAX_FAILURES)
-        if failures is not None:
-            for run in map(run_of_failure, failures):
-                if run.outcome in wanted and is_meant(run.name):
-                    newest.add(run)
-            others -= set(FAILED_OUTCOMES)
-            found = replace(found, is_whole=found.is_whole and len(failures) < MAX_FAILURES)
+        failures = Runs(store).failures(since or BEGINNING, MAX_FAILURES)
+        for run in map(run_of_failure, failures):
+            if run.outcome in wanted and is_meant(run.name):
+                newest.add(run)
+        others -= set(FAILED_OUTCOMES)
+        found = replace(found, is_whole=found.is_whole and len(failures) < MAX_FAILURES)
 
     def so_far(seen: int, total: int, *, is_whole: bool) -> FoundRuns:
         runs = [*found.runs, *newest.runs()][:most]

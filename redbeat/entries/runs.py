@@ -14,7 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
-from redbeat.store.histories import read_history_texts, read_newest, read_newest_allowed
+from redbeat.store.histories import read_history_texts, read_newest
 from redbeat.store.members import entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
@@ -48,13 +48,12 @@ class Last(NamedTuple):
     """What became of an entry's last run, and how often it has failed in a row.
 
     Attributes:
-        outcome: of the last run that has ended, else of the last record; None: there is none, or this user
-            may not read it.
-        failures: how many runs have failed in a row; None: this user may not read it.
+        outcome: of the last run that has ended, else of the last record; None: there is none.
+        failures: how many runs have failed in a row.
     """
 
     outcome: str | None = None
-    failures: int | None = 0
+    failures: int = 0
 
 
 def id_of(key: str, due: datetime) -> str:
@@ -79,17 +78,8 @@ def read_runs(entry: RedBeatSchedulerEntry, limit: int) -> list[Run]:
 
 def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
     """Return the runs in progress of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.running`."""
-    return _running_of(entry, Runs(Store(entry.app)).read([entry.key])[0])
-
-
-def read_running_allowed(entry: RedBeatSchedulerEntry) -> list[Run] | None:
-    """Return the same; None where this user may not read them."""
-    records = Runs(Store(entry.app)).read_allowed([entry.key])
-    return None if records is None else _running_of(entry, records[0])
-
-
-def _running_of(entry: RedBeatSchedulerEntry, records: Sequence[RunRecord]) -> list[Run]:
-    store, running = Store(entry.app), in_progress(records)
+    store = Store(entry.app)
+    running = in_progress(Runs(store).read([entry.key])[0])
     deadlines = deadlines_of(store, entry.key, running)
     return runs_of(str(entry.name), running, (), Server(store).now(), deadlines)
 
@@ -127,12 +117,12 @@ def _is_as_before(run: Run, found: Run) -> bool:
 
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
     """Return the figures of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.figures`."""
-    [failures] = Runs(Store(entry.app)).failing_allowed([entry.key])
+    [failures] = Runs(Store(entry.app)).failing([entry.key])
     return figures_of(read_history(entry, max(ensure_conf(entry.app).history, MOST_KEPT)), failures)
 
 
 def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
-    """Return what became of the last runs of entries, by their keys, as far as this user may read it."""
+    """Return what became of the last runs of entries, by their keys."""
     return [last for last, _ in read_recent(app, keys)]
 
 
@@ -141,8 +131,8 @@ def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]
     store = Store(app)
     found: list[tuple[Last, Sequence[str]]] = []
     for chunk in in_chunks(keys):
-        records = read_newest_allowed(store, chunk, LATEST) or [[]] * len(chunk)
-        failures = Runs(store).failing_allowed(chunk)
+        records = read_newest(store, chunk, LATEST)
+        failures = Runs(store).failing(chunk)
         for texts, count in zip(records, failures, strict=True):
             outcomes = [run.outcome for run in decode_history(texts, str)]
             found.append((Last(_last_of(outcomes), count), outcomes[::-1]))
@@ -153,14 +143,14 @@ def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
     """Return the ``outcome`` that ``read_last`` tells of each; the newest record is often enough."""
     store, found = Store(app), list[str | None]()
     for chunk in in_chunks(keys):
-        newest = read_newest_allowed(store, chunk, 1) or [[]] * len(chunk)
+        newest = read_newest(store, chunk, 1)
         outcomes = [[run.outcome for run in decode_history(texts, str)] for texts in newest]
         unsure = [
             place
             for place, found_first in enumerate(outcomes)
             if not found_first or found_first[0] not in ENDED_OUTCOMES
         ]
-        more = read_newest_allowed(store, [chunk[place] for place in unsure], LATEST) or []
+        more = read_newest(store, [chunk[place] for place in unsure], LATEST)
         for place, texts in zip(unsure, more, strict=True):
             outcomes[place] = [run.outcome for run in decode_history(texts, str)]
         found += map(_last_of, outcomes)
@@ -172,10 +162,9 @@ def _last_of(outcomes: Sequence[str]) -> str | None:
     return next((one for one in outcomes if one in ENDED_OUTCOMES), outcomes[0] if outcomes else None)
 
 
-def count_running(app: Any, keys: Sequence[str]) -> list[int | None]:
-    """Return how many runs of each entry, by its key, are in progress; None: this user may not read it."""
-    found = Runs(Store(app)).read_allowed(keys)
-    return [None] * len(keys) if found is None else [len(in_progress(records)) for records in found]
+def count_running(app: Any, keys: Sequence[str]) -> list[int]:
+    """Return how many runs of each entry, by its key, are in progress."""
+    return [len(in_progress(records)) for records in Runs(Store(app)).read(keys)]
 
 
 def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
@@ -230,9 +219,8 @@ def find_runs(
     others = wanted & OUTCOMES.keys()
     if wanted & set(FAILED_OUTCOMES):
         failures = read_failures(store, since or BEGINNING)
-        if failures is not None:
-            past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
-            others -= set(FAILED_OUTCOMES)
+        past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
+        others -= set(FAILED_OUTCOMES)
     if others:
         names = map(store.keys.name, entry_keys(store)) if name is None else iter([name])
         for chunk in in_chunks(filter(is_meant, names)):
@@ -272,9 +260,7 @@ def with_histories(app: Any, runs: Sequence[Run]) -> list[Run]:
     listed = {run.name for run in runs if run.outcome in FAILED_OUTCOMES and run.sent_at is None}
     for names in in_chunks(sorted(listed)):
         keys = [store.keys.entry(name) for name in names]
-        histories = read_newest_allowed(store, keys, MOST_KEPT)
-        if histories is None:
-            return list(runs)
+        histories = read_newest(store, keys, MOST_KEPT)
         for name, key, records in zip(names, keys, histories, strict=True):
             for past in decode_history(records, partial(id_of, key)):
                 pasts.setdefault((name, past.task_id), past)
@@ -287,10 +273,9 @@ def _completed(run: Run, past: PastRun | None) -> Run:
     return replace(run_of_past(run.name, past), ended_at=past.ended or run.ended_at)
 
 
-def read_failures(store: Store, since: datetime) -> list[Run] | None:
-    """Return the runs that have failed since a time, the newest first; None where they may not be read."""
-    found = Runs(store).failures_allowed(since, MOST_FAILURES)
-    return None if found is None else [run_of_failure(one) for one in found]
+def read_failures(store: Store, since: datetime) -> list[Run]:
+    """Return the runs that have failed since a time, the newest first."""
+    return [run_of_failure(one) for one in Runs(store).failures(since, MOST_FAILURES)]
 
 
 def recorded_at(run: Run) -> datetime:

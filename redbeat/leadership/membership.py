@@ -96,7 +96,7 @@ class Membership:
                 company = self._beats.noted(reply)
             except StoreUnavailable:
                 return False
-        if company is None:  # this user has no right to the list, or its key has the wrong type
+        if company is None:  # it was refused, or the list's key has the wrong type
             self._listed_as, self._note_at = "", time.monotonic() + RETRY_SECONDS
         elif self.are_all_listed:
             now = time.monotonic()

@@ -147,12 +147,11 @@ class Status:
         lock_key: the lock's key; None: no lock is configured, so there is no leader.
         parts: each shard; an unsharded schedule is one.
         is_divided: the schedule is divided into shards; ``standbys`` is empty then.
-        standbys: who waits for the lock, at most 100, those first that have waited longest; None: not known,
-            as this user may not read it.
-        stored_messages: how many messages are stored; None: not known, likewise.
+        standbys: who waits for the lock, at most 100, those first that have waited longest.
+        stored_messages: how many messages are stored; None: not known, as their key has another type.
         overdue_messages: how many of them should have been sent more than a minute ago.
         oldest_message: since when the first of them should have been sent; None: none should.
-        beats: the beats that share the shards; None: not known, as this user may not read it.
+        beats: the beats that share the shards; None: not known, as the node that knows is away.
         nodes: the addresses of all nodes of a cluster, if the schedule is divided.
         is_moving: entries are moved, as the number of shards is being changed.
     """
@@ -161,7 +160,7 @@ class Status:
     lock_key: str | None
     parts: Sequence[ShardStatus]
     is_divided: bool = False
-    standbys: Sequence[Standby] | None = ()
+    standbys: Sequence[Standby] = ()
     stored_messages: int | None = None
     overdue_messages: int = 0
     oldest_message: datetime | None = None
@@ -333,19 +332,17 @@ def _shard_of(
 
 
 def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
-    """Return which beats share the shards, by their hosts and process ids; None: they may not be read."""
+    """Return which beats share the shards, by their hosts and process ids; None: that node is away."""
     led: dict[str | None, list[int | None]] = {}
     for one in shards:
         if one.leader is not None:
             led.setdefault(beat_of(one.leader.token), []).append(one.number)
     try:
-        found = Beats(store).read_allowed()
+        found = Beats(store).read()
     except StoreUnavailable:
         if not any(one.problem for one in shards):
             raise
-        found = None  # they are noted on the node that is away
-    if found is None:
-        return None
+        return None  # they are noted on the node that is away
     beats = []
     for id_, at in found.items():
         (host, pid, _), last_look = [*id_.rsplit(":", 2), "", ""][:3], _moment(at)
@@ -354,9 +351,7 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
     return sorted(beats, key=lambda one: (one.host, one.pid))
 
 
-def _standbys(found: Mapping[str, float] | None) -> Sequence[Standby] | None:
-    if found is None:
-        return None
+def _standbys(found: Mapping[str, float]) -> Sequence[Standby]:
     standbys = []
     for who, looked_at in found.items():
         holder, last_look = holder_of(who), _moment(looked_at)
@@ -427,7 +422,7 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "server": sanitize_url(config.redis_url),
         "now": _iso(one.now),
         **_form_of(one, one),
-        "standbys": None if one.standbys is None else [_fields(standby) for standby in one.standbys],
+        "standbys": [_fields(standby) for standby in one.standbys],
         "stored_messages": one.stored_messages,
         "overdue_messages": one.overdue_messages,
         **_times_of("oldest_message", one.oldest_message, one),

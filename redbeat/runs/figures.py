@@ -21,7 +21,7 @@ class Figures:
         p95_run_seconds: 95 of 100 took no longer.
         median_wait_seconds: half of them waited longer on their queue.
         failures_in_a_row: how many of its last runs have failed or were lost, back to the last that has
-            succeeded; also those that the history doesn't have any more. None: this user may not read it.
+            succeeded; also those that the history doesn't have any more.
     """
 
     runs: int = 0
@@ -29,7 +29,7 @@ class Figures:
     median_run_seconds: float | None = None
     p95_run_seconds: float | None = None
     median_wait_seconds: float | None = None
-    failures_in_a_row: int | None = 0
+    failures_in_a_row: int = 0
 
     @property
     def success_rate(self) -> float | None:
@@ -41,7 +41,7 @@ class Figures:
         return {**asdict(self), "success_rate": self.success_rate}
 
 
-def figures_of(history: Iterable[PastRun], failures_in_a_row: int | None = 0) -> Figures:
+def figures_of(history: Iterable[PastRun], failures_in_a_row: int = 0) -> Figures:
     """Return the figures of the runs in ``history``."""
     ended = [run for run in history if run.outcome in ENDED_OUTCOMES]
     took = sorted(run.run_seconds for run in ended if run.run_seconds is not None)

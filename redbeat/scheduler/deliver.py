@@ -40,9 +40,9 @@ from redbeat.scheduler.sinks import (
     report_held,
 )
 from redbeat.store.events import add_quarantined_events
-from redbeat.store.executor import CALL_ROWS, Executor, ask
+from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
-from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last
+from redbeat.store.schedule import Recording, commit_runs, record_last
 
 #: how long a tick tries runs that have failed before, if some of them fail again; seconds
 FAILED_SECONDS = 0.1
@@ -280,7 +280,6 @@ class Deliverer:
             sends = [one for one in decisions if isinstance(one, Send)]
             if not any(send.pushes for send in sends):
                 raise refusal
-            ask(fetch_due(batch.store, batch.fence, limit=1))  # raises if another right is lacking
             context.delivery.note_refused(str(refusal))
             published = [one for one in sends if one.commit.is_published]
             batch.ready += published

@@ -33,6 +33,7 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
+from redbeat.errors import StoreRefused
 from redbeat.log.events import ENTRY_NOT_STORED, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, joined, printable, shorten
@@ -45,6 +46,8 @@ from redbeat.store.entries import delete_entries, write_entries
 from redbeat.store.owners import read_owners, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.rights import find_missing_rights
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 _LOOKED_UP = (
@@ -58,6 +61,21 @@ _LOOKED_UP = (
     "beat_cron_starting_deadline",
     "broker_pool_acquire_timeout",
 )
+
+
+def check_rights(store: Store) -> None:
+    """Check that the schedule's user has the rights that beat needs, as far as the server tells.
+
+    Raises:
+        StoreRefused: it lacks some.
+    """
+    missing = find_missing_rights(store)
+    if missing:
+        config, user = store.config, Server(store).configured_user()
+        raise StoreRefused(
+            f"Redis at {sanitize_url(config.redis_url)}: its user {user} lacks rights that beat needs. Add "
+            f"{' '.join(missing)} to its ACL rule (docs: configuration, Users with limited rights)."
+        )
 
 
 def pin_settings(app: Any) -> None:

@@ -13,7 +13,6 @@ from redbeat.connection.retry import without_retry
 from redbeat.keys import NO_PART
 from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.records import text_of
-from redbeat.store.rights import BEATS, STANDBYS
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
@@ -44,7 +43,6 @@ class Beats:
     def __init__(self, store: Store, *, are_standbys: bool = False) -> None:
         self.store = store
         self._are_standbys = are_standbys
-        self._feature = STANDBYS if are_standbys else BEATS
 
     @property
     def _key(self) -> str:
@@ -60,20 +58,16 @@ class Beats:
         call = _NOTE_BEAT.call(NO_PART, beats=self._key, layout=layout, beat=beat, life_ms=life_ms)
         return call.reading(_company_of)
 
-    def noted(self, reply: Any) -> Company | None:
-        """Return who is listed; None: this user has no right to the list.
+    def noted(self, reply: Any) -> Company:
+        """Return who is listed.
 
         Arguments:
             reply: to :meth:`note_call`, or the error of the redis client.
         """
-
-        def read() -> Company:
-            with self.store.translating(self._key):
-                if isinstance(reply, Exception):
-                    raise reply
-                return _company_of(reply)
-
-        return self.store.rights.ask(self._feature, read, lambda: None)
+        with self.store.translating(self._key):
+            if isinstance(reply, Exception):
+                raise reply
+            return _company_of(reply)
 
     def read(self) -> dict[str, float]:
         """Return who was there lately, by their ids, and when each said so last, UNIX seconds."""
@@ -83,11 +77,6 @@ class Beats:
     def remove_call(self, beat: str) -> Command:
         """Return the call that removes ``beat``, for ``store.nodes``."""
         return Command("ZREM", [self._key], [beat])
-
-    def read_allowed(self) -> dict[str, float] | None:
-        """Return what ``read`` does; None where this user may not read it."""
-
-        return self.store.rights.ask(self._feature, self.read, lambda: None)
 
     def remove(self, beat: str, wake: Iterable[str] = ()) -> None:
         """Remove ``beat``; this isn't tried again if Redis is away.

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from redbeat.store.records import text_of
-from redbeat.store.rights import CHANGES
 from redbeat.store.store import Store
 
 #: how long the outcome of a change is kept, seconds
@@ -56,8 +55,7 @@ class ChangeRecord:
 class ChangeRecords:
     """The changes of the dashboards beside the schedule of ``store``.
 
-    Every method raises StoreUnavailable, StoreRefused or StoreCorrupt where its key can't be used. Without
-    the rights to it, each process knows of its own changes alone.
+    Every method raises StoreUnavailable, StoreRefused or StoreCorrupt where its key can't be used.
     """
 
     def __init__(self, store: Store) -> None:
@@ -65,28 +63,17 @@ class ChangeRecords:
 
     def claim(self, id: str, record: ChangeRecord) -> bool:  # noqa: A002 - it is what the dashboard calls it
         """Return whether the change is the maker's of ``record``: no other process has begun it."""
-
-        def claim() -> bool:
-            if self._set(id, record, is_new=True):
-                return True
-            found = self._read(id)  # an answer may have been lost, and the command sent again
-            return found is not None and found.maker == record.maker
-
-        return self._store.rights.ask(CHANGES, claim, lambda: True)
+        if self._set(id, record, is_new=True):
+            return True
+        found = self.read(id)  # an answer may have been lost, and the command sent again
+        return found is not None and found.maker == record.maker
 
     def write(self, id: str, record: ChangeRecord) -> None:  # noqa: A002
         """Record how far a change is that this process has claimed, or its outcome."""
-        self._store.rights.ask(CHANGES, lambda: self._set(id, record), lambda: False)
+        self._set(id, record)
 
     def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
         """Return what is known of a change; None: nothing, or not any more."""
-        return self._store.rights.ask(CHANGES, lambda: self._read(id), lambda: None)
-
-    def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002
-        key, text = self._store.keys.change(id), json.dumps(asdict(record))
-        return bool(self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key))
-
-    def _read(self, id: str) -> ChangeRecord | None:  # noqa: A002
         key = self._store.keys.change(id)
         text = self._store.ask(lambda client: client.get(key), key)
         if text is None:
@@ -94,6 +81,10 @@ class ChangeRecords:
         left_ms = self._store.ask(lambda client: client.pttl(key), key)
         found = _record_of(str(text_of(text)))
         return found and replace(found, silent_seconds=max(KEPT_SECONDS - left_ms / 1000, 0.0))
+
+    def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002
+        key, text = self._store.keys.change(id), json.dumps(asdict(record))
+        return bool(self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key))
 
 
 def _record_of(text: str) -> ChangeRecord | None:

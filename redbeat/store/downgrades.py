@@ -16,7 +16,6 @@ from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, LockStatus, Stored, read_of, text_of
-from redbeat.store.rights import DOWNGRADED
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -52,17 +51,13 @@ class BroughtBack(NamedTuple):
 def read_downgraded(store: Store) -> dict[str, float | None]:
     """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
 
-    A score of None: the value isn't a score, so the entry will be due at once. {}: the key can't be read, or
-    has another type, as it isn't needed to run the schedule.
+    A score of None: the value isn't a score, so the entry will be due at once. {}: the key has another type,
+    as it isn't needed to run the schedule.
     """
-
-    def read() -> dict[str, float | None]:
-        base = store.config.base_keys.prefix
-        # celery-redbeat 2.x could run no shards
-        texts = [_read(store, keys) for keys in store.parts if keys.prefix == base]
-        return {key: _score_of(text) for found in texts for key, text in found.items()}
-
-    return store.rights.ask(DOWNGRADED, read, dict)
+    base = store.config.base_keys.prefix
+    # celery-redbeat 2.x could run no shards
+    texts = [_read(store, keys) for keys in store.parts if keys.prefix == base]
+    return {key: _score_of(text) for found in texts for key, text in found.items()}
 
 
 def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
@@ -109,9 +104,7 @@ def bring_back(store: Store, fence: Fence) -> BroughtBack:
         store.check_lock(status, fence)
         return found
 
-    kind = store.ask(lambda client: client.type(store.keys.downgraded), store.keys.downgraded)
-    # a user without the right to HGETALL is refused only where there is something to bring back
-    texts = _read(store, store.keys) if text_of(kind) == "hash" else {}
+    texts = _read(store, store.keys)
     chunks = ({key: texts[key] for key in chunk} for chunk in in_chunks(texts))
     returned = [*chain.from_iterable(map(put_back, chunks))]
     return BroughtBack(len(returned), len(texts) - len(returned))

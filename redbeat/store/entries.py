@@ -31,7 +31,6 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
-from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import (
     Fence,
@@ -43,7 +42,6 @@ from redbeat.store.records import (
     stored_of,
     text_of,
 )
-from redbeat.store.rights import HISTORIES, REMAINS
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 
@@ -209,16 +207,13 @@ def write_entries(
         LockLost: ``fence`` has a token that isn't the lock's value.
     """
     outcomes: list[Outcome] = []
-    try:
-        for chunk in in_chunks(keys):
-            last_new = _LAST_NEW.get(store.config, 0)
-            are_new = may_be_new and last_new in (1, CHUNK_SIZE) and last_new >= len(chunk)
-            found = _write_chunk(store, chunk, decide, fence, are_new=are_new)
-            if may_be_new:
-                _LAST_NEW[store.config] = len(chunk) if {*found} == {"new"} else 0
-            outcomes += found
-    except StoreRefused as exc:
-        raise naming_missing_rights(store, exc) from exc.__cause__
+    for chunk in in_chunks(keys):
+        last_new = _LAST_NEW.get(store.config, 0)
+        are_new = may_be_new and last_new in (1, CHUNK_SIZE) and last_new >= len(chunk)
+        found = _write_chunk(store, chunk, decide, fence, are_new=are_new)
+        if may_be_new:
+            _LAST_NEW[store.config] = len(chunk) if {*found} == {"new"} else 0
+        outcomes += found
     return outcomes
 
 
@@ -334,29 +329,24 @@ def _write(store: Store, writes: Sequence[tuple[Stored, Write]], fence: Fence) -
 
 
 def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
-    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys.
-
-    Without the right to do so, leave them out.
-    """
+    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys."""
     if not store.config.history or not records:
         return
-
-    def add() -> None:
-        with store.translating(), store.watched().pipeline(transaction=False) as pipeline:
-            for key, text in records:
-                add_record_by(store, pipeline, key, text)
-            pipeline.execute(raise_on_error=True)
-
-    with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
-        store.rights.ask(HISTORIES, add, lambda: None)
+    with (
+        suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
+        store.translating(),
+        store.watched().pipeline(transaction=False) as pipeline,
+    ):
+        for key, text in records:
+            add_record_by(store, pipeline, key, text)
+        pipeline.execute(raise_on_error=True)
 
 
 def add_record_by(store: Store, client: Any, key: str, text: str) -> None:
     """Add a record to the history of one entry by ``client``, which may be a pipeline."""
     kept, (history, *_) = store.config.history, store.keys.beside(key)
-    # cut first, so that a user with the right to push only can't let it grow
-    client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
     client.lpush(history, text)
+    client.ltrim(history, 0, kept - 1)
 
 
 def delete_entries(
@@ -390,14 +380,7 @@ def _delete_located(store: Store, keys: Sequence[str], fence: Fence, deleted_at:
     groups = store.parts.by_part(keys)
     cancelled = _cancel_among(store, keys)
 
-    def delete(beside: Callable[[Keys, str], Sequence[str]]) -> list[tuple[LockStatus, int] | None]:
-        calls = [delete_call(part, fence, those, beside) for part, those in groups]
-        return store.write_all(calls)
-
-    # the last key beside an entry is its failures, which the rules of 3.0 don't have
-    answers = store.rights.ask(
-        REMAINS, lambda: delete(Keys.beside), lambda: delete(lambda keys, key: keys.beside(key)[:-1])
-    )
+    answers = store.write_all([delete_call(part, fence, those) for part, those in groups])
     total = 0
     for (_, those), answer in zip(groups, answers, strict=True):
         if answer is not None:
@@ -412,12 +395,7 @@ def _cancel_among(store: Store, keys: Sequence[str]) -> int:
     """Cancel the stored messages among entries; return how many there were."""
     # each is a stored message, or its name only looks so
     task_ids = [one for one in map(store.keys.message_id, keys) if one is not None]
-    try:
-        found = LaterStore.beside(store).cancel(task_ids)
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):  # a user without the right to messages has none
-            raise
-        return 0
+    found = LaterStore.beside(store).cancel(task_ids)
     return len(found) - found.count(None)
 
 
@@ -446,17 +424,13 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 
 
-def delete_call(
-    part: Keys, fence: Fence, keys: Sequence[str], beside: Callable[[Keys, str], Sequence[str]]
-) -> Call[tuple[LockStatus, int]]:
-    """Return the call that removes entries of one part, and the keys ``beside`` them.
+def delete_call(part: Keys, fence: Fence, keys: Sequence[str]) -> Call[tuple[LockStatus, int]]:
+    """Return the call that removes entries of one part, and the keys beside them.
 
     The reply is the lock's status and how many entries there were.
     """
-    keys_beside = [name for key in keys for name in beside(part, key)]
-    return _DELETE_ENTRIES.call(part, fence=fence, entries=keys, beside=keys_beside).reading(
-        status_and_number
-    )
+    beside = [name for key in keys for name in part.beside(key)]
+    return _DELETE_ENTRIES.call(part, fence=fence, entries=keys, beside=beside).reading(status_and_number)
 
 
 def save_call(

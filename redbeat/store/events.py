@@ -19,7 +19,6 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, text_of
-from redbeat.store.rights import EVENTS, SIGNALS
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
@@ -55,7 +54,7 @@ class News(NamedTuple):
 
 def read_events(store: Store, fences: Mapping[Keys, Fence], teller: str) -> dict[Keys, News]:
     """Return what is to be told of, in those of some parts of which no other beat tells; one round trip
-    for each node. {}: this user may not read it.
+    for each node.
 
     Arguments:
         fences: the parts, and what says that this beat leads them.
@@ -74,17 +73,13 @@ def read_events(store: Store, fences: Mapping[Keys, Fence], teller: str) -> dict
         found = zip(fences, store.ask_all(calls), strict=True)
         return {keys: news for keys, news in found if news is not None}
 
-    return store.rights.ask(SIGNALS, lambda: store.following(read), dict) if fences else {}
+    return store.following(read) if fences else {}
 
 
 def read_last_ids(store: Store) -> list[str]:
-    """Return the id of the last event of each part; '': there is none, or this user may not read them."""
-
-    def read() -> list[str]:
-        found = store.ask_parts(attrgetter("events"), lambda client, key: client.xrevrange(key, count=1))
-        return [text_of(rows[0][0]) if rows else "" for rows in found]
-
-    return store.rights.ask(SIGNALS, read, lambda: [""])
+    """Return the id of the last event of each part; '': there is none."""
+    found = store.ask_parts(attrgetter("events"), lambda client, key: client.xrevrange(key, count=1))
+    return [text_of(rows[0][0]) if rows else "" for rows in found]
 
 
 def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
@@ -121,16 +116,13 @@ def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str
 
     rows = ((store.parts.home(name).events, name, details) for name, details in happened)
 
-    def add() -> None:
+    with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
         for chunk in in_chunks(rows):
             asks = []
             for key, name, details in chunk:
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
                 asks.append(methodcaller("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
             store.ask_each(asks, {key for key, *_ in chunk})
-
-    with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-        store.rights.ask(EVENTS, add, lambda: None)
 
 
 def _news_of(reply: Sequence[Any]) -> News | None:

@@ -23,7 +23,6 @@ from dataclasses import replace
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.errors import (
     ConfigurationError,
     LayoutChanged,
@@ -115,7 +114,7 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
 
     Arguments:
         is_slot_checked: also check, in the same round trip, that the server is not part of a cluster if the
-            prefix has no hash tag. Skipped if the user lacks the right to EXISTS.
+            prefix has no hash tag.
 
     Raises:
         ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
@@ -130,15 +129,10 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
             return list(client.hmget(base.layout, _FIELDS))
         with client.pipeline(transaction=False) as pipeline:
             pipeline.hmget(base.layout, _FIELDS)
-            pipeline.exists(base.schedule, base.statics)
+            pipeline.exists(base.layout, base.generation)
             return list(pipeline.execute()[0])
 
-    try:
-        found = store.ask(ask, base.layout)
-    except StoreRefused as exc:
-        if not is_slot_checked or not is_no_permission(exc.__cause__):
-            raise
-        return read_layout(store)
+    found = store.ask(ask, base.layout)
     texts = [text_of(text) or "" for text in found]
     if not any(texts[:2]):
         return Layout(base)
@@ -212,11 +206,10 @@ def _told_by(base: Keys, guard: str) -> Layout | None:
 def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
     """Read the layout, and use it from now on; return where entries are.
 
-    A process that may not read it, or doesn't reach the server, goes on with what is known.
+    A process that doesn't reach the server goes on with what is known.
 
     Arguments:
-        is_slot_checked: as in :func:`read_layout`; a beat that starts always asks for it. A worker may have
-            no right to the keys of the schedule.
+        is_slot_checked: as in :func:`read_layout`; a beat that starts always asks for it.
 
     Raises:
         ConfigurationError: it isn't what the settings say, though it was never changed; or the server is part
@@ -242,9 +235,6 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
                 raise  # a command isn't to wait twice
             config.looked_at = time.monotonic()  # other nodes may be there; a writer is refused
         return config.layout
-    except StoreRefused:
-        config.looked_at = time.monotonic() + RIGHT_SECONDS  # nor is it allowed in a moment
-        return config.layout
     _use(store, layout)
     return config.layout
 
@@ -252,8 +242,7 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
 def settle_layout(store: Store, *, is_writer: bool) -> None:
     """Compare the layout with the settings, as a program starts, and use it.
 
-    A process that may not read it, by the rules of 3.0 for example, goes on; so does one that doesn't reach
-    the server, unless the settings have shards.
+    A process that doesn't reach the server goes on, unless the settings have shards.
 
     Arguments:
         is_writer: it writes to the schedule, so it divides one that has no entries yet, and mends the
@@ -272,11 +261,6 @@ def settle_layout(store: Store, *, is_writer: bool) -> None:
     except StoreUnavailable:
         if config.shards is not None:
             raise
-        return
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):
-            raise
-        config.looked_at = time.monotonic() + RIGHT_SECONDS
         return
     _use(store, layout)
     if is_writer and layout.generation:
@@ -421,16 +405,7 @@ def _look_in_former_parts(store: Store, layout: Layout, found: dict[str, str], *
         key = former.about(name).running if of_runs else former.entry(name)
         exists = methodcaller("exists", as_stored(key))
         asks += [exists, methodcaller("hmget", former.home(name).moving, [as_stored(name)]), exists]
-    try:
-        answers = iter(store.ask_each(asks))
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):
-            raise
-        raise StoreRefused(
-            f"{exc}. Entries are on their way to other shards, and this user may not look for them: "
-            f"its rule needs ~{former.home(asked[0]).moving} with +exists and +hmget, as the documented "
-            "ones have it."
-        ) from exc.__cause__
+    answers = iter(store.ask_each(asks))
     hidden = []
     for name, was_there, [record], is_there in zip(asked, answers, answers, answers, strict=True):
         if was_there or is_there:

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import (
     AuthenticationError,
-    NoPermissionError,
     NoScriptError,
     RedisError,
     ResponseError,
@@ -137,10 +136,10 @@ def _ask_in_turn(
 
 
 def _is_worth_asking_again(reply: Any) -> bool:
-    """Return True if the ordinary way could find another node, send the script, or do without a right."""
+    """Return True if the ordinary way could find another node, or send the script."""
     if not isinstance(reply, Exception) or isinstance(reply, AuthenticationError):
         return False
-    return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
+    return is_transient(reply) or isinstance(reply, NoScriptError)
 
 
 def _call_on(node: Any, calls: Sequence[Sendable]) -> list[Any]:

@@ -14,11 +14,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.records import text_of
-from redbeat.store.rights import WAKE_UPS, Rights
 
 #: how long after a failure the channel is opened again: one that had worked, and one that hadn't
 REOPEN_SECONDS, RECONNECT_SECONDS = 0.1, 5.0
@@ -48,7 +46,7 @@ class WakeChannel:
     In a cluster that is any node: what is published on one of them reaches all.
     """
 
-    def __init__(self, client: Any, channels: str | Iterable[str], rights: Rights | None = None) -> None:
+    def __init__(self, client: Any, channels: str | Iterable[str]) -> None:
         self._client = client
         self.listen_to(channels)
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
@@ -56,7 +54,6 @@ class WakeChannel:
         self._has_worked = False  # since it was opened
         self._has_broken = False  # it had worked, and wasn't tried again yet
         self._retry_at = 0.0
-        self._rights = rights
         self._said = Memory[str, bool]()
         self._announced: set[str] = set()
 
@@ -134,8 +131,6 @@ class WakeChannel:
         reason = str(exc) if isinstance(exc, (RedisError, OSError)) else f"{type(exc).__name__}: {exc}"
         if self._has_worked:
             logger.debug("beat: The wake-up channel has broken: %s", reason)
-        elif is_no_permission(exc) and self._rights is not None:
-            self._rights.note(WAKE_UPS, exc)
         elif has_just_broken:  # Redis may be away, which is logged where it matters; else the next try warns
             logger.debug("beat: The wake-up channel can't be opened again at once: %s", reason)
         elif self._said.is_news("unusable", True):

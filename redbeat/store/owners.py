@@ -16,8 +16,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import Any
 
-from redbeat.connection.retry import is_no_permission
-from redbeat.errors import LayoutChanged, RedBeatError, StoreRefused
+from redbeat.errors import LayoutChanged, RedBeatError
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import as_stored
 from redbeat.store.entries import are_elsewhere
@@ -32,7 +31,6 @@ from redbeat.store.records import (
     score_text,
     text_of,
 )
-from redbeat.store.rights import REMAINS
 from redbeat.store.scripts.script import Call, Script, as_row
 from redbeat.store.store import Store
 
@@ -320,12 +318,7 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
     """Make the changes of each part; return those that were refused, as the layout has changed."""
     left = list[_Step]()
     failed: RedBeatError | None = None
-    # what the rules of 3.0 allow is done in any case
-    answers = store.rights.ask(
-        REMAINS,
-        lambda: _answers_to(store, step, is_whole=True),
-        lambda: _answers_to(store, step, is_whole=False),
-    )
+    answers = store.try_all([apply_call(*one, is_checked=bool(one[1])) for one in step])
     for (keys, some, calendars), answer in zip(step, answers, strict=True):
         if isinstance(answer, LayoutChanged):
             left.append((store.parts.of(_key_of(some[0])), some, calendars))
@@ -341,19 +334,6 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
             failed.add(applied.told)
         raise failed
     return left
-
-
-def _answers_to(store: Store, step: Sequence[_Step], *, is_whole: bool) -> list[str | RedBeatError]:
-    """Return what becomes of the changes of each part, as ``Store.try_all`` does.
-
-    Raises:
-        StoreRefused: there is one part, and this user lacks a right.
-    """
-    calls = [apply_call(*one, is_whole=is_whole, is_checked=bool(one[1])) for one in step]
-    answers = store.try_all(calls)
-    if len(answers) == 1 and isinstance(answers[0], StoreRefused) and is_no_permission(answers[0].__cause__):
-        raise answers[0]
-    return answers
 
 
 def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:
@@ -397,7 +377,6 @@ def apply_call(
     changes: Sequence[Change],
     calendars: Sequence[CalendarChange],
     *,
-    is_whole: bool = True,
     is_checked: bool = True,
 ) -> Call[str]:
     """Return the call that makes all ``changes`` and those of ``calendars``, or none of them.
@@ -405,7 +384,6 @@ def apply_call(
     The reply is '', or the key of an entry or a calendar that has changed since it was read.
 
     Arguments:
-        is_whole: all that is beside an entry is replaced where its change has a past, and not ``PAST`` alone.
         is_checked: False: these are calendars alone, which are in one place where the schedule is divided.
     """
     gone, rows = list[str](), list[dict[str, Any]]()
@@ -417,7 +395,7 @@ def apply_call(
         if change.past is not None:
             for place, (kind, texts) in enumerate(zip(PAST, change.past, strict=True), len(gone) + 1):
                 add(kind, place, texts)
-            gone += part.beside(change.stored.key)[: None if is_whole else len(PAST)]
+            gone += part.beside(change.stored.key)
     for calendar in calendars:
         if calendar.fields is not None:
             gone.append(part.calendar(calendar.name))

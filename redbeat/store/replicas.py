@@ -13,10 +13,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from redbeat.config.config import RedBeatConfig
-from redbeat.connection.retry import is_no_permission, without_retry
+from redbeat.connection.retry import without_retry
 from redbeat.log.events import REPLICAS_BACK, REPLICAS_SHORT
 from redbeat.log.logger import logger
-from redbeat.store.rights import REPLICAS, Rights
 from redbeat.store.scripts.script import Call
 
 #: how long to wait for replicas after a commit
@@ -37,7 +36,6 @@ class Replicas:
     def __init__(self, config: RedBeatConfig) -> None:
         self.wanted = config.wait_replicas
         self._is_cluster = config.is_cluster
-        self._rights = Rights(config)
         self._is_short = False
         self._asked_at = 0.0
 
@@ -80,9 +78,7 @@ class Replicas:
         """Log when too few replicas have a commit, and when enough have one again."""
         count = acknowledged if isinstance(acknowledged, int) else 0
         was_short, self._is_short = self._is_short, count < self.wanted
-        if is_no_permission(acknowledged):
-            self._rights.note(REPLICAS, acknowledged)
-        elif self._is_short and not was_short:
+        if self._is_short and not was_short:
             logger.warning(
                 "beat: %s of %d replicas (redbeat_wait_replicas) have the last batch%s. Beat goes on: what "
                 "they don't have is sent again if they take over.",

@@ -15,16 +15,13 @@ from itertools import chain, islice
 from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
-from redbeat.store.members import entry_keys
 from redbeat.store.nodes import Command, Sendable
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
 from redbeat.store.reservations import Reserving, reserve_runs
-from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
@@ -157,8 +154,7 @@ class Runs:
         """
         store = self._in_part(key)
         if run.overlap == "allow":
-            asked = [Reserving(key, task_id, run)]
-            self._store.rights.ask(BY_HAND, lambda: reserve_runs(store, Fence(), asked), list)
+            reserve_runs(store, Fence(), [Reserving(key, task_id, run)])
             return None
         # by hand nothing is replaced, and nothing waits
         asked = [Reserving(key, task_id, run._replace(overlap="skip"), BY_HAND_SECONDS)]
@@ -269,12 +265,10 @@ class Runs:
         """
         results: list[str] = []
         for chunk in in_chunks(settlements):
-            status, unrecorded, done = self._store.run(
+            status, done = self._store.run(
                 lambda chunk=chunk: settle_call(self._store.keys, fence, chunk)  # type: ignore[misc]
             )
             self._store.check_lock(status, fence)
-            if is_no_permission(unrecorded):
-                self._store.rights.note(RUNS, unrecorded)
             results += done
         return results
 
@@ -294,10 +288,7 @@ class Runs:
         def give_up(keys: Keys) -> Call[Any]:
             return _GIVE_UP_RUNS.call(keys, keys.about(name), name=name, problem=problem, runs=asked)
 
-        unrecorded, done = self._call_at_home(name, give_up)
-        if is_no_permission(text_of(unrecorded)):
-            self._store.rights.note(GIVING_UP, text_of(unrecorded))
-        return [text_of(one) == "1" for one in done]
+        return [text_of(one) == "1" for one in self._call_at_home(name, give_up)]
 
     def read(self, keys: Sequence[str]) -> list[list[RunRecord]]:
         """Return the runs in progress of the entries under ``keys``, the oldest first; one round trip.
@@ -312,25 +303,17 @@ class Runs:
         )
         return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
 
-    def read_allowed(self, keys: Sequence[str]) -> list[list[RunRecord]] | None:
-        """Return what ``read`` does; None where this user may not read them."""
-        return self._store.rights.ask(RUNNING, lambda: self.read(keys), lambda: None)
-
     def deadlines(self, found: Sequence[tuple[str, RunRecord]]) -> list[float | None]:
         """Return when beat must look at each run, with its entry's key, UNIX seconds; one round trip.
 
-        None: there is no such time, or this user may not read it.
+        None: there is no such time.
         """
         wanted = []
         for key, record in found:
             keys = self._store.parts.of(key)
             wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
 
-        def read() -> list[Any]:
-            found = (self._scores(chunk) for chunk in in_chunks(wanted))
-            return [*chain.from_iterable(found)]
-
-        scores = self._store.rights.ask(DEADLINES, read, lambda: [None] * len(wanted))
+        scores = chain.from_iterable(self._scores(chunk) for chunk in in_chunks(wanted))
         return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
 
     def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -338,18 +321,12 @@ class Runs:
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
-        found = self._store.rights.ask(IN_PROGRESS, self._busy_entries, lambda: None)
-        entries = entry_keys(self._store) if found is None else iter(found)
-        for chunk in in_chunks(entries):
-            for key, records in zip(chunk, self.read(chunk), strict=True):
-                yield from ((key, record) for record in records)
-
-    def _busy_entries(self) -> list[str] | None:
-        """Return the keys of entries that have runs in progress."""
-        keys, found = self._store.keys, set[str]()
+        found = set[str]()
         for page in self._store.scan_parts(attrgetter("deadlines")):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
-        return sorted(map(keys.entry_of_running, found))
+        for chunk in in_chunks(sorted(map(self._store.keys.entry_of_running, found))):
+            for key, records in zip(chunk, self.read(chunk), strict=True):
+                yield from ((key, record) for record in records)
 
     def failing(self, keys: Sequence[str]) -> list[int]:
         """Return of each entry, by its key, how many of its last runs have failed in a row."""
@@ -360,11 +337,6 @@ class Runs:
         found = self._store.ask_each(asks, is_tolerant=True)
         texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
         return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
-
-    def failing_allowed(self, keys: Sequence[str]) -> Sequence[int | None]:
-        """Return what ``failing`` does; None for each where this user may not read them."""
-
-        return self._store.rights.ask(FAILING, lambda: self.failing(keys), lambda: [None] * len(keys))
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
@@ -381,11 +353,6 @@ class Runs:
         of_parts = ([_failed_run_of(text_of(number), values) for number, values in part] for part in found)
         runs = (filter(None, part) for part in of_parts)
         return [*islice(heapq.merge(*runs, key=lambda run: run.at, reverse=True), limit)]
-
-    def failures_allowed(self, since: datetime, limit: int) -> list[FailedRun] | None:
-        """Return what ``failures`` does; None where this user may not read them."""
-
-        return self._store.rights.ask(FAILURES, lambda: self.failures(since, limit), lambda: None)
 
     def has_workers(self) -> bool:
         """Return True if a live worker tracks runs, or if that is unknown."""
@@ -482,16 +449,16 @@ def _end_call(keys: Keys, end: End) -> Call[Any]:
 
 def settle_call(
     keys: Keys, fence: Fence, settlements: Sequence[Settlement]
-) -> Call[tuple[LockStatus, str, list[str]]]:
+) -> Call[tuple[LockStatus, list[str]]]:
     """Return the call that does what was decided about runs whose deadlines have come.
 
-    The reply is the lock's status; '', or the server's error where something couldn't be recorded; and of
-    each run the outcome that it has ended with now, 'overdue', or '' if neither came to it now.
+    The reply is the lock's status, and of each run the outcome that it has ended with now, 'overdue', or ''
+    if neither came to it now.
     """
 
-    def read(reply: Any) -> tuple[LockStatus, str, list[str]]:
-        status, unrecorded, done = reply
-        return LockStatus(status), text_of(unrecorded), [*map(text_of, done)]
+    def read(reply: Any) -> tuple[LockStatus, list[str]]:
+        status, done = reply
+        return LockStatus(status), [*map(text_of, done)]
 
     about = [keys.about(one.name) for one in settlements]
     call = _SETTLE_RUNS.call(

@@ -53,7 +53,6 @@ from redbeat.store.records import (
     texts_of,
     unpack_rows,
 )
-from redbeat.store.rights import HISTORIES
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
@@ -437,11 +436,12 @@ def _is_about_all(exc: StoreRefused) -> bool:
 
 
 def _report_unrecorded(store: Store, error: str) -> None:
-    """Report why records couldn't be added: a right is missing, or a key has the wrong type."""
+    """Report why records couldn't be added to histories, or to the runs in progress."""
     said = store.config.said
-    if is_no_permission(error):
-        store.rights.note(HISTORIES, error)
-    elif "WRONGTYPE" in error and said.is_news("unrecorded", f"{time.monotonic() // TYPES_SECONDS}"):
+    if "WRONGTYPE" not in error:
+        if said.is_news("unrecorded", error):
+            logger.error("beat: Runs are sent, and aren't recorded: %s", error)
+    elif said.is_news("unrecorded", f"{time.monotonic() // TYPES_SECONDS}"):
         found = store.find_wrong_type([store.keys.deadlines, store.keys.events])
         if found is not None and said.is_news(*found):
             logger.error(

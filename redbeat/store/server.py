@@ -103,16 +103,10 @@ class Server:
     def user(self) -> str:
         """Return the name of the schedule's user by the server; if it doesn't tell, by the settings."""
         try:
-            return str(text_of(self._execute("ACL WHOAMI")))
+            found = self._store.ask(lambda client: client.execute_command("ACL WHOAMI", **self._on_node))
+            return str(text_of(found))
         except StoreRefused:  # an old server, or a user that may not ask
             return self.configured_user()
-
-    def may(self, user: str, words: Sequence[Any]) -> bool:
-        """Return True if ``user`` has the right to a command."""
-        return bool(text_of(self._execute("ACL DRYRUN", user, *words)) == "OK")
-
-    def _execute(self, *words: Any) -> Any:
-        return self._store.ask(lambda client: client.execute_command(*words, **self._on_node))
 
     def types_of(self, keys: Sequence[str]) -> list[str]:
         """Return the type of each key, 'none' for no key; one round trip."""

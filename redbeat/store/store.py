@@ -54,7 +54,6 @@ from redbeat.store.records import (
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import Rights
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -117,7 +116,6 @@ class Store:
         self.part = part
         if client is not None:
             self.client = client
-        self.rights = Rights(self.config)
         self.replicas = Replicas(self.config)
         self.has_retaken_lock, self.retaken_lock_at = False, -math.inf
         self.progress = Progress()

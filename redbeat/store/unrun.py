@@ -12,7 +12,6 @@ from contextlib import suppress
 
 from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.store.records import text_of
-from redbeat.store.rights import UNRUN
 from redbeat.store.store import Store
 
 #: how many names are kept: those that were deleted most often
@@ -26,8 +25,7 @@ def note_deletion(store: Store, key: str) -> None:
         StoreUnavailable: Redis can't be reached.
     """
     member = store.keys.name(key)
-
-    def note() -> None:
+    with suppress(StoreCorrupt):
         meta = store.ask(lambda client: client.hget(key, "meta"), key)
         if meta is None:
             return
@@ -37,9 +35,6 @@ def note_deletion(store: Store, key: str) -> None:
         store.ask(lambda client: client.zincrby(store.keys.unrun, 1, member), store.keys.unrun)
         least = -MAX_NAMES - 1
         store.ask(lambda client: client.zremrangebyrank(store.keys.unrun, 0, least), store.keys.unrun)
-
-    with suppress(StoreCorrupt):
-        store.rights.ask(UNRUN, note, lambda: None)
 
 
 def read_unrun(store: Store) -> dict[str, int]:

@@ -5,16 +5,14 @@ Invariant: it only reads.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.store.records import score_text, text_of
-from redbeat.store.rights import STANDBYS, STORED, Feature
-from redbeat.store.scripts.script import Call, Script
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
 _READ_STATUS = Script("read_status")
@@ -36,8 +34,8 @@ class Vitals(NamedTuple):
             it cannot send. '': not known.
         due: how many entries are due.
         oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
-        standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
-        stored: how many messages are stored; None: not known.
+        standbys: who stands by, and when they looked at the lock last, UNIX seconds.
+        stored: how many messages are stored; None: not known, as their key has another type.
         overdue: how many of them should have been sent more than a minute ago.
         first_message: since when the first of them should have been sent, UNIX seconds; None: none should.
         entries: how many there are.
@@ -49,7 +47,7 @@ class Vitals(NamedTuple):
     tick: str
     due: int
     oldest: float | None
-    standbys: Mapping[str, float] | None
+    standbys: Mapping[str, float]
     stored: int | None
     overdue: int
     first_message: float | None
@@ -73,7 +71,7 @@ def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
     ticked, space, obstacle = vitals.tick.partition(" ")
     with suppress(ValueError):  # another program has written something else
         ticked = score_text(float(ticked) + seconds)
-    standbys = vitals.standbys and {who: at + seconds for who, at in vitals.standbys.items()}
+    standbys = {who: at + seconds for who, at in vitals.standbys.items()}
     return vitals._replace(
         now=vitals.now + seconds,
         tick=ticked + space + obstacle,
@@ -84,8 +82,7 @@ def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
 
 
 def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vitals]:
-    """Return the vitals of parts of the schedule; one round trip for each node, or a few where this user may
-    not know who stands by, or which messages are stored.
+    """Return the vitals of parts of the schedule; one round trip for each node.
 
     Arguments:
         parts: the names in some; None: all.
@@ -100,34 +97,21 @@ def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vital
 
 def read_each(store: Store, parts: Sequence[Keys]) -> list[Vitals | StoreUnavailable]:
     """Return the vitals of each of these parts; the error takes their place where its node is away."""
-    wanted = [STORED] if store.config.lock_key is None else [STORED, STANDBYS]
-
-    def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
-        calls = [_status_call(keys, store.config.lock_key_in(keys), off) for keys in parts]
-        found: list[Vitals | StoreUnavailable] = []
-        for answer in store.try_all(calls):
-            if isinstance(answer, RedBeatError) and not isinstance(answer, StoreUnavailable):
-                raise answer
-            found.append(answer)
-        return found
-
-    return store.rights.ask_without(wanted, ask)
-
-
-def _status_call(keys: Keys, lock_key: str | None, off: Collection[Feature]) -> Call[Vitals]:
-    standbys = None if STANDBYS in off or lock_key is None else keys.standbys
-    later = None if STORED in off else keys.later
     times: Any = {"life_ms": STANDBY_SECONDS * 1000, "late_ms": OVERDUE_MS}
-    call = _READ_STATUS.call(keys, lock=lock_key, standbys=standbys, later=later, **times)
-    return call.reading(partial(_vitals_of, has_standbys=standbys is not None))
+    calls = [
+        _READ_STATUS.call(keys, lock=store.config.lock_key_in(keys), **times).reading(_vitals_of)
+        for keys in parts
+    ]
+    found: list[Vitals | StoreUnavailable] = []
+    for answer in store.try_all(calls):
+        if isinstance(answer, RedBeatError) and not isinstance(answer, StoreUnavailable):
+            raise answer
+        found.append(answer)
+    return found
 
 
-def _vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
-    """Return what its reply says.
-
-    Arguments:
-        has_standbys: it was asked who stands by.
-    """
+def _vitals_of(reply: Any) -> Vitals:
+    """Return what its reply says."""
     found = Vitals(*reply)
     standing: Any = found.standbys
     standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
@@ -136,7 +120,7 @@ def _vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
         token=text_of(found.token),
         tick=text_of(found.tick),
         oldest=float(found.oldest) if found.oldest else None,
-        standbys=standbys if has_standbys else None,
-        stored=found.stored if found.stored is not None and found.stored >= 0 else None,
+        standbys=standbys,
+        stored=None if found.stored == -1 else found.stored,
         first_message=float(found.first_message) if found.first_message else None,
     )

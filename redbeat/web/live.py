@@ -118,7 +118,7 @@ class News:
             found.leader and found.leader.token,
             [one.leader and one.leader.token for one in found.shards],
             found.silent_leader is not None,
-            [(one.host, one.pid) for one in found.standbys or ()],
+            [(one.host, one.pid) for one in found.standbys],
             found.backlog > 0,
             count_members(store),
             first_members(store, 1),

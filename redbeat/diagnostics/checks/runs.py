@@ -97,13 +97,13 @@ class RunChecks:
     def _look(self, context: Context) -> Iterator[Finding]:
         page, self._page = self._page, []
         keys = [row.key for row in page]
-        failures = Runs(context.store).failing_allowed(keys)
+        failures = Runs(context.store).failing(keys)
         records = read_newest(context.store, keys, MOST_READ)
         for row, texts, in_a_row in zip(page, records, failures, strict=True):
             history = decode_history(texts, str)
             if row.entry is not None:
                 yield from _of_slow(context, row.entry, history)
-                yield from _of_failing(context, row.entry, history, in_a_row or 0)
+                yield from _of_failing(context, row.entry, history, in_a_row)
                 yield from _of_never_started(context, row.entry, history)
                 yield from _of_rejected(context, row.entry, history)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import repeat
-from typing import Any
 
 from redbeat.config.config import spelled
 from redbeat.connection.client import find_given
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
-from redbeat.store.missing_rights import calls_of_beat
+from redbeat.store.rights import find_missing_rights
 from redbeat.store.server import Server
 
 #: clocks that differ by less than this do no harm
@@ -153,25 +151,17 @@ def check_role(context: Context) -> Iterator[Finding]:
 
 def check_rights(context: Context) -> Iterator[Finding]:
     """Find rights that beat needs, and that the user of the schedule lacks."""
-    user = context.server.user()
-    lacking: dict[Severity, list[str]] = {}
-    for severity, words in _needs(context):
-        try:
-            is_allowed = context.server.may(user, words)
-        except StoreRefused:
-            if user != "default":
-                yield Finding(
-                    Severity.NOTE,
-                    "rights",
-                    f"user {user}",
-                    "Whether it has all rights that beat needs isn't known: the server doesn't tell "
-                    "(ACL DRYRUN).",
-                    f"Compare its rule with the documented one. {_ACL_DOCS}",
-                )
-            return
-        if not is_allowed:
-            lacking.setdefault(severity, []).append(_shown(words))
-    if lacking and context.is_dashboard:
+    user, missing = context.server.user(), find_missing_rights(context.store)
+    if missing is None:
+        if user != "default":
+            yield Finding(
+                Severity.NOTE,
+                "rights",
+                f"user {user}",
+                "Whether it has all rights that beat needs isn't known: the server doesn't tell.",
+                f"Compare its rule with the documented one. {_ACL_DOCS}",
+            )
+    elif missing and context.is_dashboard:
         yield Finding(
             Severity.NOTE,
             "rights",
@@ -180,41 +170,15 @@ def check_rights(context: Context) -> Iterator[Finding]:
             "rights that it needs isn't known here.",
             "celery redbeat doctor, called with beat's settings, looks at them.",
         )
-        return
-    for severity, commands in sorted(lacking.items(), reverse=True):
+    elif missing:
         yield Finding(
-            severity,
+            Severity.ERROR,
             "rights",
             f"user {user}",
-            f"The doctor was called as this user. It lacks rights that {_NEED[severity]}: "
-            f"{', '.join(commands)}.",
+            f"The doctor was called as this user. It lacks rights that beat needs: {' '.join(missing)}.",
             "If beat uses it, add the rights to its ACL rule; if beat has another one, call the doctor with "
             f"beat's settings. {_ACL_DOCS}",
         )
-
-
-_NEED = {
-    Severity.ERROR: "beat needs",
-    Severity.WARNING: "some features of beat need",
-    Severity.NOTE: "beat can do without",
-}
-
-
-def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
-    """Yield the commands that beat sends, each with how bad it is to lack the right to it."""
-    calls = calls_of_beat(context.store)
-    yield from zip(repeat(Severity.ERROR), calls.required)
-    yield from zip(repeat(Severity.WARNING), calls.features)
-    yield from zip(repeat(Severity.NOTE), calls.optional)
-
-
-def _shown(words: tuple[Any, ...]) -> str:
-    if words[0] == "CONFIG":
-        return "CONFIG GET"
-    if words[0] == "XREAD":
-        return f"XREAD {words[2]}"
-    has_key = words[0] not in ("EVAL", "EVALSHA", "TIME", "WAIT")
-    return f"{words[0]} {words[1]}" if has_key else str(words[0])
 
 
 def _unknown(kind: str, what: str, exc: StoreRefused) -> Finding:

@@ -22,7 +22,7 @@ from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.checks.leader import check_lock
-from redbeat.diagnostics.checks.server import SERVER_CHECKS, check_rights
+from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.compatibility import EFFECTS, find_ignored, find_trouble
 from redbeat.entries.due import defaults_of, next_due
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -38,7 +38,6 @@ from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
 from redbeat.schedules.recurrence import rrule
 from redbeat.schedules.timezones import shown
-from redbeat.store.missing_rights import find_missing
 
 #: an entry that has been due for longer is not just being sent
 _LATE = timedelta(seconds=60)
@@ -97,19 +96,6 @@ def check_takeover(context: Context) -> Iterator[Finding]:
             f"A beat of 2.x holds the lock, which expires in {rest} unless that beat extends it.",
             "Stop that beat with SIGTERM: it releases the lock, and a beat of version 3 leads within a "
             f"second. After kill -9 version 3 waits for {rest}, or until you call redis-cli DEL {lock_key}",
-        )
-
-
-def check_missing_rights(context: Context) -> Iterator[Finding]:
-    """Find rights that a beat of version 3 needs, and that the user of the schedule lacks."""
-    missing = find_missing(context.store, of_beat=True)
-    if missing:
-        yield Finding(
-            Severity.ERROR,
-            "rights",
-            f"user {context.server.user()}",
-            f"The doctor was called as this user. It lacks rights that version 3 needs: {' '.join(missing)}.",
-            "If beat uses it, add them to its ACL rule: see 'Rights' on the page about upgrading.",
         )
 
 
@@ -320,10 +306,9 @@ def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]
 
 UPGRADE_CHECKS = (
     check_takeover,
-    check_missing_rights,
     check_server_version,
     check_changed_settings,
     check_zones,
     check_overrides,
-    *(check for check in SERVER_CHECKS if check is not check_rights),
+    *SERVER_CHECKS,
 )

@@ -2,7 +2,8 @@
 --
 -- ARGV calls  each a list of a command and its arguments
 --
--- Returns the places of those calls in the list, from 1; none where the server can't tell (Redis before 7.0)
+-- Returns the places of those calls in the list, from 1; nil where the server doesn't tell (Redis before 7.0)
+if not redis.acl_check_cmd then return nil end
 local denied = {}
 for place, words in ipairs(calls) do
   local known, allowed = pcall(redis.acl_check_cmd, unpack(words))

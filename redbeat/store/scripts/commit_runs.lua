@@ -182,7 +182,7 @@ local refusals = push_messages(rows, queues, values, home_db, broker_db)
 
 -- 4. the rest
 local looked_at, expecting = {}, {}
-local unrecorded, can_cut, length, last_members, last_text = '', false, 0, '', ''
+local unrecorded, length, last_members, last_text = '', 0, '', ''
 local function add_record(history, members)
   if members ~= last_members then last_members, last_text = members, '{"at":' .. now .. ',' .. members .. '}' end
   length = redis.pcall('LPUSH', history, last_text)
@@ -190,14 +190,9 @@ local function add_record(history, members)
 end
 
 local function add_records(history, record)
-  -- a right that is missing, or a key of another type, costs the record and not the run; a list that
-  -- can't be cut would grow for ever, so the first is cut before anything is added
-  if not can_cut then
-    local cut = redis.pcall('LTRIM', history, 0, kept - 1)
-    can_cut, unrecorded = not cut.err, cut.err or unrecorded
-  end
-  for members in string.gmatch(can_cut and record or '', '[^\n]+') do add_record(history, members) end
-  if can_cut and length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+  -- a key of another type costs the record and not the run
+  for members in string.gmatch(record or '', '[^\n]+') do add_record(history, members) end
+  if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
 end
 
 -- what became of a run that has waited takes the place of the record that says so

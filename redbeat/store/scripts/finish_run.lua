@@ -13,16 +13,9 @@ local is_failure = {failed = true, lost = true}
 local is_given_up = {lost = true, never_started = true}
 local is_listed = {failed = true, lost = true, never_started = true}
 
--- a right that is missing, or a key of another type, costs what it is about, and not the run's end
-local unrecorded = ''
-local function try(...)
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then unrecorded = reply.err end
-  return reply
-end
-
+-- a key of another type costs what it is about, and not the run's end: hence redis.pcall
 local function add_event(name, event, run)
-  try('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
+  redis.pcall('XADD', events, 'MAXLEN', '~', most_events, '*', 'event', event, 'entry', name, 'run', cjson.encode(run))
 end
 
 local function poke(running)
@@ -35,7 +28,7 @@ end
 local function add_to_history(run)
   local history, first, found = run.history, 0, nil
   repeat
-    found = try('LRANGE', history, first, first + 19)
+    found = redis.pcall('LRANGE', history, first, first + 19)
     if found.err then return nil end
     for place, text in ipairs(found) do
       local due = string.match(text, '"due":([%d.e+]+)')
@@ -44,13 +37,13 @@ local function add_to_history(run)
         if is_read and type(past) == 'table' and (past.id == nil or past.id == run.task_id) then
           local at = first + place - 1
           if not past.outcome then
-            try('LSET', history, at, string.sub(text, 1, -2) .. ',' .. members_of(run) .. '}')
+            redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',' .. members_of(run) .. '}')
             return 'ended'
           elseif past.ended and past.delivery and past.delivery == run.delivery and not is_given_up[past.outcome] then
             return 'repeated'
           elseif past.ended then
             if not past.late and run.outcome ~= 'superseded' and run.outcome ~= 'expired' then
-              try('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
+              redis.pcall('LSET', history, at, string.sub(text, 1, -2) .. ',"late":' .. cjson.encode(run.outcome) .. '}')
             end
             return 'late'
           end
@@ -104,17 +97,17 @@ end
 -- tell of the end once: the failures in a row, the list of failures, what is expected next, the figures, the event
 local function tell_of(run, record, has_history)
   if is_failure[run.outcome] then
-    local in_a_row = try('INCR', run.failing)
+    local in_a_row = redis.pcall('INCR', run.failing)
     local most = has_history and (tonumber(record and record.pause) or math.huge) or 1  -- the entry may be gone
     if type(in_a_row) == 'number' and in_a_row >= most then poke(run.running) end
     if type(in_a_row) == 'number' then redis.pcall('ZADD', streaks, in_a_row, run.running) end
   elseif run.outcome == 'succeeded' then
-    if try('DEL', run.failing) == 1 then redis.pcall('ZREM', streaks, run.running) end
+    if redis.pcall('DEL', run.failing) == 1 then redis.pcall('ZREM', streaks, run.running) end
     expect_next(run, record)
   end
   count_end(run, record)
   if is_listed[run.outcome] then
-    try(
+    redis.pcall(
       'XADD', failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,
       'outcome', run.outcome, 'error', run.error or '', 'worker', run.worker or ''
     )

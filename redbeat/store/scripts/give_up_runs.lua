@@ -20,10 +20,7 @@
 --   attempt      1, and one more for each retry
 -- A run that isn't like that any more is left alone. The tasks of its workflow are forgotten with it. What waits goes.
 --
--- Returns {unrecorded, done}
---   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
---               the same
---   done        for each run '1' if it was given up, or ''
+-- Returns for each run '1' if it was given up, or ''
 local function forget_children(root)
   local found = redis.call('HGETALL', running)
   for i = 1, #found, 2 do
@@ -47,4 +44,4 @@ for i, run in ipairs(runs) do
   end
 end
 if redis.call('HGET', running, '') then poke(running) end
-return {unrecorded, done}
+return done

@@ -1,25 +1,19 @@
 -- measure_entry(key): return the type of a key, and of a hash how many bytes an entry's definition, meta and policy have
--- together, and how many its error; 0 of others. Measuring doesn't read the fields, unless the caller lacks the right to
--- ask for lengths (HSTRLEN).
+-- together, and how many its error; 0 of others. Measuring doesn't read the fields.
 -- read_fields(key, entry_bytes, bytes, error_bytes): return the fields of an entry of these sizes: definition, meta,
 -- policy, error, lease, revision and meta_sha1. If the first three have more than entry_bytes, they are false; if the
 -- error is too long to be RedBeat's own, it is 'too large'. The last three aren't measured: they don't leave the server
 -- as they are.
 -- Not scripts of their own, but put in front of those that read entries.
-local may_measure, long_bytes = true, 16384
+local long_bytes = 16384
 local function measure_entry(key)
-  local bytes = may_measure and redis.pcall('HSTRLEN', key, 'definition')
+  local bytes = redis.pcall('HSTRLEN', key, 'definition')
   if type(bytes) ~= 'number' or bytes == 0 then  -- else it is a hash
     local kind = redis.call('TYPE', key).ok
     if kind ~= 'hash' then return kind, 0, 0 end
   end
-  may_measure = type(bytes) == 'number'
-  if may_measure then
-    bytes = bytes + redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')
-    return 'hash', bytes, redis.call('HSTRLEN', key, 'error')
-  end
-  local fields = redis.call('HMGET', key, 'definition', 'meta', 'policy', 'error')
-  return 'hash', #(fields[1] or '') + #(fields[2] or '') + #(fields[3] or ''), #(fields[4] or '')
+  local others = redis.call('HSTRLEN', key, 'meta') + redis.call('HSTRLEN', key, 'policy')  -- raises if it is refused
+  return 'hash', bytes + others, redis.call('HSTRLEN', key, 'error')
 end
 
 local function read_fields(key, entry_bytes, bytes, error_bytes)

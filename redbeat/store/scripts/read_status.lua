@@ -4,9 +4,8 @@
 -- KEYS schedule  zset of entry keys, scored by due time
 -- KEYS lock      the leader's token (the schedule's key again when no lock is configured)
 -- KEYS tick      when the leader's last tick was
--- KEYS standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
---                the caller may not read it)
--- KEYS later     zset of stored messages, scored by when they are to be sent (likewise)
+-- KEYS standbys  zset of who stands by, scored by when they looked at the lock last
+-- KEYS later     zset of stored messages, scored by when they are to be sent
 -- ARGV life_ms   those that looked longer ago don't stand by any more, milliseconds
 -- ARGV late_ms   messages that should have been sent longer ago are overdue, milliseconds
 --
@@ -18,7 +17,7 @@
 --   due      how many entries are due
 --   oldest   the lowest score of these, a string, '' for none; scores of 0 don't count, as they mean "now"
 --   standbys who stands by, each with when it looked, UNIX seconds, a string: at most 100
---   stored   how many messages are stored; -1: not known
+--   stored   how many messages are stored; -1: their key has another type
 --   overdue  how many of these are overdue
 --   first    the lowest score of those that should have been sent, a string, '' for none
 --   entries  how many there are
@@ -29,14 +28,13 @@ end
 if type(ticked) ~= 'string' then ticked = '' end  -- a key of another type, which the leader overwrites
 local due = redis.call('ZCOUNT', schedule, 0, now)
 local oldest = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
-local standing, stored, overdue, first = {}, -1, 0, {}
-if standbys ~= schedule then
-  local since = string.format('%.6f', tonumber(now) - life_ms / 1000)
-  standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
-end
-local count = later ~= schedule and redis.pcall('ZCOUNT', later, '-inf', '+inf')
-if type(count) == 'number' then
-  stored, overdue = count, redis.call('ZCOUNT', later, 0, string.format('%.6f', tonumber(now) - late_ms / 1000))
+local since = string.format('%.6f', tonumber(now) - life_ms / 1000)
+local standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
+local stored, overdue, first = redis.pcall('ZCOUNT', later, '-inf', '+inf'), 0, {}
+if type(stored) ~= 'number' then
+  stored = -1
+else
+  overdue = redis.call('ZCOUNT', later, 0, string.format('%.6f', tonumber(now) - late_ms / 1000))
   first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local entries = redis.call('ZCOUNT', schedule, '-inf', '+inf')  -- not everybody has the right to ZCARD

@@ -24,13 +24,11 @@
 --   word             with 'end' the outcome, with 'overdue' 'revoke' if it is revoked
 --   seconds          with 'postpone' and 'overdue' in how many to look again
 --
--- Returns {status, unrecorded, done}
+-- Returns {status, done}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then nothing was written)
---   unrecorded  '', or the server's error when what became of a run couldn't be recorded or told of; it has ended all
---             the same
 --   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
-if status == 'lost' then return {status, '', {}} end
+if status == 'lost' then return {status, {}} end
 
 -- make the run that waits due, as the run that it is; the entry gets its score back with that run's commit. Returns when
 -- to look at it again, nil for never
@@ -110,4 +108,4 @@ for i, row in ipairs(rows) do
     if (action == 'forget' or action == 'overdue') and redis.call('HGET', running, '') then poke(running) end
   end
 end
-return {status, unrecorded, done}
+return {status, done}

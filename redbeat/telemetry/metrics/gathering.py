@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redbeat.connection.retry import is_no_permission
 from redbeat.entries.query import STATES, states_of
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
@@ -35,7 +34,6 @@ from redbeat.store.figures import (
     read_totals,
     take_figures,
 )
-from redbeat.store.rights import METRICS
 from redbeat.store.store import Store
 from redbeat.store.vitals import Vitals, read_vitals
 from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
@@ -58,8 +56,6 @@ OTHERS = 10
 REST, MIN_REST_SECONDS = 10, 5.0
 #: how many streaks of failures are read
 MAX_STREAKS = 500
-#: after how many refusals in a row a right is missing, and not for a moment only
-LASTING_REFUSALS = 3
 #: how long ``stop`` waits
 STOP_SECONDS = 2.0
 
@@ -166,7 +162,6 @@ class Gathering:
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
         self._stored: Mapping[str, Labels] | None = None  # labels that the thread of the tick is to know
         self._next_read_at = 0.0
-        self._refusals = 0  # in a row
         self._parts: dict[Keys, _Gathered] = {}  # those that this beat may show
 
     def lead(self, store: Store) -> None:
@@ -221,7 +216,6 @@ class Gathering:
         """Ask Redis once; what goes wrong is told, and tried again the next time."""
         try:
             self._gather()
-            self._refusals = 0
         except StoreUnavailable as exc:
             logger.debug("beat: Metrics wait for Redis: %s", exc)
             self._read_again()
@@ -239,9 +233,6 @@ class Gathering:
     def _report(self, exc: Exception) -> None:
         if isinstance(exc, StoreRefused):  # as a rule the tick is refused, too, and tells of it
             logger.debug("beat: Metrics of the schedule can't be gathered now: %s", exc)
-            self._refusals += 1
-            if self._refusals >= LASTING_REFUSALS and is_no_permission(exc.__cause__):
-                self._connect().rights.note(METRICS, exc.__cause__)
         else:
             self._thread.report(
                 "Metrics of the schedule cannot be gathered", exc, TELEMETRY_FAILED, part="Metrics"

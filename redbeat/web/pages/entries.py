@@ -284,7 +284,7 @@ def _lines(visit: Visit, entries: Sequence[RedBeatSchedulerEntry]) -> list[Line]
     keys = [entry.key for entry in entries]
     recent, counts = read_recent(visit.app, keys), count_running(visit.app, keys)
     return [
-        _line(visit, entry, last.outcome, last.failures or 0, outcomes, count or 0)
+        _line(visit, entry, last.outcome, last.failures, outcomes, count)
         for entry, (last, outcomes), count in zip(entries, recent, counts, strict=True)
     ]
 

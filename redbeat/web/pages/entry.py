@@ -106,7 +106,7 @@ def _fields(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 def _sent(visit: Visit, found: Overview) -> str:
     """Return the task id of the run that was just sent from here; '': it isn't shown."""
     task_id = visit.query.get("sent", "")
-    shown = [*(run.task_id for run in found.running or ()), *(run.task_id for run in found.history)]
+    shown = [*(run.task_id for run in found.running), *(run.task_id for run in found.history)]
     return task_id if task_id in shown else ""
 
 
@@ -152,7 +152,7 @@ def figures_in_words(figures: Figures) -> str:
     if figures.runs == 1:
         return "the only run that is recorded " + ("succeeded" if figures.succeeded else "didn't")
     words = f"{figures.succeeded} of the last {figures.runs} runs"
-    row = figures.failures_in_a_row or 0
+    row = figures.failures_in_a_row
     if not row:
         return words
     return f"{words}; the last one failed" if row == 1 else f"{words}; the last {row} failed"

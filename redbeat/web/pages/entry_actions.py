@@ -18,7 +18,7 @@ from redbeat.diagnostics.hints import hint_at_beat_schedule
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
-from redbeat.entries.runs import read_running_allowed
+from redbeat.entries.runs import read_running
 from redbeat.entries.wording import in_words_of, one_line, relative, when_in
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
@@ -321,7 +321,7 @@ def give_up(visit: Visit) -> Response:
 def show_delete(visit: Visit) -> Response:
     """Ask whether the entry is to be deleted, and say what goes with it."""
     entry = _entry(visit)
-    running_now = read_running_allowed(entry) if not entry.problem else None
+    running_now = read_running(entry) if not entry.problem else None
     return _page(
         visit,
         "entry_delete.html",

@@ -154,20 +154,18 @@ def _ask_counts(visit: Visit) -> Result[StateCounts]:
     return visit.dashboard.background.result_of("states", "", count, fresh_seconds=FRESH_SECONDS)
 
 
-def _failed(visit: Visit, found: Status) -> list[Run] | None:
-    """Return the last runs that have failed, of an hour; None: they may not be read."""
-    runs = Runs(Store(visit.app)).failures_allowed(found.now - timedelta(hours=1), FAILED)
-    return None if runs is None else [run_of_failure(one) for one in runs]
+def _failed(visit: Visit, found: Status) -> list[Run]:
+    """Return the last runs that have failed, of an hour."""
+    runs = Runs(Store(visit.app)).failures(found.now - timedelta(hours=1), FAILED)
+    return [run_of_failure(one) for one in runs]
 
 
 def _failing(visit: Visit) -> list[tuple[str, int]]:
     """Return the entries whose last runs have failed in a row, those with most first."""
     store = Store(visit.app)
     keys = read_streaks(store, MAX_FAILING)
-    counts = Runs(store).failing_allowed(keys)
-    found = [
-        (store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count and count > 1
-    ]
+    counts = Runs(store).failing(keys)
+    found = [(store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count > 1]
     return sorted(found, key=lambda one: -one[1])
 
 

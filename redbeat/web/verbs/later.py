@@ -5,30 +5,23 @@ Invariant: nothing leaves of one that ``redbeat_web_hide`` hides, as of an entry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.connection.retry import is_no_permission
-from redbeat.errors import StoreRefused
 from redbeat.later.documents import document_of
 from redbeat.later.revoking import cancel_messages
 from redbeat.store.later import LaterStore, Listed
-from redbeat.store.rights import STORED
 from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.web.verbs.actor import Actor
 
-#: what can't be done without which rights
-CANCELLING = "Stored messages can't be taken away", "+hget +zrem +del ~redbeat::later"
 #: what stands in place of a sentence that may quote what is hidden
 UNTOLD = "Why isn't shown, as it may quote arguments that are hidden."
 
 
 def count(actor: Actor) -> int:
     """Return how many messages are stored."""
-    with _reading(actor) as store:
-        return store.count()
+    return _stored(actor).count()
 
 
 def list_(
@@ -41,15 +34,14 @@ def list_(
         offset: how many to leave out at the beginning.
         behind: the task id and the score of the one before the first, instead.
     """
-    with _reading(actor) as store:
-        place = offset if behind is None else store.place_after(*behind)
-        return list(store.first(limit, place))
+    store = _stored(actor)
+    place = offset if behind is None else store.place_after(*behind)
+    return list(store.first(limit, place))
 
 
 def find(actor: Actor, task_id: str) -> Listed | None:
     """Return the message with ``task_id``; None: it isn't stored."""
-    with _reading(actor) as store:
-        return store.find(task_id)
+    return _stored(actor).find(task_id)
 
 
 def documents(actor: Actor, found: Sequence[Listed]) -> list[dict[str, Any]]:
@@ -65,29 +57,13 @@ def cancel(actor: Actor, task_id: str, revision: str = "") -> bool:
         revision: only this one; '': whichever is stored.
     """
     actor.require(Right.DELETE)
-    with actor.doing("later cancel", [task_id]), _naming(*CANCELLING):
+    with actor.doing("later cancel", [task_id]):
         return bool(cancel_messages(actor.app, [task_id], seen=revision))
 
 
-@contextmanager
-def _reading(actor: Actor) -> Iterator[LaterStore]:
+def _stored(actor: Actor) -> LaterStore:
     actor.require(Right.READ)
-    with _naming(*STORED[:2]):
-        yield LaterStore(actor.app)
-
-
-@contextmanager
-def _naming(is_off: str, rights: str) -> Iterator[None]:
-    """Say which rights are lacking, as the rules of earlier versions don't have them."""
-    try:
-        yield
-    except StoreRefused as exc:
-        if not is_no_permission(exc.__cause__):
-            raise
-        raise StoreRefused(
-            f"{is_off}, as the user of Redis seems to lack rights ({rights}; docs: Users with limited "
-            f"rights). {exc}"
-        ) from exc.__cause__
+    return LaterStore(actor.app)
 
 
 def _without_hidden(document: Mapping[str, Any], hiding: Hiding) -> dict[str, Any]:

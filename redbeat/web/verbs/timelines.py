@@ -24,7 +24,7 @@ from redbeat.entries.query import entry_of, scan_stored
 from redbeat.entries.runs import id_of
 from redbeat.entries.timeline import Chart, empty_chart
 from redbeat.history import decode_history
-from redbeat.store.histories import read_newest_allowed
+from redbeat.store.histories import read_newest
 from redbeat.store.members import count_members
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
@@ -210,10 +210,9 @@ def _happened(
             most = max(most, limits[end])
             end += 1
         keys = [entry.key for entry in chunk[begin:end]]
-        texts = read_newest_allowed(store, keys, most)
+        texts = read_newest(store, keys, most)
         for place, key in enumerate(keys):
-            records = [] if texts is None else texts[place]
-            history = decode_history(records, partial(id_of, key))
-            yield load.happened(chunk[begin + place], history, is_cut=len(records) >= most)
+            history = decode_history(texts[place], partial(id_of, key))
+            yield load.happened(chunk[begin + place], history, is_cut=len(texts[place]) >= most)
             pace.rest()
         begin = end

@@ -134,9 +134,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: save_call(
         KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
     ).run(client)[0],
-    "delete_entries": lambda client, fence: delete_call(KEYS, fence, [ENTRY.key], lambda *_: []).run(client)[
-        0
-    ],
+    "delete_entries": lambda client, fence: delete_call(KEYS, fence, [ENTRY.key]).run(client)[0],
     "change_statics": lambda client, fence: LockStatus(
         Script("change_statics")
         .call(

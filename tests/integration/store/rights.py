@@ -460,7 +460,7 @@ def it_stands_by(ground: Ground) -> None:
         store, who = Store(ground.app()), new_token()
         standbys = Beats(store, are_standbys=True)
         [reply] = call_on_nodes(store.client, [standbys.note_call(who, STANDBY_SECONDS)])
-        standbys.noted(reply)  # None: this user may not
+        standbys.noted(reply)
         assert read_status(ground.app()).leader is not None
         standbys.remove(who)
 
@@ -470,7 +470,6 @@ def it_says_that_it_shares_the_shards(ground: Ground) -> None:
     beats, who = Beats(store), new_token()
     [reply] = call_on_nodes(store.client, [beats.note_call(who, 15)])
     company = beats.noted(reply)
-    assert company is not None
     assert [*company.ages] == [who]
     beats.remove(who)
 
@@ -480,7 +479,7 @@ def it_tells_what_has_happened(ground: Ground) -> None:
     ground.admin.set(LOCK, "x")
     read_events(store, {names: fence}, "teller")
     add_quarantined_events(store, [("report", "it can't be read")])
-    for news in read_events(store, {names: fence}, "teller").values():  # none: the user lacks the right
+    for news in read_events(store, {names: fence}, "teller").values():
         assert [event.fields["entry"] for event in news.events] == ["report"]
         assert note_told(store, names, "teller", news.told, news.events[-1].id, is_done=True)
         assert read_events(store, {names: fence}, "teller")[names] == (news.events[-1].id, [])
@@ -808,12 +807,3 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
 }
-#: claims that the rules of 3.0 do not allow
-SINCE_3_0: tuple[Claim, ...] = (
-    *(it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_looks_at_last_outcomes, it_gives_up_runs),
-    *(it_gathers_metrics, it_writes_down_who_changes_what, it_saves_moves_and_deletes),
-    *(it_stores_messages_and_takes_them_away, it_looks_at_stored_messages, it_counts_stored_messages),
-    *(it_reads_the_layout, it_locates_entries_that_move, it_locates_messages_that_move),
-    *(it_locates_runs_of_entries_that_move, it_sees_who_shares_the_shards),
-    it_says_that_it_shares_the_shards,
-)

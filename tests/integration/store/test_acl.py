@@ -15,10 +15,10 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.transport.redis import Channel
 
+from redbeat import RedBeatScheduler, later
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import later
 from redbeat.calendars import Calendar
-from redbeat.errors import MessageNotStored, RedBeatError
+from redbeat.errors import MessageNotStored, RedBeatError, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.schedulers import get_redis
@@ -111,11 +111,37 @@ def is_refused(ground: Ground, claim: Claim) -> bool:
 
 @pytest.mark.few_cases(4)
 @pytest.mark.parametrize(("user", "right"), rights_to_miss())
-def test_right_of_a_rule_is_needed(ground: Ground, user: str, right: str) -> None:
+def test_right_of_a_rule_is_needed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, user: str, right: str
+) -> None:
+    monkeypatch.setattr("redbeat.schedulers.check_rights", lambda _store: None)  # it would end beat before
     limited = ground.of(user)
     limited.let([other for other in documented_rights(user) if other != right])
     claims = [claim for claim in CLAIMS[user] if not user.startswith("beat_") or claim not in CLAIMS["beat"]]
     assert any(is_refused(limited, claim) for claim in claims)
+
+
+#: rights of the rule that beat can do without
+OPTIONAL = {"~redbeat:*", "&redbeat::wake", "+select", "+config|get", "+subscribe", "+publish"}
+
+
+def test_beat_without_a_right_ends_at_its_start_and_names_it(ground: Ground) -> None:
+    rule = documented_rights("beat")
+    for missing in {*rule} - OPTIONAL:
+        if missing[0] == "+":
+            ground.let([right for right in rule if right != missing], "beat")
+            with pytest.raises(StoreRefused, match=re.escape(missing)):
+                RedBeatScheduler(ground.app("beat"))
+    ground.let([right.replace("~redbeat:*", "~other:*") for right in rule], "beat")
+    with pytest.raises(StoreRefused, match=r"user beat lacks rights that beat needs. Add ~redbeat:\* to "):
+        RedBeatScheduler(ground.app("beat"))
+
+
+def test_saving_without_a_right_names_the_command_and_the_remedy(ground: Ground) -> None:
+    ground.let([right for right in documented_rights("writer") if right != "+hset"])
+    with pytest.raises(StoreRefused, match=r"hset.* Add the right to the ACL rule of the user writer"):
+        Entry("report", "tasks.report", 60, app=ground.app()).save()
+    assert not ground.admin.exists("redbeat:report")
 
 
 @pytest.mark.parametrize("user", CLAIMS)
@@ -222,9 +248,9 @@ def test_beat_without_the_right_to_calendars_sends_entries_that_need_none(ground
     Calendar("holidays", app=writer).save()
     for name, policy in (("report", {}), ("seldom", {"exclude": "holidays"})):
         Entry(name, "tasks.report", 60, app=writer, **policy).save()
-    ground.admin.execute_command("ACL SETUSER", "beat", "-hgetall")
     app = ground.app("beat")
     with leader(app) as scheduler:
+        ground.admin.execute_command("ACL SETUSER", "beat", "-hgetall")
         ground.make_due("report", "seldom")
         scheduler.tick()
     assert [message.entry for message in take_messages(app)] == ["report"]
