@@ -5,6 +5,8 @@ Invariant: nothing is written; the server only says whether its user may.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import glob_of
@@ -33,19 +35,22 @@ def find_missing_rights(store: Store) -> list[str] | None:
     Raises:
         StoreUnavailable, StoreRefused.
     """
-    keys = store.parts[0]
+    keys, parts = store.config.base_keys, store.config.layout.parts
     calls = {f"+{name.lower()}": [name, keys.schedule, *rest] for name, *rest in map(str.split, _COMMANDS)}
     calls |= {"+time": ["TIME"], "+eval": ["EVAL", "", "0"], "+evalsha": ["EVALSHA", "", "0"]}
     calls["+xread"] = ["XREAD", "STREAMS", keys.events, "0"]
     calls[f"+publish &{keys.wake}"] = ["PUBLISH", keys.wake, ""]
-    patterns = {f"~{glob_of(one.prefix)}*": one.schedule for one in (store.config.base_keys, *store.parts)}
+    patterns = {f"~{glob_of(one.prefix)}*": one.schedule for one in (keys, *parts)}
     calls |= {pattern: ["EVALSHA", "", "1", key] for pattern, key in patterns.items()}
+    call = _CHECK_RIGHTS.call(calls=[*calls.values()])
     try:
-        [denied] = store.ask_all([_CHECK_RIGHTS.call(calls=[*calls.values()])])
+        denied = store.ask(call.run)
     except StoreRefused as exc:
         if not is_no_permission(exc.__cause__):
             raise
-        return ["+eval", "+evalsha"]
+        with suppress(StoreRefused):  # celery-redbeat 2.x needs SCRIPT LOAD and no EVAL
+            store.ask(lambda client: client.script_load(call.script.source))
+        denied = store.ask(call.run)
     if denied is None:
         return None
     missing = [right for place, right in enumerate(calls, 1) if place in denied]

@@ -206,7 +206,7 @@ def test_unreadable_config_is_a_warning(
     RedBeatScheduler(app).close()
     ((found, message),) = reports(caplog)
     assert found == logging.WARNING
-    assert "CONFIG can't be read" in message
+    assert "'config|get'" in message
     assert "pw" not in message
 
 

@@ -20,7 +20,6 @@ from redbeat.store.notifier import WakeChannel
 from tests.conftest import MakeApp
 from tests.integration.leadership.sharing import SharingBeat, leaders, step
 from tests.support.fidelity import noting_round_trips
-from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.topologies import ClusterTopology
@@ -235,23 +234,6 @@ def test_beat_without_shards_notices_a_new_layout(company: Company) -> None:
     idle.step()
     assert idle.store.config.layout.generation == generation + 1
     assert len(idle.store.config.layout.parts) == 2 * SHARDS
-
-
-def test_user_without_the_right_to_list_beats_leads_and_stands_by(
-    company: Company, server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    patterns = ["~{redbeat:*", "~redbeat::[^b]*", "&*"]
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "beat", "reset", "on", ">pw", "+@all", *patterns)
-    url = f"redis://beat:pw@{server.host}:{server.port}/1"
-    first, second = (company.join(redbeat_redis_url=url) for _ in range(2))
-    first.step()
-    second.step()
-    assert (len(first.led), len(second.led)) == (SHARDS, 0)
-    assert len(warnings_in(caplog)) == 2, "once by each"
-    first.election.resign()
-    second.step()
-    assert len(second.led) == SHARDS
 
 
 def test_lock_of_wrong_type_costs_its_own_shard(company: Company) -> None:

@@ -67,9 +67,8 @@ def test_commits_of_a_batch_take_one_round_trip_in_short_scripts(
     assert broker.lrange("queue", 0, -1) == [str(number) for number in reversed(range(count))]
 
 
-@pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
 def test_commit_records_the_decision_of_each_entry(
-    app: Celery, client: redis.Redis, limited: MakeLimited, chance: random.Random, rights: str
+    app: Celery, client: redis.Redis, chance: random.Random
 ) -> None:
     """Whether many entries share a decision or none do."""
     commits, expected, number_of_decisions = [], {}, chance.choice([1, 3, 1000])
@@ -88,8 +87,7 @@ def test_commit_records_the_decision_of_each_entry(
         expected[key] = (
             [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]
         )
-    user = limited("~*", "&*", "+@all", rights)
-    results = commit_runs(Store(app, user), Fence(), commits, target_of(client)).run().results
+    results = commit_runs(Store(app), Fence(), commits, target_of(client)).run().results
     assert results == [found[-1] == 2 for found in expected.values()]
     for key, wanted in expected.items():
         history = client.llen(key.replace("redbeat:", "redbeat::history:"))

@@ -143,7 +143,8 @@ def test_user_without_the_right_to_wait_is_warned_once(
             scheduler.tick()
     assert counts_of(client, NAMES)[1] == 30
     [warning] = [text for text in warnings_in(caplog) if "replicas" in text]
-    assert "lack rights (+wait" in warning
+    assert "WAIT failed" in warning
+    assert "'wait'" in warning
 
 
 def test_at_most_once_record_is_on_the_replica_before_the_message_is_sent(
