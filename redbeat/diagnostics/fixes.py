@@ -15,12 +15,12 @@ from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.reshard.sweeping import HiddenWatch, misplaced, move_home
+from redbeat.reshard.sweeping import free_hidden, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import raise_generations, read_contents, read_layout
-from redbeat.store.mover import Stray
+from redbeat.store.mover import LEASE_MS, Stray
 from redbeat.store.orphans import Remains, remove_orphans
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
@@ -146,7 +146,7 @@ def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
     part = former.undivided if number is None else former.of_shard(number)
     [found] = read_contents(store, [part])
     if not layout.is_moving and part.prefix not in {one.prefix for one in store.parts}:
-        yield from Strays(store, layout).of_members(replace(part, guard=found.guard))
+        yield from Strays(store, layout).found_in(replace(part, guard=found.guard))
 
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
@@ -174,12 +174,10 @@ def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
 
 def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     """Wait for some seconds, to see whether whoever moves entries is at work."""
-    watch = HiddenWatch(store)
-    if not is_dry:
-        watch.finish(read_layout(store))
-    left = {part.moving for part in watch.hiding}
+    parts = [] if is_dry else read_layout(store).with_ending
+    busy = {part.moving for part in free_hidden(store, parts, wait_seconds=2 * LEASE_MS / 1000)}
     for one in repairs:
-        if one.target in left:
+        if one.target in busy:
             yield f"{one.target}: left alone, because somebody moves entries there now."
         else:
             yield f"{one.target}: what was hidden {'would be' if is_dry else 'is'} moved on."

@@ -16,14 +16,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import methodcaller
 
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutState
-from redbeat.reshard.sweeping import HiddenWatch, sweep
+from redbeat.reshard.sweeping import free_hidden, sweep
 from redbeat.store.layouts import change_layout, find_latest, read_layout
-from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray, Tally
+from redbeat.store.mover import LEASE_MS, MARGIN_SECONDS, Mover, Stray, Tally
+from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
@@ -34,8 +36,7 @@ LOOK_SECONDS = 0.05
 WAKE_SECONDS = 0.5
 #: how often entries are tried again that were due
 AGAIN_SECONDS = 0.1
-#: if none of those runs for so long, they are moved as soon as they aren't due in this moment, and after as
-#: long again in any case
+#: if none of those runs for so long, they are moved all the same
 PATIENCE_SECONDS = 5.0
 #: how often a part is looked through for what has come to it meanwhile
 MAX_LOOKS = 20
@@ -114,8 +115,7 @@ class Resharding:
         in_redis, found = self._read()
         former = found.former if found.is_under_way else found.shards
         layout = replace(found, shards=self._shards, former=former, state=LayoutState.MOVING)
-        strays = Strays(self._store, layout)
-        entries, messages = strays.count(layout.parts)
+        entries, messages = self._count(layout)
         return Plan(
             former,
             self._shards,
@@ -123,7 +123,7 @@ class Resharding:
             self._is_done(in_redis, found),
             entries,
             messages,
-            self._config.lock_key is not None and bool(self._led_among(layout.parts, strays)),
+            self._config.lock_key is not None and bool(self._led_among(layout.parts)),
         )
 
     def run(
@@ -145,7 +145,13 @@ class Resharding:
             layout = self._change(in_redis, layout)
         elif not layout.is_under_way and not self._is_done(in_redis, layout):
             sweep(self._store)  # from then on, no beat looks into the parts of the layout before this one
-            self._free_hidden(layout)
+            wait_seconds = 2 * LEASE_MS / 1000
+            if layout.generation and (
+                hiding := free_hidden(self._store, layout.with_ending, wait_seconds=wait_seconds)
+            ):
+                raise ReshardRefused(
+                    f"Another process moves what stands in {hiding[0].moving} at this moment: try again."
+                )
             generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
             wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
             layout = self._change(in_redis, replace(wanted, state=LayoutState.MOVING))
@@ -167,9 +173,7 @@ class Resharding:
         report.unknown = self._settle(layout)
         if report.unmoved:
             return self._reported(report, layout, began)
-        # before the end: else parts could have a mover for ever
-        self._mover.close(layout.parts, layout.ending)
-        self._mover.open([*layout.parts, *layout.ending], is_mover=False)
+        self._mover.give_back()
         if layout.is_under_way:
             layout = self._change(layout, replace(layout, state=LayoutState.SETTLED))
         report.swept = sweep(self._store)
@@ -183,7 +187,7 @@ class Resharding:
     def _reported(self, report: Report, layout: Layout, began: float) -> Report:
         """Return the report on what was done since ``began``, monotonic."""
         report.generation = layout.generation
-        report.entries, report.messages = Strays(self._store, layout).count(layout.parts)
+        report.entries, report.messages = self._count(layout)
         report.seconds = time.monotonic() - began
         return report
 
@@ -203,21 +207,6 @@ class Resharding:
 
     # -- the steps
 
-    def _free_hidden(self, layout: Layout) -> None:
-        """Move on what was left hidden in the parts of the layout.
-
-        Raises:
-            ReshardRefused: another process is moving that.
-        """
-        if not layout.generation:
-            return
-        watch = HiddenWatch(self._store)
-        watch.finish(layout)
-        if watch.hiding:
-            raise ReshardRefused(
-                f"Another process moves what stands in {watch.hiding[0].moving} at this moment: try again."
-            )
-
     def _read(self) -> tuple[Layout, Layout]:
         """Return the layout in Redis, and as it is: a later one, if that was lost.
 
@@ -234,7 +223,7 @@ class Resharding:
                 f"more, go on with it: celery redbeat reshard --to {layout.shards or 'none'}."
             )
         is_new = not layout.generation and self._config.shards is not None
-        if is_new and not any(Strays(self._store, layout).count(layout.parts)):
+        if is_new and not any(self._count(layout)):
             layout = replace(layout, shards=self._config.shards)  # as the first writer would write it
         return in_redis, layout
 
@@ -253,20 +242,22 @@ class Resharding:
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
         """Wait until running beats lead the new parts; return the shards without a leader."""
         new = layout.settled_parts
-        strays = Strays(self._store, layout)
-        if self._config.lock_key is None or not self._led_among(layout.parts, strays):
+        if self._config.lock_key is None or not self._led_among(layout.parts):
             return []
         self._say("Waiting until beats lead the new shards ...")
         began = time.monotonic()
         woken_at = -WAKE_SECONDS
         while True:
-            led = self._led_among(new, strays)
+            self._mover.renew()
+            led = self._led_among(new)
             waited = time.monotonic() - began
             if len(led) == len(new) or waited > LEAD_SECONDS:
                 return [layout.shard_of(part) for part in new if part not in led]
             if waited - woken_at >= WAKE_SECONDS:
                 woken_at = waited
-                strays.wake(layout.parts)
+                wakes = [Command("PUBLISH", [part.wake], ["reshard"]) for part in layout.parts]
+                with self._store.translating():
+                    call_on_nodes(self._store.client, wakes)
             time.sleep(LOOK_SECONDS)
 
     def _move(self, layout: Layout) -> None:
@@ -276,12 +267,12 @@ class Resharding:
         strays.look_for_requests(sources)
         due = self._move_from(strays, sources, MARGIN_SECONDS)
         for _ in range(MAX_LOOKS):
-            self._move_due(strays, due)
+            self._move_due(due)
             moved = self._mover.tally.moved
             due = self._move_from(strays, sources, MARGIN_SECONDS)
             if not due and self._mover.tally.moved == moved:
                 return
-        self._move_due(strays, due)
+        self._move_due(due)
 
     def _move_from(
         self, strays: Strays, sources: Iterable[Keys], margin_seconds: float | None
@@ -289,50 +280,53 @@ class Resharding:
         """Move what stands in ``sources`` to where it belongs; return what stays, as it is due."""
         due: list[Stray] = []
         for source in sources:
-            for find in (strays.of_members, strays.of_names):
-                due += self._mover.move_all(find(source), margin_seconds)
+            due += self._mover.move_all(strays.found_in(source), margin_seconds)
         return due
 
-    def _move_due(self, strays: Strays, due: Sequence[Stray]) -> None:
+    def _move_due(self, due: Sequence[Stray]) -> None:
         """Move what was due when it was tried first: when it has run, or if it doesn't."""
         since, fewest = time.monotonic(), len(due) + 1
         while due:
             if len(due) < fewest:
                 since, fewest = time.monotonic(), len(due)
-            waited = time.monotonic() - since
-            margin = MARGIN_SECONDS if waited < PATIENCE_SECONDS else 0.000001
-            if waited > 2 * PATIENCE_SECONDS:
-                due = self._mover.move_all(due, None)
-                continue
-            led = self._led_among(list(dict.fromkeys(one.source for one in due)), strays)
-            waiting = self._mover.move_all([one for one in due if one.source in led], margin)
+            led = set[Keys]()
+            if time.monotonic() - since < PATIENCE_SECONDS:
+                led = self._led_among(list(dict.fromkeys(one.source for one in due)))
+            waiting = self._mover.move_all([one for one in due if one.source in led], MARGIN_SECONDS)
             due = [*waiting, *self._mover.move_all([one for one in due if one.source not in led], None)]
             if due:
                 time.sleep(AGAIN_SECONDS)
 
-    def _led_among(self, parts: Sequence[Keys], strays: Strays) -> set[Keys]:
+    def _led_among(self, parts: Sequence[Keys]) -> set[Keys]:
         """Return those parts that a beat leads; without a lock all may be."""
-        locks = [self._config.lock_key_in(part) for part in parts]
-        return {part for part, is_led in zip(parts, strays.are_led(locks), strict=True) if is_led}
+        locks = {part: key for part in parts if (key := self._config.lock_key_in(part)) is not None}
+        found = self._store.ask_each([methodcaller("exists", key) for key in locks.values()])
+        return {*parts} - {part for part, exists in zip(locks, found, strict=True) if not exists}
+
+    def _count(self, layout: Layout) -> tuple[int, int]:
+        """Return how many entries and how many stored messages there are."""
+        keys = [key for part in layout.parts for key in (part.schedule, part.later)]
+        found = self._store.ask_each([methodcaller("zcard", key) for key in keys])
+        return sum(found[::2]), sum(found[1::2])
 
     def _settle(self, layout: Layout) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
         ending, strays = layout.ending, Strays(self._store, layout)
         # records of runs that were sent by hand, as their entries moved
         self._mover.move_all(strays.of_late(layout.staying), None)
-        if not ending:
-            return []
         self._mover.open(ending)
         self._mover.finish_hidden(ending, layout.parts)
-        unknown: list[str] = []
-        for _ in range(MAX_LOOKS):
+        unneeded, unknown = dict[Keys, set[str]](), list[str]()
+        for _ in range(MAX_LOOKS if ending else 0):
             self._move_from(strays, ending, None)
-            left, owned, unknown = strays.of_keys(ending, layout.parts)
+            left, unneeded, unknown = strays.of_keys(ending, layout.parts)
             moved = self._mover.tally.moved
-            self._mover.move_owned(owned)
             self._mover.move_all(left, None)
-            if self._mover.tally.moved == moved and not owned:
+            if self._mover.tally.moved == moved:
                 break
+        if not self._mover.tally.unmoved:
+            of_moves = {part: {part.left, part.arrived, part.arriving} for part in [*layout.parts, *ending]}
+            self._mover.close({part: keys | unneeded.get(part, set()) for part, keys in of_moves.items()})
         return sorted(unknown)
 
 

@@ -4,18 +4,15 @@ Writers in other languages may not know the layout yet. Such a write is newer th
 belongs: its definition, policy and due time count, and what beat has recorded of the entry stays. Invariant:
 it is moved as a reshard moves entries, and only by one process at a time.
 
-No beat runs what a mover has left hidden. A mover lets nothing stand hidden for long. So what is
-still on its way by the same move after some seconds, in a part whose mover hasn't changed meanwhile, is
-no mover's any more. Invariant: a mover that works, also one that has just begun after another was killed, is
-left alone; of one that was paused for so long the parts are taken away at once, so it moves nothing there
-when it goes on.
+No beat runs what a mover has left hidden. Others move that on when its time as the mover is over. Invariant:
+a mover that works, also one that has just begun after another was killed, is left alone; one that was paused
+for so long is refused when it goes on with what it had hidden.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
@@ -24,96 +21,43 @@ from redbeat.store.layouts import raise_generations, read_layout
 from redbeat.store.mover import Mover, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.strays import Strays
+from redbeat.store.strays import Strays, hiding_in
 
 #: how many entries of a former part are swept at a time
 SWEPT_AT_ONCE = 100
-#: how often a beat looks for them
-SWEEP_SECONDS = 3.0
-#: a mover that works hides nothing for so long
-HIDDEN_SECONDS = 5.0
-#: how often it is looked while something is hidden
-LOOK_SECONDS = 1.0
+#: how often a beat looks for them, and for what was left hidden
+SWEEP_SECONDS = 2.0
+#: how often it is looked whether another mover has ended
+LOOK_SECONDS = 0.5
 
 
-class HiddenWatch:
-    """Looks now and then for what is hidden in the parts of a schedule, and moves on what was left so.
+def free_hidden(store: Store, parts: Sequence[Keys], *, wait_seconds: float = 0.0) -> list[Keys]:
+    """Move on what a mover that has ended has left hidden; return the parts where another one works now.
 
-    Attributes:
-        hiding: the parts where the last look has found something that stays hidden.
+    One round trip a node, as long as nothing is hidden.
+
+    Arguments:
+        parts: those from which, and to which, it may be on its way.
+        wait_seconds: for how long it is waited for the other one's end.
+
+    Raises:
+        StoreCorrupt: something else stands there.
+        ReshardRefused: another process moves it by now.
     """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.hiding: list[Keys] = []
-        #: key of a part, and the id of a move or the token of a mover there: seen since, monotonic
-        self._seen: dict[tuple[str, str], float] = {}
-
-    def look(self, layout: Layout) -> int:
-        """Move on what was left hidden; return how many entries, and other things, that were.
-
-        One round trip a node, as long as nothing is hidden.
-
-        Raises:
-            StoreCorrupt: something else stands there.
-            ReshardRefused: another process moves it by now.
-        """
-        parts, strays = layout.with_ending, Strays(self._store, layout)
-        # what isn't a move's was written by another program
-        hidden = {part: those for part, those in strays.hidden_in(parts).items() if those}
-        self.hiding = [*hidden]
-        by_beginning = {part.entry(""): part for part in parts}
-        concerned = {
-            source: [source, *{by_beginning[one.target] for one in those if one.target in by_beginning}]
-            for source, those in hidden.items()
-        }
-        every = list(dict.fromkeys(chain.from_iterable(concerned.values())))
-        tokens = dict(zip(every, strays.movers_of(every), strict=True))
-        now = time.monotonic()
-        found = [(part.moving, one.move) for part, those in hidden.items() for one in those]
-        found += [(part.mover, token) for part, token in tokens.items()]
-        self._seen = {one: self._seen.get(one, now) for one in found}
-
-        def is_old(key: str, id_: str) -> bool:
-            return now - self._seen[key, id_] >= HIDDEN_SECONDS
-
-        stale = {part for part, token in tokens.items() if not token or is_old(part.mover, token)}
-        left = [
-            source
-            for source, those in hidden.items()
-            if stale.issuperset(concerned[source])
-            and (not tokens[source] or any(is_old(source.moving, one.move) for one in those))
-        ]
-        involved = list(dict.fromkeys(chain.from_iterable(concerned[source] for source in left)))
-        return self._move_on(left, {part: tokens[part] for part in involved})
-
-    def finish(self, layout: Layout) -> int:
-        """Look until nothing is hidden, or for some seconds; return how much was moved on."""
-        ends_at, count = time.monotonic() + 3 * HIDDEN_SECONDS, self.look(layout)
-        while self.hiding and time.monotonic() < ends_at:
-            time.sleep(min(LOOK_SECONDS, HIDDEN_SECONDS / 4))
-            count += self.look(layout)
-        return count
-
-    def _move_on(self, sources: Sequence[Keys], tokens: Mapping[Keys, str]) -> int:
-        """Move on what is hidden in ``sources``.
-
-        Arguments:
-            tokens: of the parts that are concerned, each with the token of its mover.
-        """
-        if not sources:
-            return 0
-        mover, parts = Mover(self._store), [*tokens]
-        mine = mover.borrow(parts, {part.generation: token for part, token in tokens.items()})
+    ends_at = time.monotonic() + wait_seconds
+    while hiding := hiding_in(store, parts):
+        mover = Mover(store)
         try:
-            if len(mine) < len(parts):  # another process has begun to move entries at this moment
-                return 0
-            raise_generations(self._store, parts)
-            mover.finish_hidden(sources, parts)
-            self.hiding = [part for part in self.hiding if part not in sources]
+            if len(mover.borrow(parts)) == len(parts):
+                raise_generations(store, parts)
+                mover.finish_hidden(hiding, parts)
+                return []
         finally:
-            mover.give_back(mine)
-        return mover.tally.moved
+            mover.give_back()
+        if time.monotonic() >= ends_at:
+            return hiding
+        time.sleep(LOOK_SECONDS)
+    return []
 
 
 def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = None) -> list[str]:
@@ -127,30 +71,19 @@ def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = 
     Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile, or some can't
     be moved.
     """
+    layout = layout or store.config.layout
+    parts = {part.prefix: part for part in (*layout.with_ending, *(one.source for one in strays))}
+    free_hidden(store, [*parts.values()])
     mover = Mover(store)
-    mine = mover.borrow(list(dict.fromkeys(part for one in strays for part in (one.source, one.target))))
     try:
-        _finish_hidden(store, mover, mine, layout or store.config.layout)
+        mine = mover.borrow(list(dict.fromkeys(part for one in strays for part in (one.source, one.target))))
         ready = [one for one in strays if one.source in mine and one.target in mine]
         mover.move_all(ready, None, is_foreign=True)
         for name, why in mover.tally.unmoved.items():
             raise ReshardRefused(f"{name}: can't be moved to where it belongs: {why}")
         return list(dict.fromkeys(one.name for one in ready))
     finally:
-        mover.give_back(mine)
-
-
-def _finish_hidden(store: Store, mover: Mover, mine: Sequence[Keys], layout: Layout) -> None:
-    """Move on what a mover that was killed has left hidden in parts that ``mover`` has borrowed."""
-    hiding = Strays(store, layout).hiding(mine)
-    if not hiding:
-        return
-    theirs = {part.generation for part in mine}
-    others = mover.borrow([part for part in layout.parts if part.generation not in theirs])
-    try:
-        mover.finish_hidden(hiding, [*mine, *others], are_all_known=False)
-    finally:
-        mover.give_back(others)
+        mover.give_back()
 
 
 def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
@@ -179,7 +112,7 @@ def sweep(store: Store) -> list[str]:
     layout = read_layout(store)
     if not seconds_left(store, layout):
         return []
-    HiddenWatch(store).look(layout)
+    free_hidden(store, layout.with_ending)
     return _sweep(store, layout)
 
 
@@ -206,7 +139,6 @@ class Sweeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._layout = Layout(store.config.base_keys)  # as it was read last
-        self._hidden = HiddenWatch(store)
         self._ends_at = self._looks_at = 0.0  # monotonic
 
     def look(self) -> list[str]:
@@ -216,7 +148,7 @@ class Sweeper:
             return []
         layout = self._layout
         is_known = layout.generation == generation and not layout.is_under_way
-        if is_known and now >= self._ends_at and not self._hidden.hiding:
+        if is_known and now >= self._ends_at:
             return []
         self._looks_at = now + SWEEP_SECONDS
         if not is_known:
@@ -224,7 +156,5 @@ class Sweeper:
             self._ends_at = now + seconds_left(self._store, layout)
         if not layout.generation:
             return []
-        self._hidden.look(layout)
-        if self._hidden.hiding:
-            self._looks_at = now + LOOK_SECONDS
+        free_hidden(self._store, layout.with_ending)
         return _sweep(self._store, layout) if now < self._ends_at else []

@@ -312,7 +312,7 @@ def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
 def raise_generations(store: Store, parts: Sequence[Keys]) -> None:
     """Let parts be written by those who know their layout; a later generation stays. One trip a node."""
     # a writer has no right to the mover's key
-    calls = [_RAISE_GENERATION.call(part, mover=None, token=None) for part in parts]
+    calls = [_RAISE_GENERATION.call(part, mover=None, token=None, lease_ms=None) for part in parts]
     with store.translating():
         for reply in call_on_nodes(store.client, calls):
             if isinstance(reply, Exception):

@@ -13,6 +13,7 @@ hidden, for some milliseconds, it can't be read.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,37 +36,21 @@ from redbeat.store.store import Store
 
 _HIDE_ENTRIES, _RECEIVE_ENTRIES = Script("hide_entries", is_raw=True), Script("receive_entries", is_raw=True)
 _END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidden", is_raw=True)
-_CHANGE_OWNED, _CLOSE_PART = Script("change_owned", is_raw=True), Script("close_part", is_raw=True)
+_CLOSE_PART, _RAISE_GENERATION = Script("close_part", is_raw=True), Script("raise_generation", is_raw=True)
 _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
-_RAISE_GENERATION = Script("raise_generation", is_raw=True)
 
 #: the error of a script whose caller isn't the mover any more
 FENCED = "MOVER Another process"
+#: how many entries are hidden at the same time
+ROUND_ITEMS = 200
 #: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
-#: how many entries are hidden at the same time: as many as are written within this time
-ROUND_SECONDS = 0.08
-MIN_ROUND, MAX_ROUND = 50, 500
 #: what is due within this time stays where it is, so that none is on its way when it is due
 MARGIN_SECONDS = 0.2
 #: how long Ctrl-C waits for what is hidden to arrive
 INTERRUPT_SECONDS = 5.0
-#: for how long another process may not move entries of a part that this one moves some of
-LEASE_MS = 30_000
-
-
-class OnItsWay(NamedTuple):
-    """What a part notes of something that it has hidden.
-
-    Attributes:
-        move: the id of the move.
-        target: how the keys of entries begin in the part to which it goes.
-        since: when it was hidden, UNIX seconds.
-    """
-
-    move: str
-    target: str
-    since: float
+#: for how long a part keeps its mover unless that is renewed, and how often it is
+LEASE_MS, RENEW_SECONDS = 5000, 1.0
 
 
 class Stray(NamedTuple):
@@ -84,45 +69,31 @@ class Stray(NamedTuple):
     owners: tuple[str, ...] = ()
 
 
-class Owned(NamedTuple):
-    """Names that stand among those of an owner in one part of the schedule, and belong to another."""
-
-    source: Keys
-    target: Keys
-    owner: str
-    names: Sequence[str]
-
-
-class Kept(NamedTuple):
+class Hidden(NamedTuple):
     """What was hidden of an item, as the server's own bytes.
 
     Attributes:
         name: the item's.
         record: what it was in its part, JSON.
         values: four for each key: its kind, the rest of it, when it ends, and what it holds.
-        stray: the item and its way; None: another mover has hidden it.
     """
 
     name: bytes
     record: bytes = b""
     values: Sequence[bytes] = ()
-    stray: Stray | None = None
 
 
 class Move(NamedTuple):
-    """What is moved together, from one part to another.
+    """What was hidden together, on its way from one part to another.
 
     Attributes:
         id: the move's, one that no other move has.
-        strays: what is to be moved, and
-        kept: what was hidden of it.
     """
 
     id: str
     source: Keys
     target: Keys
-    strays: Sequence[Stray] = ()
-    kept: Sequence[Kept] = ()
+    items: Sequence[Hidden]
 
 
 @dataclass
@@ -142,15 +113,6 @@ class Tally:
     longest_hidden_seconds: float = 0.0
 
 
-def on_its_way(record: str) -> OnItsWay | None:
-    """Return what a part notes of something that it has hidden; None: another program has written that."""
-    try:
-        noted = json.loads(record)
-        return OnItsWay(str(noted["id"]), str(noted["to"]), float(noted["at"]))
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
 class Mover:
     """Moves entries between parts of the schedule of ``store``; each part has one mover at a time.
 
@@ -162,54 +124,53 @@ class Mover:
         self._store = store
         self.token = secrets.token_hex(16)
         self.tally = Tally()
-        self._round_items = 2 * MIN_ROUND
-        #: how long a round takes: as long as the last one, or half of what was assumed before if that is more
-        self._round_seconds = 0.0
-        self._unmovable: set[tuple[str, str]] = set()  # the parts where they are, and their names
-        self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
+        self._round_seconds = 0.0  # how long the last round has taken
+        # by the generation keys of the parts where they are, and their names
+        self._unmovable, self._alone = set[tuple[str, str]](), set[tuple[str, str]]()
+        self._parts: dict[str, Keys] = {}  # by their generation keys: those of which this is the mover
+        self._renew_at = 0.0
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
-    def open(self, parts: Iterable[Keys], *, is_mover: bool = True) -> None:
-        """Let parts be written with their guards, and their entries be moved by this mover, or by none."""
-        opened, token = list(parts), self.token if is_mover else ""
+    def open(self, parts: Iterable[Keys]) -> None:
+        """Let parts be written with their guards, and become their mover, whichever one they have."""
+        opened = list(parts)
         self._parts |= {part.generation: part for part in opened}
-        found = self._call([_RAISE_GENERATION.call(part, token=token) for part in opened])
+        about: Any = {"token": self.token, "lease_ms": LEASE_MS}
+        found = self._call([_RAISE_GENERATION.call(part, **about) for part in opened])
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
                 raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
 
-    def close(self, parts: Iterable[Keys], ending: Iterable[Keys]) -> None:
-        """Forget what was noted of moves in parts, and remove a beat's own in those that end."""
-        own = [*((part, frozenset[str]()) for part in parts), *((part, part.beats_own) for part in ending)]
-        unneeded = [(part, sorted({part.left, part.arrived, part.arriving, *keys})) for part, keys in own]
-        self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
+    def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
+        """Become the mover of parts for a while; return those that have no other mover now."""
+        about: Any = {"token": self.token, "taken_ms": LEASE_MS, "mark": None, "silent": ""}
+        about |= {"rest_ms": 0, "slack_ms": 0}
+        found = self._call([_TAKE_LOCK.call(NO_PART, lock=part.mover, **about) for part in parts])
+        mine = [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
+        self._parts |= {part.generation: part for part in mine}
+        return mine
 
-    def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
-        """Become the mover of parts for a while; return those that have no other mover now.
+    def renew(self) -> None:
+        """Stay the mover, if it is time to say so."""
+        if time.monotonic() < self._renew_at:
+            return
+        self._renew_at = time.monotonic() + RENEW_SECONDS
+        if len(self.borrow([*self._parts.values()])) < len(self._parts):
+            raise _another_mover()
 
-        Arguments:
-            instead: the generation keys of parts, each to the token of the mover that is replaced.
-        """
-        self._parts |= {part.generation: part for part in parts}
-        # whether the other one has renewed its token doesn't matter
-        times: Any = {"taken_ms": LEASE_MS, "rest_ms": 0, "slack_ms": 10**12}
-        about: Any = {"token": self.token, "mark": None, **times}
-        calls = [
-            _TAKE_LOCK.call(
-                NO_PART, lock=part.mover, silent=(instead or {}).get(part.generation, ""), **about
-            )
-            for part in parts
-        ]
-        found = self._call(calls)
-        return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
+    def give_back(self) -> None:
+        """Be no part's mover any more."""
+        parts, self._parts = self._parts.values(), {}
+        about: Any = {"mark": None, "token": self.token}
+        self._call([_RELEASE_LOCK.call(lock=part.mover, wake=part.wake, **about) for part in parts])
 
-    def give_back(self, parts: Sequence[Keys]) -> None:
-        """End what ``borrow`` has begun."""
+    def close(self, unneeded: Mapping[Keys, Iterable[str]]) -> None:
+        """Remove keys in parts that nobody needs any more."""
         self._call(
             [
-                _RELEASE_LOCK.call(lock=part.mover, mark=None, token=self.token, wake=part.wake)
-                for part in parts
+                _CLOSE_PART.call(part, token=self.token, removed=sorted(keys))
+                for part, keys in unneeded.items()
             ]
         )
 
@@ -225,203 +186,145 @@ class Mover:
             is_foreign: they were written where they are by a program that doesn't know the layout.
         """
         due: list[Stray] = []
-        for some in in_chunks(strays, MAX_ROUND):
-            waiting = [one for one in some if (one.source.generation, one.name) not in self._unmovable]
-            while waiting:
-                waiting.sort(key=_way_of)
-                lot, waiting = waiting[: self._round_items], waiting[self._round_items :]
-                found, left, alone = self._move(lot, margin_seconds, is_foreign=is_foreign)
-                for one in alone:
-                    found += self._move([one], margin_seconds, is_foreign=is_foreign)[0]
+        for some in in_chunks(strays, ROUND_ITEMS):
+            left = [one for one in some if _place_of(one) not in self._unmovable]
+            while left:
+                self.renew()
+                found, left = self._move(left, margin_seconds, is_foreign=is_foreign)
                 due += found
-                waiting += left
         return due
-
-    def move_owned(self, owned: Iterable[Owned]) -> None:
-        """Move names of owners to where they belong; a name that is added meanwhile stays."""
-        for some in in_chunks(owned, CALL_ITEMS):
-            for change in "add", "remove":
-                calls = []
-                for one in some:
-                    part = one.target if change == "add" else one.source
-                    about: Any = {"owned": part.owner(one.owner), "names": one.names}
-                    calls.append(_CHANGE_OWNED.call(part, token=self.token, change=change, **about))
-                self._call(calls)
 
     def _move(
         self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool
-    ) -> tuple[list[Stray], list[Stray], list[Stray]]:
+    ) -> tuple[list[Stray], list[Stray]]:
         """Move all of ``strays`` at the same time.
 
-        Returns what wasn't moved: what is due, what is too large to be hidden together with the others, and
-        what may be too large to be written together with them.
+        Returns what wasn't moved: what is due, and what is to be tried once more, as it was too much.
         """
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self._round_seconds)
+        due, left, moves = list[Stray](), list[Stray](), list[Move]()
         with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
-            moves, busy = [*_moves_of(strays)], dict[Keys, None]()
-            left: dict[bytes, list[Stray]] = {b"due": [], b"full": []}
             began = time.monotonic()
-            replies = self._try([self._hide_call(one, margin_seconds, is_foreign) for one in moves])
-            hidden: list[Move] = []
-            for move, reply in zip(moves, replies, strict=True):
-                kept: list[Kept] = []
-                rows = [] if isinstance(reply, Exception) else reply[1]
-                for stray, (word, *values) in zip(move.strays, rows, strict=bool(rows)):
+            lots = [(secrets.token_hex(8), lot) for lot in self._lots_of(strays)]
+            calls = [_hide_call(self.token, id_, lot, margin_seconds, is_foreign) for id_, lot in lots]
+            replies = self._try(calls)
+            for (id_, lot), rows in zip(lots, replies, strict=True):
+                if isinstance(rows, Exception):
+                    continue
+                found: list[Hidden] = []
+                for stray, (word, *values) in zip(lot, rows, strict=True):
                     if word == b"hidden":
-                        kept.append(Kept(as_stored(stray.name), values[0], values[1:], stray))
-                    elif word in left:
-                        left[word].append(stray)
-                    elif word == b"busy":
-                        busy[move.source] = None
-                if kept:
-                    hidden.append(move._replace(kept=kept))
-            if not hidden:  # else what runs often would be due too soon for ever after one slow round
-                self._note_round(time.monotonic() - began)
-            alone = [kept.stray for kept in self._deliver(hidden, began) if kept.stray]
+                        found.append(Hidden(as_stored(stray.name), values[0], values[1:]))
+                    elif word in (b"due", b"full"):
+                        (due if word == b"due" else left).append(stray)
+                if found:
+                    moves.append(Move(id_, lot[0].source, lot[0].target, found))
+            too_large = self._deliver(moves, began)
+            self._round_seconds = time.monotonic() - began
             self._raise_first(replies)
-            if busy:
-                self.finish_hidden([*busy])
-            return left[b"due"], left[b"full"], alone
+        self._alone |= too_large
+        return due, left + [one for one in strays if _place_of(one) in too_large]
 
-    def _hide_call(self, move: Move, margin_seconds: float | None, is_foreign: bool) -> Call[Any]:
-        return _HIDE_ENTRIES.call(
-            move.source,
-            token=self.token,
-            move=move.id,
-            target=move.target.entry(""),
-            margin=margin_seconds,
-            is_foreign=is_foreign,
-            max_bytes=CALL_BYTES,
-            kinds=_kinds_in(move.source),
-            items=[{"name": one.name, "kept": one.kept, "owners": one.owners} for one in move.strays],
-        )
+    def _lots_of(self, strays: Iterable[Stray]) -> Iterator[list[Stray]]:
+        """Yield what is hidden by one call each."""
 
-    def _deliver(self, hidden: Sequence[Move], began: float | None = None) -> list[Kept]:
+        def way_of(stray: Stray) -> tuple[str, str, bool]:
+            return stray.source.prefix, stray.target.prefix, _place_of(stray) in self._alone
+
+        for (_, _, is_alone), those in groupby(sorted(strays, key=way_of), way_of):
+            yield from in_chunks(those, 1 if is_alone else CALL_ITEMS)
+
+    def _deliver(self, moves: Sequence[Move], began: float = math.inf) -> set[tuple[str, str]]:
         """Write what was hidden to where it belongs, and drop it; put back what can't be written.
 
-        Returns what was put back as the connection has ended each time, and may be written if it is alone.
+        Returns what was put back as the connection has ended each time: it may be written if it is alone.
 
         Arguments:
-            began: when it was hidden, monotonic.
+            began: when this process has hidden it, monotonic.
         """
-        if not hidden:
-            return []
-        calls = [receive_call(one.target, self.token, one.id, one.kept) for one in hidden]
-        replies = self._try(calls, self._store.watched())
-        count = sum(len(one.kept) for one in hidden)
-        if began is not None:
-            self._note_seconds(time.monotonic() - began, count)
-        arrived, back, alone, errors = list[Move](), list[Move](), list[Kept](), list[Any]()
-        for one, reply in zip(hidden, replies, strict=True):
-            problems = self._problems_of(one, reply)
+        calls = [receive_call(one.target, self.token, one.id, one.items) for one in moves]
+        replies = self._try(calls, self._store.watched() if calls else None)
+        if moves:
+            longest = self.tally.longest_hidden_seconds
+            self.tally.longest_hidden_seconds = max(longest, time.monotonic() - began)
+        ended, too_large, errors = list[tuple[Move, bool]](), set[tuple[str, str]](), list[Any]()
+        for move, reply in zip(moves, replies, strict=True):
+            problems = self._problems_of(move, reply)
             if problems is None:  # it is unknown whether it was written, so it stays hidden
                 errors.append(reply)
                 continue
-            failed = [kept for kept, why in zip(one.kept, problems, strict=True) if why]
-            arrived.append(one._replace(kept=[kept for kept in one.kept if kept not in failed]))
-            back.append(one._replace(kept=failed))
-            if _is_broken(reply) and count > 1:
-                alone += failed
+            arrived = [item for item, why in zip(move.items, problems, strict=True) if not why]
+            failed = {text_of(item.name): why for item, why in zip(move.items, problems, strict=True) if why}
+            back = [item for item in move.items if text_of(item.name) in failed]
+            ended += [(move._replace(items=arrived), True), (move._replace(items=back), False)]
+            self.tally.moved += len(arrived)
+            if _is_broken(reply) and len(move.items) > 1:
+                too_large |= {(move.source.generation, name) for name in failed}
             elif isinstance(reply, Exception) and not _is_broken(reply):
                 errors.append(reply)
             else:
-                errors += self._note_unmoved(one, problems)
-        self._end_hiding(arrived, has_arrived=True)
-        self._end_hiding(back, has_arrived=False)
-        self.tally.moved += sum(len(one.kept) for one in arrived)
+                errors += self._note_unmoved(move.source, failed)
+        for refused in self._call([self._end_call(*one) for one in ended if one[0].items]):
+            self.tally.unmerged += map(text_of, refused)
         self.on_progress(self.tally.moved)
         self._raise_first(errors)
-        return alone
+        return too_large
 
-    def _problems_of(self, hidden: Move, reply: Any) -> list[str] | None:
-        """Return why each of ``hidden`` couldn't be written, '': it was; None: that can't be found out."""
+    def _problems_of(self, move: Move, reply: Any) -> list[str] | None:
+        """Return why each item couldn't be written, '': it was; None: that can't be found out."""
         if not isinstance(reply, Exception):
             written, refused = reply
             self.tally.unmerged += map(text_of, refused)
             return ["" if isinstance(one, int) else text_of(one) for one in written]
         if not isinstance(reply, ResponseError) or _refusal_of(reply):
             return None
-        names = [Kept(kept.name) for kept in hidden.kept]
-        [answer] = self._try([receive_call(hidden.target, self.token, hidden.id, names, is_cancelled=True)])
+        names = [Hidden(item.name) for item in move.items]
+        [answer] = self._try([receive_call(move.target, self.token, move.id, names, is_cancelled=True)])
         if isinstance(answer, Exception):
             return None
         return ["" if isinstance(one, int) else str(reply) for one in answer[0]]
 
-    def _note_unmoved(self, hidden: Move, problems: Sequence[str]) -> list[Exception]:
-        """Note which of ``hidden`` can't be moved, and why; return the errors that concern all."""
+    def _note_unmoved(self, source: Keys, failed: Mapping[str, str]) -> list[Exception]:
+        """Note what can't be moved, by its name, and why; return the errors that concern all."""
         errors: list[Exception] = []
-        for kept, why in zip(hidden.kept, problems, strict=True):
+        for name, why in failed.items():
             if is_no_permission(why):
                 errors.append(NoPermissionError(why))
-            elif why not in ("", "before"):  # what couldn't be written before is tried once more
-                name = kept.name.decode("utf-8", "surrogateescape")
-                self._unmovable.add((hidden.source.generation, name))
+            elif why != "before":  # what couldn't be written before is tried once more
+                self._unmovable.add((source.generation, name))
                 self.tally.unmoved[printable(name)] = printable(why)
         return errors
 
-    def _end_hiding(self, hidden: Sequence[Move], *, has_arrived: bool) -> None:
-        """Drop what was hidden and has arrived elsewhere, or put it back."""
-        calls = [
-            _END_HIDING.call(
-                one.source,
-                token=self.token,
-                move=one.id,
-                kinds=_kinds_in(one.source),
-                names=[text_of(kept.name) for kept in one.kept],
-                has_arrived=has_arrived,
-            )
-            for one in hidden
-            if one.kept
-        ]
-        for refused in self._call(calls):
-            self.tally.unmerged += map(text_of, refused)
+    def _end_call(self, move: Move, has_arrived: bool) -> Call[Any]:
+        """Return the call that drops what was hidden and has arrived elsewhere, or puts it back."""
+        return _END_HIDING.call(
+            move.source,
+            token=self.token,
+            move=move.id,
+            kinds=_kinds_in(move.source),
+            names=[text_of(item.name) for item in move.items],
+            has_arrived=has_arrived,
+        )
 
-    def finish_hidden(
-        self, parts: Sequence[Keys], known: Iterable[Keys] = (), *, are_all_known: bool = True
-    ) -> None:
+    def finish_hidden(self, parts: Sequence[Keys], known: Iterable[Keys] = ()) -> None:
         """Write what another mover has left hidden in ``parts`` to where it was to go.
 
         Arguments:
-            known: other parts to which it may go.
-            are_all_known: what was to go elsewhere goes nowhere; else that stays hidden, as it may have
-                arrived there.
+            known: other parts to which it may go; what was to go elsewhere stays in its part.
         """
         by_beginning = {part.entry(""): part for part in (*known, *parts)}
         waiting = list(parts)
         while waiting:
-            found = self._call(
-                [
-                    _READ_HIDDEN.call(part, token=self.token, limit=CALL_ITEMS, kinds=_kinds_in(part))
-                    for part in waiting
-                ]
-            )
-            hidden: list[Move] = []
-            for part, reply in zip(waiting, found, strict=True):
-                if kept := [Kept(row[0], row[2], row[3:]) for row in reply]:
-                    noted = on_its_way(text_of(kept[0].record))
-                    if noted is None:
-                        field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
-                        raise StoreCorrupt(
-                            f"{part.moving}: {field} stands there for no entry on its way: remove it.",
-                            part.moving,
-                        )
-                    target = by_beginning.get(noted.target, part if are_all_known else None)
-                    if target is not None:
-                        hidden.append(Move(noted.move, part, target, kept=kept))
-            waiting = [one.source for one in hidden]
-            self._deliver(hidden)
-
-    def _note_seconds(self, seconds: float, count: int) -> None:
-        self.tally.longest_hidden_seconds = max(self.tally.longest_hidden_seconds, seconds)
-        self._note_round(seconds)
-        if seconds > 1.5 * ROUND_SECONDS:
-            self._round_items = max(self._round_items // 2, MIN_ROUND)
-        elif seconds < ROUND_SECONDS and count >= self._round_items:
-            self._round_items = min(self._round_items * 3 // 2, MAX_ROUND)
-
-    def _note_round(self, seconds: float) -> None:
-        self._round_seconds = max(seconds, self._round_seconds / 2)
+            about: Any = {"token": self.token, "limit": CALL_ITEMS}
+            found = self._call([_READ_HIDDEN.call(one, kinds=_kinds_in(one), **about) for one in waiting])
+            moves: list[Move] = []
+            for part, rows in zip(waiting, found, strict=True):
+                if items := [Hidden(name, record, values) for name, _, record, *values in rows]:
+                    id_, target = _way_of(part, items[0])
+                    moves.append(Move(id_, part, by_beginning.get(target, part), items))
+            waiting = [one.source for one in moves]
+            self._deliver(moves)
 
     def _call(self, calls: Sequence[Call[Any]]) -> list[Any]:
         replies = self._try(calls)
@@ -447,12 +350,32 @@ class Mover:
                 raise reply
 
 
+def _place_of(stray: Stray) -> tuple[str, str]:
+    return stray.source.generation, stray.name
+
+
+def _way_of(part: Keys, item: Hidden) -> tuple[str, str]:
+    """Return the id of the move of a hidden item, and how the keys of entries begin where it goes."""
+    try:
+        noted = json.loads(text_of(item.record))
+        return str(noted["id"]), str(noted["to"])
+    except (ValueError, TypeError, KeyError):
+        field = printable(item.name.decode("utf-8", "backslashreplace"))
+        raise StoreCorrupt(
+            f"{part.moving}: {field} stands there for no entry on its way: remove it.", part.moving
+        ) from None
+
+
+def _another_mover() -> ReshardRefused:
+    return ReshardRefused(
+        "Another process moves these entries by now (celery redbeat reshard): this one stops."
+    )
+
+
 def _refusal_of(exc: Exception) -> ReshardRefused | None:
     """Return what a script refuses whose caller isn't the mover any more; None: another error."""
     if FENCED in str(exc):
-        return ReshardRefused(
-            "Another process moves these entries by now (celery redbeat reshard): this one stops."
-        )
+        return _another_mover()
     return ReshardRefused("The shards were changed once more meanwhile.") if "RESHARDED" in str(exc) else None
 
 
@@ -463,19 +386,25 @@ def _is_broken(reply: Any) -> bool:
     )
 
 
-def _way_of(stray: Stray) -> tuple[str, str]:
-    return stray.source.prefix, stray.target.prefix
-
-
-def _moves_of(strays: Iterable[Stray]) -> Iterator[Move]:
-    """Yield moves of strays, which are in the order of their ways."""
-    for _, those in groupby(strays, _way_of):
-        for lot in in_chunks(those, CALL_ITEMS):
-            yield Move(secrets.token_hex(8), lot[0].source, lot[0].target, lot)
+def _hide_call(
+    token: str, move: str, strays: Sequence[Stray], margin_seconds: float | None, is_foreign: bool
+) -> Call[Any]:
+    source, target = strays[0].source, strays[0].target
+    return _HIDE_ENTRIES.call(
+        source,
+        token=token,
+        move=move,
+        target=target.entry(""),
+        margin=margin_seconds,
+        is_foreign=is_foreign,
+        max_bytes=CALL_BYTES,
+        kinds=_kinds_in(source),
+        items=[{"name": one.name, "kept": one.kept, "owners": one.owners} for one in strays],
+    )
 
 
 def receive_call(
-    part: Keys, token: str, move: str, items: Sequence[Kept], *, is_cancelled: bool = False
+    part: Keys, token: str, move: str, items: Sequence[Hidden], *, is_cancelled: bool = False
 ) -> Call[Any]:
     """Return the call that writes what was hidden to ``part``.
 
@@ -484,9 +413,8 @@ def receive_call(
     """
     rows = []
     for item in items:
-        texts = [text_of(value) for value in item.values]
-        values = zip(texts[::4], texts[1::4], texts[2::4], strict=True)
-        kept = [{"kind": kind, "rest": rest, "ends_at": ends_at} for kind, rest, ends_at in values]
+        values = (map(text_of, item.values[place::4]) for place in range(3))
+        kept = [dict(zip(("kind", "rest", "ends_at"), one, strict=True)) for one in zip(*values, strict=True)]
         rows.append({"name": text_of(item.name), "record": text_of(item.record), "kept": kept})
     dumps = [dump for item in items for dump in item.values[3::4]]
     about: Any = {"token": token, "move": move, "kinds": _kinds_in(part), "is_cancelled": is_cancelled}

@@ -13,8 +13,8 @@ from typing import Any
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
-from redbeat.store.mover import OnItsWay, Owned, Stray, on_its_way
-from redbeat.store.nodes import AS_BYTES, Command, call_on_nodes
+from redbeat.store.mover import Stray
+from redbeat.store.nodes import AS_BYTES
 from redbeat.store.records import text_of
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -53,16 +53,12 @@ class Strays:
             noted.append(one)
         return found[0]
 
-    def of_members(self, part: Keys) -> Iterator[Stray]:
-        """Yield the entries in the schedule of ``part``, and its stored messages; one may come twice."""
+    def found_in(self, part: Keys) -> Iterator[Stray]:
+        """Yield the entries and the stored messages that ``part`` names anywhere; one may come twice."""
         owners = self._owners(part)
         for key in (part.schedule, part.later):
             for member, _ in self._scan("ZSCAN", key):
                 yield from self._stray(part, part.name(part.entry_of(text_of(member))), owners)
-
-    def of_names(self, part: Keys) -> Iterator[Stray]:
-        """Yield the entries that are named elsewhere in ``part``; one may come twice."""
-        owners = self._owners(part)
         names = [*owners, *map(text_of, self._scan("SSCAN", part.statics))]
         names += (part.name(text_of(key)) for key in self._scan("HSCAN", part.downgraded))
         for key in (part.expected, part.streaks):
@@ -111,18 +107,18 @@ class Strays:
 
     def of_keys(
         self, parts: Sequence[Keys], heirs: Sequence[Keys]
-    ) -> tuple[list[Stray], list[Owned], list[str]]:
+    ) -> tuple[list[Stray], dict[Keys, set[str]], list[str]]:
         """Return what is left in parts that end; all keys are looked at.
 
-        These are entries, and what the parts keep for none; names of entries among those of owners; and keys
-        that aren't recognised.
+        These are entries, and what the parts keep for none; keys of each part that nobody needs any more; and
+        keys that aren't recognised.
 
         Arguments:
             heirs: the parts that get, in turn, what those that end keep for no entry.
         """
         names: dict[tuple[Keys, str], None] = {}
         own: dict[Keys, list[str]] = {part: [] for part in parts}
-        owned: list[Owned] = []
+        unneeded: dict[Keys, set[str]] = {part: {*part.beats_own} for part in parts}
         unknown: list[tuple[Keys, str]] = []
         lock_key = self._store.config.lock_key
         for part, key in self._keys_in(parts):
@@ -136,8 +132,8 @@ class Strays:
                 own[part].append(kind)
             elif part.is_part(self._base) and self._base.is_shared(key):
                 continue
-            elif kind == "owner":
-                owned += self._owned(part, rest)
+            elif kind == "owner":  # it has names whose entries are gone, or have another owner by now
+                unneeded[part].add(key)
             elif kind == "body":
                 names[part, part.name(part.stored_message(rest))] = None
             elif kind not in ("", "entry"):
@@ -149,7 +145,7 @@ class Strays:
         strays = [one for part, name in names for one in self._stray(part, name)]
         for number, (part, kinds) in enumerate(own.items()):
             strays += _of_a_part(part, heirs[number % len(heirs)], kinds)
-        return strays, owned, unknown_keys
+        return strays, unneeded, unknown_keys
 
     def of_late(self, parts: Sequence[Keys]) -> list[Stray]:
         """Return what was written beside entries that have left parts by then; all keys are looked at."""
@@ -158,55 +154,6 @@ class Strays:
             for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
                 names[part, self._note_request(part, key) or part.kind_of(key)[1]] = None
         return [one for part, name in names for one in self._stray(part, name)]
-
-    def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
-        """Return how many entries and how many stored messages there are in ``parts``."""
-        keys = [*(part.schedule for part in parts), *(part.later for part in parts)]
-        found = self._store.ask_each([methodcaller("zcard", key) for key in keys])
-        return sum(found[: len(parts)]), sum(found[len(parts) :])
-
-    def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
-        """Return those of ``parts`` that have hidden anything."""
-        keys = [part.moving for part in parts]
-        sizes = self._store.ask_each([methodcaller("hlen", key) for key in keys], keys)
-        return [part for part, size in zip(parts, sizes, strict=True) if size]
-
-    def hidden_in(self, parts: Sequence[Keys]) -> dict[Keys, list[OnItsWay]]:
-        """Return what those of ``parts`` note of what they have hidden that have hidden anything."""
-        hiding = self.hiding(parts)
-        found = self._store.ask_each([methodcaller("hvals", part.moving) for part in hiding])
-        return {
-            part: [noted for text in map(text_of, texts) if (noted := on_its_way(text))]
-            for part, texts in zip(hiding, found, strict=True)
-        }
-
-    def movers_of(self, parts: Sequence[Keys]) -> list[str]:
-        """Return the token of the mover of each of ``parts``; '': it has none."""
-        keys = [part.mover for part in parts]
-        tokens = self._store.ask_each([methodcaller("get", key) for key in keys], keys)
-        return [text_of(token) or "" for token in tokens]
-
-    def are_led(self, lock_keys: Sequence[str | None]) -> list[bool]:
-        """Return for each lock whether a beat holds it; True for None, as that is unknown."""
-        found = iter(self._store.ask_each([methodcaller("exists", key) for key in lock_keys if key]))
-        return [key is None or bool(next(found)) for key in lock_keys]
-
-    def wake(self, parts: Sequence[Keys]) -> None:
-        """Wake the beats that wait for parts."""
-        with self._store.translating():
-            call_on_nodes(
-                self._store.client, [Command("PUBLISH", [part.wake], ["reshard"]) for part in parts]
-            )
-
-    def _owned(self, part: Keys, owner: str) -> Iterator[Owned]:
-        """Yield the names in the set of an owner whose entries are gone, or have another owner by now."""
-        by_home: dict[Keys, list[str]] = {}
-        for name in map(text_of, self._scan("SSCAN", part.owner(owner))):
-            by_home.setdefault(self._home(name), []).append(name)
-        for home, names in by_home.items():
-            yield from (
-                Owned(part, home, owner, names[at : at + PAGE_SIZE]) for at in range(0, len(names), PAGE_SIZE)
-            )
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
         """Return those keys that are entries, as parts and names, and the other keys.
@@ -260,3 +207,10 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
             continue
         kept = [("events", ""), ("events_read", "")] if kind == "events" else [(kind, "")]
         yield Stray(part, heir, f":{kind}", tuple(kept))
+
+
+def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:
+    """Return those of ``parts`` that have hidden anything."""
+    keys = [part.moving for part in parts]
+    sizes = store.ask_each([methodcaller("hlen", key) for key in keys], keys)
+    return [part for part, size in zip(parts, sizes, strict=True) if size]

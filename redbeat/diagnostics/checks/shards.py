@@ -15,10 +15,9 @@ from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
-from redbeat.reshard.sweeping import HIDDEN_SECONDS
 from redbeat.store.layouts import find_latest, read_contents, read_layout
 from redbeat.store.store import Store
-from redbeat.store.strays import Strays
+from redbeat.store.strays import hiding_in
 
 
 def find_wrong_layout(store: Store) -> Iterator[Finding]:
@@ -92,26 +91,17 @@ def check_hidden(context: Context) -> Iterator[Finding]:
     layout = read_layout(context.store)
     if not layout.generation:
         return
-    hidden = Strays(context.store, layout).hidden_in(layout.with_ending)
-    for part, those in hidden.items():
-        if not those:
-            yield Finding(
-                Severity.WARNING,
-                "hidden",
-                part.moving,
-                "Something stands there for no entry on its way, so it can't be told what it is.",
-                "Look at it, and remove it.",
-            )
-        elif context.now.timestamp() - min(one.since for one in those) > HIDDEN_SECONDS:
-            is_one = len(those) == 1
+    hiding = hiding_in(context.store, layout.with_ending)
+    movers = [part.mover for part in hiding]
+    for part, is_moved in zip(hiding, context.server.which_exist(movers), strict=True):
+        if not is_moved:
             yield Finding(
                 Severity.ERROR,
                 "hidden",
                 part.moving,
-                f"{counted(len(those), 'entry or other thing', 'entries and other things')} "
-                f"{'was' if is_one else 'were'} on the way to another part when whoever moved "
-                f"{'it' if is_one else 'them'} ended: nobody runs {'it' if is_one else 'them'} there.",
-                "A beat that is started moves that on within seconds; --fix does it now.",
+                "What stands there was on the way to another part when the process that moved it ended: no "
+                "beat runs it there.",
+                "A beat that is started moves it on within seconds; --fix does it now.",
                 repair=Repair("free", part.schedule, part.moving),
             )
 

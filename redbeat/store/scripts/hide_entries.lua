@@ -26,11 +26,9 @@
 --                     it, of each key its kind and the rest of it
 -- What is kept for entries is read and renamed; its keys are made of what kinds says and of these rests.
 --
--- Returns {now, rows}
---   now   the server's clock, UNIX seconds
---   rows  of each entry 'hidden', the record in moving, and four for each key: its kind, the rest of the key, when it ends in
---         UNIX milliseconds, '0' for never, and its DUMP; or one word: 'due' and 'full': it stays as said above; 'busy': it is
---         hidden already; 'gone': there is nothing
+-- Returns of each entry 'hidden', the record in moving, and four for each key: its kind, the rest of the key, when it ends in
+-- UNIX milliseconds, '0' for never, and its DUMP; or one word: 'due' and 'full': it stays as said above; 'gone': there is
+-- nothing, or it is hidden already
 
 -- these fail before the first write if a key has another type, as what a failing script has written stays written
 for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
@@ -70,7 +68,7 @@ end
 local bytes = 0
 -- take one entry out, with all that is kept for it
 local function hide_entry(name, owners_of, kept)
-  if redis.call('HEXISTS', moving, name) == 1 then return {'busy'} end
+  if redis.call('HEXISTS', moving, name) == 1 then return {'gone'} end
   local entry, places, scores, has_score = kinds.entry.key .. name, places_of(name), {}, false
   local owner, lease = unpack(redis.pcall('HMGET', entry, 'owner', 'lease'))  -- another type has none
   for i, place in ipairs(places) do
@@ -111,4 +109,4 @@ end
 
 local rows = {}
 for i, item in ipairs(items) do rows[i] = hide_entry(item.name, item.owners, item.kept) end
-return {now, rows}
+return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,11 +17,12 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ReshardRefused, StoreRefused
 from redbeat.keys import Keys
-from redbeat.reshard import resharding, sweeping
+from redbeat.reshard import resharding
 from redbeat.reshard.resharding import Resharding
-from redbeat.reshard.sweeping import HiddenWatch, Sweeper, sweep
+from redbeat.reshard.sweeping import Sweeper, free_hidden, sweep
+from redbeat.store import mover
 from redbeat.store.layouts import look_up_layout, read_layout
-from redbeat.store.mover import Kept, Mover, receive_call
+from redbeat.store.mover import Hidden, Mover, receive_call
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
@@ -187,8 +189,7 @@ def test_entry_hidden_by_a_killed_sweeper_is_moved_on(
     raw.zadd("redbeat::schedule", {"redbeat:late": 4e9})
     with suppress(Killed):
         sweep(mortal(make_app(), after(round_trips)))
-    for key in raw.scan_iter("*:mover"):  # its lease is over
-        raw.delete(key)
+    end_leases(raw)
     sweep(Store(make_app()))
     assert raw.exists(place)
     assert raw.zscore(part_of(b"late", 4) + b":schedule", place) == 4e9
@@ -260,18 +261,23 @@ def test_key_that_cannot_be_merged_is_kept_and_named(make_app: MakeApp, raw: red
     assert raw.get(f"{home}e") == b"something else"
 
 
-def look_as_a_beat(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
+def end_leases(raw: redis.Redis) -> None:
+    """Let the time of all movers be over."""
+    for key in raw.scan_iter("*:mover"):
+        raw.delete(key)
+
+
+def look_as_a_beat(app: Celery, raw: redis.Redis) -> None:
     store = Store(app)
     look_up_layout(store)
     Sweeper(store).look()
     assert hidden_keys(raw), "its mover may be about to go on"
-    patch.setattr(sweeping, "HIDDEN_SECONDS", 0)
+    end_leases(raw)
     Sweeper(store).look()
 
 
-def call_doctor(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
-    patch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
-    patch.setattr(sweeping, "HIDDEN_SECONDS", 0.1)
+def call_doctor(app: Celery, raw: redis.Redis) -> None:
+    end_leases(raw)
     found = json.loads(call(app, "doctor", "--json").output)["findings"]
     [one] = [one for one in found if one["kind"] == "hidden"]
     assert (one["severity"], one["fixable"]) == ("error", True)
@@ -284,9 +290,8 @@ def call_doctor(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> Non
 def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
     make_app: MakeApp,
     raw: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
     state: bytes,
-    repair: Callable[[Celery, pytest.MonkeyPatch, redis.Redis], None],
+    repair: Callable[[Celery, redis.Redis], None],
 ) -> None:
     """While it settles that is what is kept for no entry, in a part that ends."""
     app = make_app()
@@ -296,7 +301,7 @@ def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
     raw.hset("{redbeat:3}::totals", "a:sent", 7)
     with pytest.raises(Killed):
         reshard(make_app, 2, has_hidden(raw, state))
-    repair(make_app(), monkeypatch, raw)
+    repair(make_app(), raw)
     assert hidden_keys(raw) == []
     reshard(make_app, 2)
     total = raw.hget("{redbeat:1}::totals", "a:sent")
@@ -325,7 +330,7 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
     keys = look_up_layout(Store(make_app())).keys.home("e")
     [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
-    cancel = receive_call(keys, token.decode(), move.decode(), [Kept(b"e")], is_cancelled=True)
+    cancel = receive_call(keys, token.decode(), move.decode(), [Hidden(b"e")], is_cancelled=True)
     assert cancel.run(raw) == [[0], []], "else it would be in both parts"
     reshard(make_app, 4)
     assert raw.zscore(part + b":schedule", part + b"e") == 5e9
@@ -333,35 +338,43 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
 
 
 def test_mover_that_has_resumed_after_a_kill_is_left_alone(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, 60)
     with pytest.raises(Killed):
         reshard(make_app, 4, has_hidden(raw, b"moving"))
     store = Store(make_app())
-    layout, watch, second = read_layout(store), HiddenWatch(store), Mover(store)
-    parts = layout.parts
-    watch.look(layout)
-    monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0.0001)
+    parts, second = read_layout(store).parts, Mover(store)
+    end_leases(raw)
     second.open(parts)
-    assert watch.look(layout) == 0
+    assert free_hidden(store, parts) != []
     assert {raw.get(part.mover) for part in parts} == {second.token.encode()}
     second.finish_hidden(parts)
     assert hidden_keys(raw) == []
 
 
+def test_mover_renews_its_lease(make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "LEASE_MS", 300)
+    monkeypatch.setattr(mover, "RENEW_SECONDS", 0)
+    app = make_app()
+    Entry.save_many(Entry(f"{number}", "echo", 3600, app=app) for number in range(2 * mover.ROUND_ITEMS))
+    reshard(make_app, 4, lambda: bool(time.sleep(0.03)))  # type: ignore[func-returns-value]
+    assert raw.exists("redbeat::schedule") == 0
+
+
 def test_mover_paused_while_its_entries_were_hidden_is_refused(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, 60)
     before, _ = read_all(raw)
-    monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0)
     freed: list[int] = []
 
     def pause() -> bool:
-        if hidden_keys(raw) and not freed:
+        if (hidden := hidden_keys(raw)) and not freed:
+            end_leases(raw)
             other = Store(make_app())
-            freed.append(HiddenWatch(other).look(read_layout(other)))
+            assert free_hidden(other, read_layout(other).parts) == []
+            freed.append(len(hidden))
         return False
 
     with pytest.raises(ReshardRefused):

@@ -16,7 +16,7 @@ from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import mover
-from redbeat.store.mover import Kept, receive_call
+from redbeat.store.mover import Hidden, receive_call
 from redbeat.store.scripts.script import Call
 from tests.conftest import MakeApp
 from tests.integration.reshard.resharded import fill, fill_own, part_of, read_all, read_own, reshard
@@ -48,7 +48,7 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
         is_spoilt: tells it of an item's name, and of the place of one of its keys.
     """
 
-    def spoiled(part: Keys, token: str, move: str, items: Sequence[Kept], **options: Any) -> Call[Any]:
+    def spoiled(part: Keys, token: str, move: str, items: Sequence[Hidden], **options: Any) -> Call[Any]:
         bad = []
         for one in items:
             values = list(one.values)
