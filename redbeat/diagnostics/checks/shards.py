@@ -30,6 +30,9 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
     except StoreCorrupt as exc:
         layout, advice = Layout(base), "Delete it. "
         problem = f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
+    is_known = layout.generation or problem or store.config.shards
+    if not is_known and not read_contents(store, [base])[0].guard:
+        return  # it was never divided, and this user may have no right to shards
     latest = find_latest(store, layout, store.config.shards)
     if latest.generation > layout.generation:
         told = f"generation keys tell of generation {latest.generation}, of {latest.words}"
