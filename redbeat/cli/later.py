@@ -25,6 +25,7 @@ from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.store.later import LaterStore, Listed
+from redbeat.store.members import count_members
 
 #: how many messages are listed without --limit
 LISTED = 50
@@ -64,7 +65,7 @@ def list_messages(session: Session, limit: int | None, offset: int, *, is_json: 
         for one in found:
             session.print_json(document_of(store.keys, one))
         return
-    total = store.count()
+    total = count_members(store)
     if not total:
         session.say("There are no stored messages.")
         return
@@ -81,7 +82,7 @@ def list_messages(session: Session, limit: int | None, offset: int, *, is_json: 
 def count(ctx: click.Context, /, is_json: bool) -> None:
     """Print how many messages are stored."""
     session = Session.of(ctx)
-    number = LaterStore(session.app).count()
+    number = count_members(LaterStore(session.app))
     if is_json:
         session.print_json({"count": number})
     else:
@@ -167,7 +168,7 @@ def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes:
         session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")
     store = LaterStore(session.app)
     chosen = None if is_all else list(dict.fromkeys(task_ids))
-    number = store.count() if chosen is None else len(chosen)
+    number = count_members(store) if chosen is None else len(chosen)
     which = counted(number, "stored message", "stored messages")
     ask(f"Publish {which} of {session.server} now?", is_yes=yes)
     released: list[str] = []

@@ -21,6 +21,7 @@ from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, Lock
 from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
+from redbeat.store.members import count_members
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
@@ -81,7 +82,7 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
             progress(seen)
     names = (store.keys.name(one.stored.key) for one in obstacles)
     away = sorted(set(map(store.keys.name, read_downgraded(store))).difference(names))
-    return Findings(obstacles, ignored, away, seen, LaterStore.beside(store).count())
+    return Findings(obstacles, ignored, away, seen, count_members(LaterStore.beside(store)))
 
 
 def _undivided(app: Any) -> Store:

@@ -17,6 +17,7 @@ from redbeat.later.installing import install as install
 from redbeat.later.revoking import cancel_messages
 from redbeat.later.storing import batch as batch
 from redbeat.store.later import LaterStore
+from redbeat.store.members import count_members
 
 __all__ = ["DurableTask", "batch", "cancel", "count", "install"]
 
@@ -42,4 +43,4 @@ def count(app: Any = None) -> int:
     Arguments:
         app: the Celery app; default: the current one.
     """
-    return LaterStore(app_or_default(app)).count()
+    return count_members(LaterStore(app_or_default(app)))

@@ -14,6 +14,7 @@ from redbeat.errors import EntryCorrupt
 from redbeat.later.message import Message
 from redbeat.later.sending import publish
 from redbeat.store.later import LaterStore, Listed
+from redbeat.store.members import scores_of
 
 
 def release(app: Any, task_ids: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
@@ -39,7 +40,7 @@ def _chosen(store: LaterStore, task_ids: Sequence[str] | None) -> Iterator[Liste
     kept = 0  # those that couldn't be published stay where they are
     while page := list(store.first(500, kept)):
         yield from page
-        found = store.scores_of([store.keys.stored_message(one.task_id) for one in page])
+        found = scores_of(store, [store.keys.stored_message(one.task_id) for one in page])
         kept += sum(1 for score in found if score is not None)
 
 

@@ -7,16 +7,17 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
+from typing import NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
-from redbeat.store.members import count_members, place_after, read_slice, scores_of
+from redbeat.store.members import place_after, read_slice, scores_of
 from redbeat.store.messages import MessageTexts, NewMessage, bodies_call, cancel_call, has_body, store_call
-from redbeat.store.parts import CHUNK_SIZE, Parts, keys_of_messages
+from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks, keys_of_messages
 from redbeat.store.records import HASH, Fetched, text_of
 from redbeat.store.store import Store
 
@@ -118,29 +119,24 @@ class LaterStore(Store):
             seen: only a message with this revision; '': any.
         """
         names = [self.config.keys.stored_message(one) for one in task_ids]
-        texts: dict[str, str] = {}
-        found_at: dict[str, str] = {}  # the key of each message's entry
-        asked_at: set[str] = set()
-
-        def cancel(groups: list[tuple[Keys, list[str]]]) -> list[list[str | None]]:
-            ids = [[self.keys.message_id(key) or "" for key in keys] for _, keys in groups]
-            calls = [cancel_call(part, some, seen) for (part, _), some in zip(groups, ids, strict=True)]
-            answers = self.write_all(calls)
-            for (_, keys), answer in zip(groups, answers, strict=True):
-                asked_at.update(() if answer is None else keys)
-            return [answer or [None] * len(some) for answer, some in zip(answers, ids, strict=True)]
-
+        texts: dict[str, str] = {}  # by the keys of the messages' entries
+        asked: set[str] = set()
         # one that is on its way to another part may have left before it was its turn
-        while left := [key for key in self.located(names) if key not in asked_at]:
-            for key, text in zip(left, self.parts.in_order(left, cancel), strict=True):
-                if text is not None:
-                    task_id = self.keys.message_id(key) or ""
-                    texts[task_id], found_at[task_id] = text, key
-        apart = [task_id for task_id, text in texts.items() if not has_body(text)]
+        while left := [key for key in self.located(names) if key not in asked]:
+            for chunk in in_chunks(left):
+                groups = self.parts.by_part(chunk)
+                answers = self.write_all([cancel_call(part, keys, seen) for part, keys in groups])
+                for (_, keys), answer in zip(groups, answers, strict=True):
+                    if answer is not None:
+                        asked.update(keys)
+                        found = zip(keys, answer, strict=True)
+                        texts |= {key: text for key, text in found if text is not None}
+        found_at = {self.keys.message_id(key) or "": key for key in texts}
+        apart = [task_id for task_id, key in found_at.items() if not has_body(texts[key])]
         bodies = dict(zip(apart, self.take_bodies(apart, found_at), strict=True))
         return [
-            None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
-            for task_id in task_ids
+            MessageTexts(texts[found_at[one]], bodies.get(one) or "") if one in found_at else None
+            for one in task_ids
         ]
 
     def take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
@@ -168,10 +164,6 @@ class LaterStore(Store):
                 raise
             return [None] * len(task_ids)
 
-    def count(self) -> int:
-        """Return how many messages are stored."""
-        return count_members(self)
-
     def first(self, limit: int | None, offset: int = 0) -> Iterator[Listed]:
         """Yield stored messages, the next one first.
 
@@ -198,14 +190,10 @@ class LaterStore(Store):
         keys = self.located([self.config.keys.stored_message(one) for one in task_ids])
         return list(self._listed([(key, 0.0) for key in keys]))
 
-    def scores_of(self, keys: Sequence[str]) -> list[float | None]:
-        """Return when the message of each entry is to be sent; None: it isn't."""
-        return scores_of(self, keys)
-
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
-        """Return of each entry True if it has a message."""
-        lengths = self._ask_each(keys, lambda pipeline, key: pipeline.hstrlen(key, "message"))
-        return [isinstance(one, int) and one > 0 for one in lengths]
+        """Return of each entry True if it has a message; a key of another type has none."""
+        asks = [methodcaller("hstrlen", key, "message") for key in keys]
+        return [isinstance(one, int) and one > 0 for one in self.ask_each(asks, is_tolerant=True)]
 
     def schedule(self, key: str, due: float) -> bool:
         """Schedule the message of an entry for ``due``, UNIX seconds; False: it was scheduled already."""
@@ -233,23 +221,17 @@ class LaterStore(Store):
 
     def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None, str | None]]:
         """Return of each entry its message, why that couldn't be sent, and its revision."""
-        found = self._ask_each(
-            keys, lambda pipeline, key: pipeline.hmget(key, "message", "error", "revision")
-        )
+        asks = [methodcaller("hmget", key, "message", "error", "revision") for key in keys]
+        found = self.ask_each(asks, is_tolerant=True)
         return [tuple(map(text_of, one)) if isinstance(one, (list, tuple)) else (None,) * 3 for one in found]
 
     def _bodies(self, keys: Sequence[str]) -> list[str | None]:
         """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
-        of = self.keys
-        found = self._ask_each(keys, lambda pipeline, key: pipeline.get(_body_of(of, key)))
-        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
-
-    def _ask_each(self, keys: Sequence[str], ask: Callable[[Any, str], Any]) -> list[Any]:
-        """Return what ``ask(pipeline, key)`` asks of each key, or the error; one round trip."""
         with self.translating(), self.client.pipeline(transaction=False) as pipeline:
             for key in keys:
-                ask(pipeline, key)
-            return list(pipeline.execute(raise_on_error=False))
+                pipeline.get(_body_of(self.keys, key))
+            found = pipeline.execute(raise_on_error=False)  # a user may have no right to bodies
+        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
 
 
 def _body_of(keys: Keys, key: str) -> str:

@@ -70,14 +70,13 @@ def store_call(keys: Keys, lot: Sequence[NewMessage], *, must_exist: bool = Fals
     return call.reading(int)
 
 
-def cancel_call(keys: Keys, task_ids: Sequence[str], seen: str = "") -> Call[list[str | None]]:
-    """Return the call that removes messages; the reply is each, JSON; None: it isn't stored.
+def cancel_call(part: Keys, keys: Sequence[str], seen: str = "") -> Call[list[str | None]]:
+    """Return the call that removes messages by their entries; the reply is each, JSON; None: it isn't stored.
 
     Arguments:
         seen: only a message with this revision; '': any.
     """
-    entries = [*map(keys.stored_message, task_ids)]
-    return _CANCEL_MESSAGES.call(keys, entries=entries, seen=seen).reading(_texts_of)
+    return _CANCEL_MESSAGES.call(part, entries=keys, seen=seen).reading(_texts_of)
 
 
 def bodies_call(keys: Keys, task_ids: Sequence[str]) -> Call[list[str | None]]:

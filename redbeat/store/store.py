@@ -214,14 +214,9 @@ class Store:
     def layout(self) -> Layout:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
-        if looked_at is None:
-            is_old = config.wants_layout
-        elif config.found_layout is not None and config.found_layout.is_moving:
-            # once all entries have been moved, it is enough to look where they are then
-            is_old = time.monotonic() > looked_at + MOVE_LOOK_SECONDS
-        else:
-            is_old = time.monotonic() > looked_at + config.look_seconds
-        if is_old:
+        # once all entries have been moved, it is enough to look where they are then
+        look_seconds = MOVE_LOOK_SECONDS if config.layout.is_moving else config.look_seconds
+        if config.wants_layout if looked_at is None else time.monotonic() > looked_at + look_seconds:
             look_up_layout(self)
         return config.layout
 
@@ -597,11 +592,8 @@ class Store:
         # the layout isn't looked at for that: it may be what has another type
         parts = self._known_parts
         locks = {*filter(None, map(self.config.lock_key_in, parts))}
-        suspects = [*locks, *used, *(keys.schedule for keys in parts)]
-        # last, as not everybody has the right to ask for it
-        suspects += [keys.generation for keys in parts]
-        if self.config.layout.is_moving:
-            suspects += [keys.moving for keys in parts]
+        suspects = [*locks, *used, *(keys.schedule for keys in parts), *(keys.generation for keys in parts)]
+        suspects += [keys.moving for keys in parts]
         if len(parts) == 1:  # else that would take long
             suspects += [parts[0].own(name) for name in OWN_KINDS]
 

@@ -14,6 +14,7 @@ from redbeat.later.visibility import find_short_visibility
 from redbeat.log.text import counted, printable
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.later import LaterStore
+from redbeat.store.members import scores_of
 from redbeat.store.records import Stored
 
 #: a message that should have been sent so long ago is late
@@ -73,7 +74,7 @@ def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Findin
     """Find messages that nobody will send, and bodies of messages that are gone, among the keys of a page."""
     store, keys = LaterStore.beside(context.store), context.store.keys
     named = [key for key in page if keys.message_id(key) is not None]
-    unsent = [key for key, score in zip(named, store.scores_of(named), strict=True) if score is None]
+    unsent = [key for key, score in zip(named, scores_of(store, named), strict=True) if score is None]
     for key, is_message in zip(unsent, store.are_messages(unsent), strict=True):
         if is_message:
             yield Finding(

@@ -12,6 +12,7 @@ from redbeat.access import Right
 from redbeat.later.documents import document_of
 from redbeat.later.revoking import cancel_messages
 from redbeat.store.later import LaterStore, Listed
+from redbeat.store.members import count_members
 from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.web.verbs.actor import Actor
 
@@ -21,7 +22,7 @@ UNTOLD = "Why isn't shown, as it may quote arguments that are hidden."
 
 def count(actor: Actor) -> int:
     """Return how many messages are stored."""
-    return _stored(actor).count()
+    return count_members(_stored(actor))
 
 
 def list_(
