@@ -352,7 +352,7 @@ class RedBeatScheduler(Scheduler):
         """Do the chores that do not depend on due entries."""
         self._chores_at = time.monotonic() + CHORES_SECONDS
         shards = self._shards
-        self._context.failures.log_counted()
+        self._reports.log_others()
         if (self._election.has_new_layout or shards.is_moving) and shards.reaches_base():
             look_up_layout(self.store)
         shards.set_timeouts(self.store)
@@ -720,7 +720,7 @@ class RedBeatScheduler(Scheduler):
         while (left := ends_at - time.monotonic()) > 0 and not (
             self._is_stopping() or self.config.layout is not self._shards.layout
         ):
-            self._context.failures.log_counted()
+            self._reports.log_others()
             has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if has_prepared else min(left, self._look_seconds)
             with self._shards.first.store.progress.asking():  # it may take longer where Redis doesn't answer
@@ -766,7 +766,7 @@ class RedBeatScheduler(Scheduler):
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
-        self._context.failures.log_counted(is_ending=True)
+        self._reports.log_others(is_ending=True)
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited

@@ -95,7 +95,8 @@ RUNS_FAILED = _event(
     "runs.failed",
     "ERROR",
     "count entries reason",
-    "More runs than are logged one by one were skipped or couldn't be sent, by one kind of error.",
+    "More runs than are logged one by one in a minute were skipped or couldn't be sent, by one kind of "
+    "error.",
 )
 RUN_SENT_BEFORE = _event(
     "run.sent_before",
@@ -117,7 +118,7 @@ RUNS_MERGED = _event(
     "runs.merged",
     "INFO",
     "count entries",
-    "The same for more entries of one batch than are logged one by one; ``count``: how many entries.",
+    "The same for more entries than are logged one by one in a minute; ``count``: how many entries.",
 )
 RUN_BUFFERED = _event(
     "run.buffered", "INFO", "entry task_id due reason", "A run waits until another one of its entry is over."
@@ -145,7 +146,7 @@ RUNS_SETTLED = _event(
     "runs.settled",
     "WARNING",
     "count",
-    "More runs were lost, never started or overdue at the same moment than are logged one by one.",
+    "More runs were lost, never started or overdue in a minute than are logged one by one.",
 )
 RUNS_UNTRACKED = _event(
     "runs.untracked",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from logging import ERROR
 from typing import Any
 
 from redbeat.config.masking import mask_secrets
@@ -33,36 +32,12 @@ from redbeat.store.store import Store
 #: changes it, by a signal handler or the task's own ``apply_async``
 MAX_CONFLICTS = 3
 
-#: how many failed runs of one kind of error have a line in the log each, and how many entries are named in
-#: the line about the others, which ends that kind after so many seconds
-NAMED_ALONE, NAMED_TOGETHER = 3, 10
-KIND_SECONDS = 60.0
-#: how many kinds of errors are told apart; all others are one more
-MAX_ERROR_KINDS = 100
-
-#: log lines about failed runs: how the line about many begins, and the line about one
+#: log lines about failed runs
 _LINES = {
-    events.RUN_SKIPPED: ("Skipped", "beat: Skipped a run of %s (%s), its own code raised an error: %s"),
-    events.RUN_FAILED_TO_SEND: ("Couldn't send", "beat: Couldn't send %s (%s), trying again: %s"),
-    events.RUN_LOST: ("Lost", "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s"),
+    events.RUN_SKIPPED: "beat: Skipped a run of %s (%s), its own code raised an error: %s",
+    events.RUN_FAILED_TO_SEND: "beat: Couldn't send %s (%s), trying again: %s",
+    events.RUN_LOST: "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
 }
-
-
-@dataclass
-class _ErrorKind:
-    """Failed runs of one kind of error.
-
-    Attributes:
-        ends_at: when those without a line of their own are logged, and the kind is forgotten; monotonic.
-        count: how many they are, and those with a line.
-        names: the first entries of those without a line.
-        reason: the last error.
-    """
-
-    ends_at: float
-    count: int = 0
-    names: list[str] = field(default_factory=list)
-    reason: str = ""
 
 
 class Failures:
@@ -80,7 +55,6 @@ class Failures:
     def __init__(self, reports: Any, quarantine_seconds: float) -> None:
         self._reports = reports
         self._quarantine_seconds = quarantine_seconds
-        self._error_kinds: dict[tuple[str, str], _ErrorKind] = {}
         self.conflicts = Memory[str, int]()
         self.count = 0
 
@@ -161,12 +135,16 @@ class Failures:
     def _report(
         self, event: LogEvent, send: Send, exc: BaseException, reason: str, *, is_news: bool = True
     ) -> None:
-        """Log a failed run; only the first runs that are skipped or retried because of one kind of error."""
+        """Log a failed run, unless many are skipped or retried because of one kind of error."""
         self.count += 1
         if send.span is not None:
             send.span.note_failed(exc)
-        what, line = _LINES[event]
-        if not is_news or (event is not events.RUN_LOST and not self._has_line(what, send, exc, reason)):
+        if not is_news:
+            return
+        what = f"{'skipped' if event is events.RUN_SKIPPED else 'not sent'} by the same kind of error"
+        if event is not events.RUN_LOST and not self._reports.has_line(
+            ERROR, events.RUNS_FAILED, what, send.name, kind=kind_of(exc), reason=reason
+        ):
             return
         fields = {
             "entry": send.name,
@@ -177,43 +155,7 @@ class Failures:
             "attempts": (0 if send.failure is None else send.failure.attempts) + 1,
         }
         extra = event.of(**{name: fields[name] for name in event.fields if name in fields})
-        logger.error(line, send.name, send.task, reason, extra=extra)
-
-    def _has_line(self, what: str, send: Send, exc: BaseException, reason: str) -> bool:
-        """Count a failed run; return True if it has a line of its own."""
-        key = what, kind_of(exc)
-        if key not in self._error_kinds and len(self._error_kinds) >= MAX_ERROR_KINDS:
-            key = what, ""
-        kind = self._error_kinds.setdefault(key, _ErrorKind(time.monotonic() + KIND_SECONDS))
-        kind.count, kind.reason = kind.count + 1, reason
-        if kind.count <= NAMED_ALONE:
-            return True
-        if len(kind.names) < NAMED_TOGETHER and send.name not in kind.names:
-            kind.names.append(send.name)
-        return False
-
-    def log_counted(self, *, is_ending: bool = False) -> None:
-        """Log the runs of kinds whose time is over, and forget these kinds. Call it often.
-
-        Arguments:
-            is_ending: beat ends, so that this is the last time.
-        """
-        now = time.monotonic()
-        for key, kind in list(self._error_kinds.items()):
-            if now < kind.ends_at and not is_ending:
-                continue
-            del self._error_kinds[key]
-            others = kind.count - NAMED_ALONE
-            if others > 0:
-                logger.error(
-                    "beat: %s %s by the same kind of error, the last: %s (%s%s)",
-                    key[0],
-                    counted(others, "more run", "more runs"),
-                    kind.reason,
-                    ", ".join(printable(shorten(name, 100)) for name in kind.names),
-                    ", ..." if others > len(kind.names) else "",
-                    extra=events.RUNS_FAILED.of(count=others, entries=kind.names, reason=kind.reason),
-                )
+        logger.error(_LINES[event], send.name, send.task, reason, extra=extra)
 
     # -- entries that change between fetch and record
 

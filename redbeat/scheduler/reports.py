@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -19,7 +20,7 @@ from redbeat.log import events
 from redbeat.log.events import LogEvent
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, printable, shorten
+from redbeat.log.text import printable, shorten
 from redbeat.process.memory import Memory
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.runs.progress import holder_in_words
@@ -41,8 +42,11 @@ MAX_REMEMBERED = 10_000
 #: how many entries without a hash are remembered
 MAX_MISSING = 100_000
 
-#: of many entries in one report, how many have a line each, and how many more are named in one line
-NAMED_ALONE, NAMED_TOGETHER = 3, 10
+#: of many entries to which the same happens in a minute, how many have a line each, and how many more are
+#: named in one line at its end
+NAMED_ALONE, NAMED_TOGETHER, MINUTE_SECONDS = 3, 10, 60.0
+#: how many things that happen to many entries are told apart
+MAX_KINDS = 100
 
 #: how much of each name is shown in that line; characters
 MAX_NAME = 100
@@ -54,15 +58,34 @@ MISSING_SECONDS = 600.0
 #: it is logged that there are none; seconds
 WORKERS_SECONDS, UNTRACKED_SECONDS = 60.0, 3600.0
 
-#: of many runs that are given up together, how many have a line each
-MAX_SETTLED = 10
-
 #: what is logged of a run that is given up, or overdue from now on
 _SETTLED = {
     "lost": events.RUN_LOST,
     "never_started": events.RUN_NEVER_STARTED,
     "overdue": events.RUN_OVERDUE,
 }
+
+
+@dataclass
+class _Many:
+    """What happens to many entries in a minute.
+
+    Attributes:
+        event: about those without a line of their own.
+        what: that this has happened to them, after their number.
+        ends_at: when they are logged, monotonic.
+        count: how many they are, and those with a line.
+        names: the first of them.
+        reason: the last reason, if these differ.
+    """
+
+    level: int
+    event: LogEvent
+    what: str
+    ends_at: float
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+    reason: str = ""
 
 
 class Reports:
@@ -82,6 +105,7 @@ class Reports:
         self.ahead_seconds = 0.0
         self.missing = Memory[str, float](MAX_MISSING)
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
+        self._many: dict[tuple[str, str], _Many] = {}
         self.troubled: dict[str, str] = {}
         self._next_standby_at = self._look_for_workers_at = 0.0
         self._say_untracked_at = time.monotonic() + WORKERS_SECONDS  # workers may start with beat
@@ -92,6 +116,49 @@ class Reports:
         """Log an event of one entry, whose name comes first in the message."""
         name = self._name_of(key)
         logger.log(level, message, _short(name), *args, extra=event.of(entry=name, **fields))
+
+    def has_line(
+        self, level: int, event: LogEvent, what: str, name: str, *, kind: str = "", reason: str = ""
+    ) -> bool:
+        """Count what happens to an entry, and perhaps to many; return True if it has a line of its own.
+
+        Arguments:
+            event: about those that have none.
+            what: what happens, after their number: 'removed from the schedule'.
+            kind: the kind of ``reason``.
+        """
+        key = what, kind
+        if key not in self._many and len(self._many) >= MAX_KINDS:
+            key = what, ""
+        ends_at = time.monotonic() + MINUTE_SECONDS
+        many = self._many.setdefault(key, _Many(level, event, what, ends_at))
+        many.count, many.reason = many.count + 1, reason
+        if many.count <= NAMED_ALONE:
+            return True
+        if len(many.names) < NAMED_TOGETHER and name not in many.names:
+            many.names.append(name)
+        return False
+
+    def log_others(self, *, is_ending: bool = False) -> None:
+        """Log those without a line of their own whose minute is over. Call it often.
+
+        Arguments:
+            is_ending: beat ends, so that this is the last time.
+        """
+        now = time.monotonic()
+        for key, many in list(self._many.items()):
+            if now < many.ends_at and not is_ending:
+                continue
+            del self._many[key]
+            others = many.count - NAMED_ALONE
+            if others > 0:
+                fields = {"count": others, "entries": many.names, "reason": many.reason}
+                extra = many.event.of(**{name: fields[name] for name in many.event.fields})
+                names = ", ".join(map(_short, many.names)) + (", ..." if others > len(many.names) else "")
+                reason = f"; the last: {many.reason}" if many.reason else ""
+                logger.log(
+                    many.level, "beat: And %d more %s: %s%s", others, many.what, names, reason, extra=extra
+                )
 
     def report_sent(self, runs: Iterable[Send]) -> None:
         """Log that ``runs`` were sent."""
@@ -121,44 +188,27 @@ class Reports:
 
     def report_removed(self, keys: Sequence[str]) -> None:
         """Log that entries are removed from the schedule because their hashes are gone."""
-        for key in keys[:NAMED_ALONE]:
-            self._log_entry(
-                ERROR,
-                events.ENTRY_REMOVED,
-                key,
-                "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
-                "Redis evicted it (see maxmemory-policy), or because a program deleted the hash alone.",
-            )
-        others = keys[NAMED_ALONE:]
-        if others:
-            names = [self._name_of(key) for key in others[:NAMED_TOGETHER]]
-            logger.error(
-                "beat: Failed to load %d more, removing them from the schedule for the same reason: %s",
-                len(others),
-                _first(names, len(others)),
-                extra=events.ENTRIES_REMOVED.of(count=len(others), entries=names),
-            )
+        what = "removed from the schedule, as their hashes are gone"
+        for key in keys:
+            if self.has_line(ERROR, events.ENTRIES_REMOVED, what, self._name_of(key)):
+                self._log_entry(
+                    ERROR,
+                    events.ENTRY_REMOVED,
+                    key,
+                    "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually "
+                    "because Redis evicted it (see maxmemory-policy), or a program deleted the hash alone.",
+                )
 
     def report_dropped(self, found: Sequence[tuple[str, Dropped]]) -> None:
-        """Log runs that a batch has not sent, each with its entry's name: merged ones in one line if they are
-        many.
-        """
-        merged = [name for name, one in found if one.is_merged]
-        is_together = len(merged) > NAMED_ALONE
+        """Log runs that a batch has not sent, each with its entry's name."""
+        what = "whose missed runs are merged into one"
         for name, one in found:
-            if one.is_merged and is_together:
+            if one.is_merged and not self.has_line(INFO, events.RUNS_MERGED, what, name):
                 continue
             is_planned = one.is_merged or one.reason == "exclude"
             event = events.RUN_MERGED if one.is_merged else events.RUN_SKIPPED
             fields = event.of(entry=name, due=one.first, last_due=one.last, count=one.count, reason=one.why)
             logger.log(INFO if is_planned else WARNING, "beat: %s", one.describe(name), extra=fields)
-        if is_together:
-            logger.info(
-                "beat: Merged the missed runs of %d entries into one run each: %s",
-                len(merged),
-                _first(merged[:NAMED_TOGETHER], len(merged)),
-                extra=events.RUNS_MERGED.of(count=len(merged), entries=merged[:NAMED_TOGETHER]),
-            )
 
     def report_slow(self, due_entry: DueEntry, seconds: float) -> None:
         """Log, once for each definition, that planning an entry with a registered schedule took long."""
@@ -226,14 +276,15 @@ class Reports:
         """Record that a live worker tracks runs: if none does a minute later, that is news."""
         self._say_untracked_at = time.monotonic() + WORKERS_SECONDS
 
-    @staticmethod
-    def report_settled(settled: Sequence[tuple[str, RunRecord, str]]) -> None:
+    def report_settled(self, settled: Iterable[tuple[str, RunRecord, str]]) -> None:
         """Log runs that are given up, or overdue from now on.
 
         Arguments:
             settled: of each its entry's name, its record before, and 'lost', 'never_started' or 'overdue'.
         """
-        for name, run, word in settled[:MAX_SETTLED]:
+        for name, run, word in settled:
+            if not self.has_line(WARNING, events.RUNS_SETTLED, f"with a run that is {word}", name):
+                continue
             reason = _explain(run, word)
             logger.warning(
                 "beat: %s %s of %s is %s: %s.",
@@ -245,13 +296,6 @@ class Reports:
                 extra=_SETTLED[word].of(
                     entry=name, task_id=run.task_id, due=run.due or None, worker=run.worker, reason=reason
                 ),
-            )
-        others = len(settled) - MAX_SETTLED
-        if others > 0:
-            logger.warning(
-                "beat: And %s lost, never_started or overdue.",
-                counted(others, "more run is", "more runs are"),
-                extra=events.RUNS_SETTLED.of(count=others),
             )
 
     def report_quarantined(self, due_entry: DueEntry, reason: str, is_news: bool) -> None:
@@ -352,11 +396,6 @@ def is_about_all(store: Store, exc: StoreRefused | StoreCorrupt) -> bool:
 
 def _short(name: str) -> str:
     return shorten(printable(name[:MAX_NAME]), MAX_NAME)
-
-
-def _first(names: Sequence[str], count: int) -> str:
-    """Return the first names of ``count``."""
-    return ", ".join(map(_short, names)) + (", ..." if count > len(names) else ".")
 
 
 def _explain(run: RunRecord, word: str) -> str:

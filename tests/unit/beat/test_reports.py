@@ -10,7 +10,8 @@ import pytest
 
 from redbeat.scheduler import reports as reports_module
 from redbeat.scheduler.reports import (
-    MAX_SETTLED,
+    MINUTE_SECONDS,
+    NAMED_ALONE,
     STANDBY_SECONDS,
     UNTRACKED_SECONDS,
     WORKERS_SECONDS,
@@ -89,36 +90,40 @@ def test_shards_that_cannot_be_sent_are_logged_as_they_change(reports: Reports, 
     ]
 
 
-def test_removed_entries_are_logged_in_few_lines(reports: Reports, caplog: Log) -> None:
+def test_what_happens_to_many_entries_is_logged_in_few_lines(reports: Reports, caplog: Log) -> None:
     reports.report_removed([f"redbeat:entry-{number}" for number in range(20_000)])
-    *alone, together = told(caplog)
+    reports.report_removed(["redbeat:last"])
+    alone = told(caplog)
     assert [line.partition(",")[0] for line in alone] == [
         f"beat: Failed to load redbeat:entry-{number}" for number in range(len(alone))
     ]
-    assert alone
-    assert together.startswith(f"beat: Failed to load {20_000 - len(alone)} more, removing")
-    assert f"redbeat:entry-{len(alone)}, " in together
-    assert len(together) < 1000
+    assert len(alone) == NAMED_ALONE
+    reports.log_others()
+    assert told(caplog) == alone, "the minute isn't over"
+    reports.log_others(is_ending=True)
+    together = told(caplog)[-1]
+    assert together.startswith(f"beat: And {20_001 - NAMED_ALONE} more removed from the schedule")
+    assert f"redbeat:entry-{NAMED_ALONE}, " in together
     caplog.clear()
     reports.report_removed(["redbeat:" + "x" * 1_000_000] * 20)
+    reports.log_others(is_ending=True)
     assert sum(map(len, told(caplog))) < 10_000
     caplog.clear()
     reports.report_removed([])
+    reports.log_others(is_ending=True)
     assert not told(caplog)
 
 
-def settled(count: int, word: str, **record: Any) -> list[tuple[str, RunRecord, str]]:
-    values = {"sent": 1e9, **record}
-    return [(f"entry-{number}", RunRecord(f"id-{number}", **values), word) for number in range(count)]
-
-
-def test_runs_given_up_together_are_logged_in_few_lines(caplog: Log) -> None:
-    Reports().report_settled(settled(MAX_SETTLED, "lost"))
-    assert len(told(caplog)) == MAX_SETTLED
-    caplog.clear()
-    Reports().report_settled(settled(10_000, "lost"))
-    assert len(told(caplog)) == MAX_SETTLED + 1
-    assert f"And {10_000 - MAX_SETTLED} more runs are lost" in told(caplog)[-1]
+def test_runs_given_up_together_are_logged_in_few_lines(
+    clock: SimpleNamespace, reports: Reports, caplog: Log
+) -> None:
+    reports.report_settled(
+        (f"entry-{number}", RunRecord(f"id-{number}", sent=1e9), "lost") for number in range(10_000)
+    )
+    assert len(told(caplog)) == NAMED_ALONE
+    clock.now += MINUTE_SECONDS
+    reports.log_others()
+    assert f"And {10_000 - NAMED_ALONE} more with a run that is lost" in told(caplog)[-1]
 
 
 class Workers:
