@@ -174,9 +174,6 @@ ENTRY_PAUSED = _event(
     "entry until reason",
     "Beat has paused an entry that has failed as often as its ``pause_after_failures`` says.",
 )
-ENTRY_CONTESTED = _event(
-    "entry.contested", "ERROR", "entry reason", "An entry changes each time it is sent, so it isn't sent."
-)
 ENTRY_SLOW = _event(
     "entry.slow",
     "WARNING",

@@ -32,6 +32,11 @@ from redbeat.store.store import Store
 #: changes it, by a signal handler or the task's own ``apply_async``
 MAX_CONFLICTS = 3
 
+_CONTESTED = (
+    "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look for a "
+    "signal handler, a task's apply_async or another program that writes to it at each run"
+)
+
 #: log lines about failed runs
 _LINES = {
     events.RUN_SKIPPED: "beat: Skipped a run of %s (%s), its own code raised an error: %s",
@@ -169,7 +174,7 @@ class Failures:
         if self.conflicts.get(key, 0) < MAX_CONFLICTS:
             return None
         self.conflicts[key] = MAX_CONFLICTS - 1  # it is tried once after each pause
-        return send.retry(self._reports.report_contested(send.due_entry), batch.now)[0]
+        return self.retry(batch, send, RedBeatError(_CONTESTED))
 
 
 # -- entries in another shard than the one that their names say: their writer goes by another number of shards

@@ -315,17 +315,6 @@ class Reports:
             message = "beat: The entry %s has keys that are ignored: %s."
             self._log_entry(WARNING, events.ENTRY_UNKNOWN_KEYS, row.key, message, typos, keys=typos)
 
-    def report_contested(self, due_entry: DueEntry) -> str:
-        """Log that an entry changes each time it is sent; return the sentence."""
-        reason = (
-            "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
-            "for a signal handler, a task's apply_async or another program that writes to it at each run"
-        )
-        if self._said.is_news(("contested", due_entry.key), reason):
-            message = "beat: Couldn't send %s, trying again with growing pauses: %s."
-            self._log_entry(ERROR, events.ENTRY_CONTESTED, due_entry.key, message, reason, reason=reason)
-        return reason
-
     def report_standby(self, candidacy: LeaderLock) -> None:
         """Log, once a minute at most, who holds the lock."""
         if time.monotonic() >= self._next_standby_at:

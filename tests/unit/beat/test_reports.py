@@ -69,11 +69,11 @@ def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, c
     for number in range(5 * LIMIT):
         for _ in range(3):  # seen again at once: nothing new
             reports.report_quarantined(due_entry(number, "string"), f"reason {number}", is_news=False)
-            reports.report_contested(due_entry(number, "hash"))
+            reports.report_typos(due_entry(number, "hash"), "polcy")
         assert remembered(reports) <= LIMIT
     for number in range(5 * LIMIT):
         assert sum(f"reason {number}" in line.split(": ") for line in told(caplog)) >= 1
-        assert sum(f"send redbeat:entry-{number}," in line for line in told(caplog)) >= 1
+        assert sum(f"redbeat:entry-{number} has keys" in line for line in told(caplog)) >= 1
     assert len(told(caplog)) < 3 * 5 * LIMIT
 
 
