@@ -130,7 +130,6 @@ class RedBeatScheduler(Scheduler):
     """
 
     Entry = RedBeatSchedulerEntry
-    _is_choosing = False  # a client, in a subclass's setup_schedule
     _planned: PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
     _has_warned_of_loop = False  # it sends by itself, which was logged
@@ -186,13 +185,17 @@ class RedBeatScheduler(Scheduler):
         self._telemetry = Telemetry(self._parts())
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
-        self._is_close_wanted = False
+        self._is_close_wanted = self._is_choosing = False
         if not lazy:
             self.config.warn_of_unknown()
             pin_settings(app)
             with exit_without_traceback():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
-                self._choose_client()
+                # as with 2.x it may set the app's client, before anything connects; entries are stored later
+                self._is_choosing = self.chooses_client
+                if self._is_choosing:
+                    self.setup_schedule()
+                self._is_choosing = False
                 check_key_expiry(self.store.client, self.config.key_expiry_check)
                 check_rights(self.store)
                 settle_layout(self.store, is_writer=True)
@@ -204,18 +207,6 @@ class RedBeatScheduler(Scheduler):
     def chooses_client(self) -> bool:
         """Whether a subclass may set the app's client in its ``setup_schedule``."""
         return type(self).setup_schedule is not RedBeatScheduler.setup_schedule
-
-    def _choose_client(self) -> None:
-        """Let a subclass's ``setup_schedule`` set the app's client before anything connects, as with 2.x.
-
-        What this class does there waits until this scheduler leads; then it is called again.
-        """
-        if self.chooses_client:
-            self._is_choosing = True
-            try:
-                self.setup_schedule()
-            finally:
-                self._is_choosing = False
 
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
@@ -261,7 +252,7 @@ class RedBeatScheduler(Scheduler):
     def _guard(self, tick: Callable[[], float]) -> float:
         """Return what ``tick`` returns; handle the loss of the lock, errors of Redis, and signals."""
         if self._beat is not None and self._beat.has_been_terminated:
-            self._beat.stop()  # the signal handler's SystemExit was lost between two ticks
+            self._beat.stop()  # the signal handler's SystemExit was swallowed
             return 0
         self._ticking_thread = threading.get_native_id()
         try:
@@ -298,11 +289,8 @@ class RedBeatScheduler(Scheduler):
             return delay_seconds
         finally:
             self._ticking_thread = None
-            is_ending = self._is_close_wanted or (self._beat is not None and self._beat.has_been_terminated)
             if self._is_close_wanted:
                 self.close()
-            if is_ending and self._beat is not None:
-                self._beat.stop()  # the signal handler's SystemExit may have been swallowed
 
     def _may_pass(self, exc: RedBeatError) -> bool:
         """Return True if a running beat waits for the end of what Redis refuses, or cannot do now."""
@@ -670,24 +658,13 @@ class RedBeatScheduler(Scheduler):
             self._election.keep_alive()
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
-            self._store_code(fresh)
-        return bool(self._shards.led)
-
-    def _store_code(self, shards: list[Shard]) -> None:
-        """Store what the code has in ``shards``, after what was taken out of them is back."""
-        for shard in shards:
-            try:
-                bring_back_downgraded(shard, self._reports)
-            except RedBeatError as exc:
-                self._shards.fail(shard, exc)
-        try:
+            for shard in fresh:
+                try:
+                    bring_back_downgraded(shard, self._reports)
+                except RedBeatError as exc:
+                    self._shards.fail(shard, exc)
             self.setup_schedule()
-        except StoreCorrupt as exc:
-            if any(is_about_all(shard.store, exc) for shard in shards):
-                raise
-            self._reports.report_survived("beat_schedule can't be stored", exc)
-            for shard in shards:
-                shard.has_statics = True
+        return bool(self._shards.led)
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
@@ -803,9 +780,12 @@ class RedBeatScheduler(Scheduler):
                     self.update_from_dict,
                     lambda name, shard=shard: shards.home_of(name) is shard,  # type: ignore[misc]
                 )
-                shard.has_statics = True
             except RedBeatError as exc:
-                shards.fail(shard, exc)
+                if not isinstance(exc, StoreCorrupt) or is_about_all(shard.store, exc):
+                    shards.fail(shard, exc)
+                    continue
+                self._reports.report_survived("beat_schedule can't be stored", exc)
+            shard.has_statics = True
         shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

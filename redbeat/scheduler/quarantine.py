@@ -9,12 +9,13 @@ from typing import Any
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.failures import Origin, kind_of, origin_of, reason_of
-from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused, StoreCorrupt, StoreRefused
+from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused
 from redbeat.layout import shard_of
 from redbeat.log import events
 from redbeat.log.events import LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
+from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
 from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.runs.outcomes import MAX_ERROR
@@ -213,14 +214,9 @@ def _describe_misplaced(store: Store, row: DueEntry) -> EntryCorrupt:
 
 
 def sweep(sweeper: Sweeper) -> None:
-    """Move entries home that were written to former shards, if it is time to look for them.
-
-    An error does not stop beat: ``celery redbeat doctor`` finds the rest.
-    """
-    try:
+    """Move entries home that were written to former shards, if it is time to; ``doctor`` finds the rest."""
+    with surviving("Looking for entries in former shards"):
         _report_moved(sweeper.look())
-    except (ReshardRefused, StoreRefused, StoreCorrupt) as exc:
-        logger.debug("beat: Looking for entries in former shards: %s", exc)
 
 
 def _report_moved(names: Sequence[str]) -> None:
