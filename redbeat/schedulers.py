@@ -78,7 +78,6 @@ from redbeat.scheduler.startup import (
     check_rights,
     pin_settings,
     read_statics,
-    report_statics,
     store_entries,
     store_statics,
 )
@@ -190,7 +189,7 @@ class RedBeatScheduler(Scheduler):
             self.config.warn_of_unknown()
             pin_settings(app)
             with exit_without_traceback():
-                read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
+                read_statics(app, is_logging=True)  # an error is to be known now, not when it becomes leader
                 # as with 2.x it may set the app's client, before anything connects; entries are stored later
                 self._is_choosing = self.chooses_client
                 if self._is_choosing:
@@ -617,7 +616,7 @@ class RedBeatScheduler(Scheduler):
         Raises:
             LockLost: the setting is given as 'exit'.
         """
-        lost = self._shards.take_lost(lambda: read_statics(self.app).entries)
+        lost = self._shards.take_lost(lambda: read_statics(self.app))
         if not lost:
             return
         layout, parts = self.config.layout, [shard.store.keys for shard in lost]
@@ -770,16 +769,10 @@ class RedBeatScheduler(Scheduler):
         if installs:
             self.install_default_entries(self.app.conf.beat_schedule)
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
-        report_statics(statics)
         for shard in led:
+            here = {name: one for name, one in statics.items() if shards.home_of(name) is shard}
             try:
-                store_statics(
-                    shard.store,
-                    shard.leadership.fence,
-                    statics,
-                    self.update_from_dict,
-                    lambda name, shard=shard: shards.home_of(name) is shard,  # type: ignore[misc]
-                )
+                store_statics(shard, statics, here, self.update_from_dict)
             except RedBeatError as exc:
                 if not isinstance(exc, StoreCorrupt) or is_about_all(shard.store, exc):
                     shards.fail(shard, exc)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,6 @@ from redbeat.config.config import RedBeatConfig
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
 from redbeat.declared.collection import collect_declared
-from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
@@ -126,26 +125,16 @@ def default_entries(app: Any) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Statics:
-    """The entries that the code has.
-
-    Attributes:
-        entries: names to entries or their keyword arguments.
-        strays: declarations of ``@scheduled`` that belong to no task, each to what is wrong.
-    """
-
-    entries: Mapping[str, Any]
-    strays: Mapping[Declaration, str]
-
-
-def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
+def read_statics(app: Any, *, has_defaults: bool = True, is_logging: bool = False) -> dict[str, Any]:
     """Return Celery's own entries, those of ``beat_schedule``, and those that ``@scheduled`` declares.
 
     Celery's commands have imported the application's modules; another program may not have done so yet.
 
     Arguments:
         has_defaults: with Celery's own entries.
+        is_logging: declarations that belong to no task are logged.
+
+    Returns names to entries or their keyword arguments.
 
     Raises:
         DeclarationError: two of them have the same name.
@@ -153,38 +142,34 @@ def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
     """
     load_tasks(app)
     declared = collect_declared(app)
-    entries = {name: entry.fields for name, entry in declared.entries.items()}
-    defaults = default_entries(app) if has_defaults else {}
-    return Statics({**defaults, **app.conf.beat_schedule, **entries}, declared.strays)
-
-
-def report_statics(statics: Statics) -> None:
-    """Log what is wrong with the code."""
-    for declaration, reason in statics.strays.items():
+    for declaration, reason in declared.strays.items() if is_logging else ():
         extra = ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason)
         logger.error("beat: %s: @scheduled: %s", declaration.place, reason, extra=extra)
+    entries = {name: entry.fields for name, entry in declared.entries.items()}
+    defaults = default_entries(app) if has_defaults else {}
+    return {**defaults, **app.conf.beat_schedule, **entries}
 
 
 def store_statics(
-    store: Store,
-    fence: Fence,
-    statics: Statics,
+    shard: Shard,
+    statics: Mapping[str, Any],
+    here: Mapping[str, Any],
     update: Callable[[Mapping[str, Any]], object],
-    is_here: Callable[[str], bool],
 ) -> None:
-    """Store ``statics`` by ``update``, and remove the entries that were in the code before and have left it.
+    """Store the entries of the code in a shard, and remove those that have left the code.
 
     An entry that is also in another app's code, or in an applied file, stays.
 
     Arguments:
-        store: the schedule, or one part of it.
-        is_here: returns True if the entry of this name belongs there.
+        statics: all entries of the code, by their names.
+        here: those that belong to the shard.
+        update: stores entries.
     """
-    config, keys_here, reserved = store.config, store.keys, store.config.reserved_names
-    owners = config.statics_owners
+    store, fence, keys_here = shard.store, shard.leadership.fence, shard.store.keys
+    owners, reserved = store.config.statics_owners, store.config.reserved_names
     # one of RedBeat's own keys is never removed as an entry
     plan = plan_statics(
-        read_static_names(store), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
+        read_static_names(store), statics, owners, lambda name: not find_name_problem(name, reserved)
     )
     keys = [keys_here.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, read_owners(store, keys), strict=True) if not owner]
@@ -193,8 +178,8 @@ def store_statics(
         extra = STATIC_REMOVED.of(entry=name)
         logger.info("beat: Removing old static schedule entry '%s'.", name, extra=extra)
     delete_entries(store, gone, fence)
-    update({name: one for name, one in statics.entries.items() if is_here(name)})
-    note_statics(store, fence, owners[0], replace(plan, added=tuple(filter(is_here, plan.added))))
+    update(here)
+    note_statics(store, fence, owners[0], replace(plan, added=tuple(n for n in plan.added if n in here)))
 
 
 def store_entries(

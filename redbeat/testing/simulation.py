@@ -83,7 +83,7 @@ def entries_of(app: Celery) -> dict[str, RedBeatSchedulerEntry]:
     Raises:
         EntryError: one of them can't be made.
     """
-    return {name: _made(app, name, fields) for name, fields in read_statics(app).entries.items()}
+    return {name: _made(app, name, fields) for name, fields in read_statics(app).items()}
 
 
 def _entries(given: Any) -> list[RedBeatSchedulerEntry]:
