@@ -148,11 +148,12 @@ class RedBeatScheduler(Scheduler):
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
         lock_key = keys.prefixed(lock_key) if lock_key else self.config.lock_key
-        timing = Timing(lock_seconds, self.config.takeover_after) if lock_key else Timing(LEASE_SECONDS)
+        timing = Timing(lock_seconds, self.config.takeover_after)
         self._shards = Shards(self.store, lock_key, timing)
         self._election = self._shards.election
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
         # waiting for the broker ends well before the lock, or a lease, does
+        timing = timing if lock_key else Timing(LEASE_SECONDS)
         publish_seconds = timing.publish_seconds(self.config.publish_timeout)
         connect_seconds = timing.connect_seconds(self.config.publish_timeout)
         sends_once = self.config.delivery == "at_most_once"
@@ -168,12 +169,8 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
         self._sweeper = Sweeper(self.store)
         # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
-        waiting_seconds = 2 * (publish_seconds + connect_seconds)
-        self._condition = Condition(
-            self._election,
-            self._broker,
-            lambda: max(self._election.timing.stuck_seconds, waiting_seconds),
-        )
+        stuck_seconds = max(timing.stuck_seconds, 2 * (publish_seconds + connect_seconds))
+        self._condition = Condition(self._election, self._broker, lambda: stuck_seconds)
         self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
         self._gathering = Gathering(
             app,
