@@ -44,10 +44,6 @@ MAX_BYTES = 4_000_000
 #: how many messages are written together
 MAX_WRITTEN = 32
 
-#: so many messages of a new channel are waited for one by one, and one of each batch: a connection that was
-#: closed, or blocked by an alarm, meanwhile is noticed before a batch is written to it
-FIRST_ALONE = 8
-
 #: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes
 LARGE_BYTES = 256 * 1024
 
@@ -127,7 +123,7 @@ class Confirms:
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
-        self._alone = FIRST_ALONE
+        self._is_first = True
 
     @classmethod
     def of(cls, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> Confirms | None:
@@ -149,8 +145,8 @@ class Confirms:
             self._publication = None
 
     def begin_batch(self) -> None:
-        """Wait for the next message: its connection may have ended since the last one."""
-        self._alone = max(self._alone, 1)
+        """Wait for the next message alone: its connection may have ended since, or be blocked by an alarm."""
+        self._is_first = True
 
     def publish(
         self,
@@ -185,7 +181,7 @@ class Confirms:
         frames = b"".join(self._frames)
         is_alone = (
             self._publication is None
-            or self._alone > 0
+            or self._is_first
             or immediate
             or exchange not in self._present
             or len(frames) > LARGE_BYTES
@@ -204,7 +200,7 @@ class Confirms:
             self.settle(confirm_timeout or timeout)
             if publication.failure is not None:
                 raise publication.failure
-            self._alone = max(self._alone - 1, 0)
+            self._is_first = False
             self._present.add(exchange)
         elif len(self._unwritten) >= MAX_WRITTEN:
             self._write(timeout)
@@ -311,28 +307,23 @@ class Confirms:
     # -- what the broker says
 
     def _note_ack(self, tag: int, is_multiple: bool) -> None:
-        for number in self._tags(tag, is_multiple):
-            self._note_settled(number, self._returned.pop(number, None))
+        self._note_confirmed(tag, is_multiple, None)
 
     def _note_nack(self, tag: int, is_multiple: bool) -> None:
-        for number in self._tags(tag, is_multiple):
-            self._note_settled(number, MessageNacked())
+        self._note_confirmed(tag, is_multiple, MessageNacked())
 
-    def _tags(self, tag: int, is_multiple: bool) -> Iterable[int]:
-        if not is_multiple:
-            return (tag,)
-        last = tag or self._last_tag  # 0: all of them
-        return [number for number in self._unconfirmed if number <= last]
-
-    def _note_settled(self, tag: int, failure: Exception | None) -> None:
-        message = self._unconfirmed.pop(tag, None)
-        if message is None:
-            return
-        self._bytes -= message.size_bytes
-        message.publication.unconfirmed -= 1
-        if failure is not None:
-            message.publication.failure = message.publication.failure or failure
-            self._forget_declared(message.declared)
+    def _note_confirmed(self, tag: int, is_multiple: bool, failure: Exception | None) -> None:
+        # several: all up to that number, and with 0 all of them
+        for number in [one for one in self._unconfirmed if not tag or one <= tag] if is_multiple else [tag]:
+            message = self._unconfirmed.pop(number, None)
+            if message is None:
+                continue
+            self._bytes -= message.size_bytes
+            publication, reason = message.publication, failure or self._returned.pop(number, None)
+            publication.unconfirmed -= 1
+            if reason is not None:
+                publication.failure = publication.failure or reason
+                self._forget_declared(message.declared)
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order

@@ -16,7 +16,7 @@ new connection, and the script that pushes checks it in the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import Any, NamedTuple
@@ -77,7 +77,6 @@ class Broker:
         deadline: until when this batch may be sent, monotonic.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
-        drafts: ``confirms``, if it may publish compiled messages.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         peer: the broker of the last connection.
     """
@@ -92,7 +91,10 @@ class Broker:
         sends_once: bool = False,
     ) -> None:
         self._app = app
-        self._producer_class = producer_class
+        self._class = type("BoundedProducer", (BoundedProducer, producer_class), {})
+        self._is_plain = all(
+            getattr(producer_class, name) is getattr(Producer, name) for name in ("publish", "_publish")
+        )
         self.timeout_seconds = timeout_seconds
         self._connect_seconds = connect_seconds or min(timeout_seconds, CONNECT_SECONDS)
         self._sends_once = sends_once
@@ -103,45 +105,41 @@ class Broker:
         self._has_lost_events = False  # which was logged
         self.outbox: Outbox | None = None
         self.confirms: Confirms | None = None
-        self.drafts: Confirms | None = None
         self.is_away = self.is_reported_away = False
         self.peer = Peer()
 
     @property
     def producer(self) -> Any:
         """A producer, on a new connection where there is none; raises what the transport raises."""
-        if self._producer is not None and self._producer.connection is None:
-            self._drop()  # its channel has ended, though kombu's connection may be a new one since
-        if self._connection is None:
-            connection = self._app.connection_for_write()
-            connect_seconds = self._connect_seconds
-            connection.connect_timeout = min(connection.connect_timeout or connect_seconds, connect_seconds)
-            connection.transport_options = {
-                **self._options(connection),
-                **(connection.transport_options or {}),
-                **({"retry_on_timeout": False} if self._sends_once else {}),
-            }
-            other_hosts = max(len(connection.alt) - 1, 0)
-            connection.ensure_connection(
-                max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
-            )
-            self._connection = connection
-            system = str(connection.get_transport_cls().driver_type)
-            self.peer = Peer(_SYSTEMS.get(system, system), connection.hostname or "", connection.port)
-        if self._producer is None:
-            channel = self._connection.channel()
-            self.outbox = Outbox.of(channel, self._app.conf.event_exchange)
-            if self.outbox is not None:
-                declare_exchanges(channel, self._app)
-            if self._sends_once and self.outbox is not None:
-                send_once(self.outbox.kombu_client)
-            bounded = type("BoundedProducer", (BoundedProducer, self._producer_class), {})
-            self._producer = bounded(channel, auto_declare=False)
-            self.confirms = self._producer.begin(self._app, is_redis=self.outbox is not None)
-            if self.confirms is not None and self._has_plain_producer():
-                self.drafts = self.confirms
-            self._producer.timeout_seconds = self.publish_seconds
+        if self._producer is None or self._producer.connection is None:  # its channel has ended
+            self._close(is_polite=False)
+            self._connect()
         return self._producer
+
+    def _connect(self) -> None:
+        connection, connect_seconds = self._app.connection_for_write(), self._connect_seconds
+        connection.connect_timeout = min(connection.connect_timeout or connect_seconds, connect_seconds)
+        connection.transport_options = {
+            **self._options(connection),
+            **(connection.transport_options or {}),
+            **({"retry_on_timeout": False} if self._sends_once else {}),
+        }
+        other_hosts = max(len(connection.alt) - 1, 0)
+        connection.ensure_connection(
+            max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
+        )
+        self._connection = connection
+        system = str(connection.get_transport_cls().driver_type)
+        self.peer = Peer(_SYSTEMS.get(system, system), connection.hostname or "", connection.port)
+        channel = connection.channel()
+        self.outbox = Outbox.of(channel, self._app.conf.event_exchange)
+        if self.outbox is not None:
+            declare_exchanges(channel, self._app)
+            if self._sends_once:
+                send_once(self.outbox.kombu_client)
+        producer = self._class(channel, auto_declare=False)
+        self.confirms = producer.begin(self._app, self.publish_seconds, is_redis=self.outbox is not None)
+        self._producer = producer
 
     def begin_batch(self) -> None:
         """Begin a batch: what is remembered for one batch only is forgotten."""
@@ -159,6 +157,10 @@ class Broker:
         """Return True if there is time for another run: half of it is kept to wait for the answer."""
         return self.seconds_left() > self.timeout_seconds / 2
 
+    def publish_seconds(self) -> float:
+        """Return how long publishing one message may take."""
+        return self.seconds_left() or self.timeout_seconds
+
     def sending(
         self, expiration_seconds: float | None, *, is_deferrable: bool = False
     ) -> AbstractContextManager[list[Push] | Publication]:
@@ -173,13 +175,9 @@ class Broker:
             self._producer.expiration_seconds = expiration_seconds
         if self.outbox is not None:
             return self.outbox.collecting()
-        if is_deferrable and self.drafts is not None:
-            return self.drafts.deferring()
+        if is_deferrable and self.confirms is not None and self._is_plain:  # else publish handles errors
+            return self.confirms.deferring()
         return nullcontext([])
-
-    def publish_seconds(self) -> float:
-        """Return how long publishing one message may take."""
-        return self.seconds_left() or self.timeout_seconds
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.
@@ -194,11 +192,6 @@ class Broker:
     def destination(self) -> str:
         """The name of the queue that the last run went to; '': unknown."""
         return "" if self._producer is None else str(self._producer.destination)
-
-    @property
-    def events(self) -> Sequence[Push]:
-        """The task-sent events of the run that was sent last; they wait for :meth:`send_events`."""
-        return () if self.outbox is None else self.outbox.events
 
     def send(self, pushes: Sequence[Push]) -> None:
         """Make the list writes of one run on a Redis broker.
@@ -227,23 +220,41 @@ class Broker:
                 )
                 logger.warning(message, len(events), reason_of(exc))
 
+    # -- errors
+
     def recover(self, exc: BaseException) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
         cause = cause_of(exc)
         if is_refusal(cause):
             self.note_away(cause)
-            return False
-        if isinstance(cause, MessageNacked):
-            return False
-        if isinstance(cause, self._errors("channel_errors")):
-            self._renew_channel()
-            return False
-        if not self.is_of_connection(cause):
-            return False
-        if self._is_sound(cause):
-            # the task's own error; or, on Redis, one of a connection that the client has just replaced
-            return self.outbox is not None
-        return self._reconnect(cause)
+        elif isinstance(cause, MessageNacked):
+            pass
+        elif isinstance(cause, self._errors("channel_errors")):
+            if self.outbox is None:  # the broker or py-amqp has closed the channel
+                self.close()
+        elif self.is_of_connection(cause):
+            if self._is_blocked or not self.seconds_left():
+                self.note_away(cause)
+            elif isinstance(cause, TimeoutError) or not self._is_sound():
+                if not self.is_back():
+                    self.note_away(cause)
+                return not self.is_away
+        return False
+
+    def is_of_connection(self, cause: BaseException) -> bool:
+        """Return True if the connection may have raised ``cause``; the task's own code may have, too."""
+        is_of_other_code = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
+        is_known = isinstance(cause, (OSError, OperationalError, self._errors("connection_errors")))
+        return is_known and not is_of_other_code
+
+    def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
+        connection = self._connection or self._app.connection_for_write()
+        return tuple(getattr(connection, kind))
+
+    def _is_sound(self) -> bool:
+        """Return True if RabbitMQ has not closed the connection."""
+        self.drop_stale()
+        return self._connection is not None and self._connection.transport.driver_name == "py-amqp"
 
     def drop_stale(self) -> None:
         """Drop a connection that the broker has closed: a run that is sent only once would be lost on it.
@@ -261,7 +272,7 @@ class Broker:
         except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: An idle connection has ended: %r", exc)
         if was_blocked or not self._is_blocked:
-            self._drop()
+            self._close(is_polite=False)
 
     def note_away(self, exc: BaseException) -> None:
         """Record that nothing can be sent because of ``exc``; logged once until runs are sent again."""
@@ -274,7 +285,7 @@ class Broker:
             message = "beat: The broker %s can't be reached, due runs wait for it: %s"
             logger.error(message, name, reason, extra=extra)
         if not self._is_blocked:
-            self._drop()
+            self._close(is_polite=False)
 
     def note_well(self) -> None:
         """Record that runs have been sent again."""
@@ -286,77 +297,37 @@ class Broker:
         """Try to connect; return whether the broker can be reached."""
         if self._is_blocked:
             self.drop_stale()
-        self.is_away = self._is_blocked or not self._answers()
+        self.is_away = self._is_blocked
+        if not self.is_away:
+            self._close(is_polite=False)
+            try:
+                self._connect()
+            except BaseException as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
+                let_through(exc)
+                logger.debug("beat: The broker can't be reached: %r", exc)
+                self._close(is_polite=False)
+                self.is_away = True
         return not self.is_away
 
     def close(self) -> None:
         """Close the connection; the next producer makes a new one."""
-        connection = self._forget()
+        self._close(is_polite=True)
+
+    def _close(self, *, is_polite: bool) -> None:
+        """Close the connection, and tell the broker if that ``is_polite``: it may never answer."""
+        connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
+        self._is_blocked = False
+        if self.confirms is not None:
+            self.confirms.lose()
+            self.confirms = None
         if connection is None:
             return
-        # RabbitMQ answers when it is closed
-        if connection.connected and hasattr(connection.connection, "sock"):
-            _quietly(lambda: connection.connection.sock.settimeout(CLOSE_SECONDS))
-        _quietly(connection.release)
-
-    def _drop(self) -> None:
-        """Close the connection without telling the broker, which may never answer."""
-        connection = self._forget()
-        if connection is not None:
-            _quietly(connection.collect)
-
-    def _forget(self) -> Any:
-        connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
-        self._lose_confirms()
-        self._is_blocked = False
-        return connection
-
-    def _has_plain_producer(self) -> bool:
-        """Return True if the app's producers publish as kombu's do, and do not handle errors of that."""
-        return all(
-            getattr(self._producer_class, name) is getattr(Producer, name) for name in ("publish", "_publish")
-        )
-
-    def _is_sound(self, exc: BaseException) -> bool:
-        """Return True if the broker still answers on this connection, after ``exc`` was raised."""
-        is_doubtful = isinstance(exc, TimeoutError) or self._is_blocked or not self.seconds_left()
-        if is_doubtful or self._producer is None:
-            return False
-        if self.outbox is not None:
-            return self.outbox.answers()
-        if self._connection.transport.driver_name != "py-amqp":
-            return False
-        self.drop_stale()
-        return self._connection is not None and not self._is_blocked
-
-    def _reconnect(self, exc: BaseException) -> bool:
-        if self._is_blocked or not self.seconds_left():
-            self.note_away(exc)
-            return False
-        self._drop()
-        if not self._answers():
-            self.note_away(exc)
-        return not self.is_away
-
-    def _answers(self) -> bool:
-        self.close()
         try:
-            return self.producer is not None
-        except BaseException as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
-            let_through(exc)
-            logger.debug("beat: The broker can't be reached: %r", exc)
-            self._drop()
-            return False
-
-    def is_of_connection(self, cause: BaseException) -> bool:
-        """Return True if the connection may have raised ``cause``; the task's own code may have, too."""
-        is_of_other_code = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
-        is_known = isinstance(cause, (OSError, OperationalError, self._errors("connection_errors")))
-        return is_known and not is_of_other_code
-
-    def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
-        connection = self._connection or self._app.connection_for_write()
-        return tuple(getattr(connection, kind))
+            if is_polite and connection.connected and hasattr(connection.connection, "sock"):
+                connection.connection.sock.settimeout(CLOSE_SECONDS)  # RabbitMQ answers
+            (connection.release if is_polite else connection.collect)()
+        except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed
+            logger.debug("beat: Closing a connection to the broker failed: %r", exc)
 
     def _options(self, connection: Any) -> dict[str, Any]:
         """Return transport options: a silent broker is an error, and publishes are confirmed."""
@@ -383,25 +354,6 @@ class Broker:
 
     def _note_unblocked(self) -> None:
         self._is_blocked = False
-
-    def _renew_channel(self) -> None:
-        """Let the next producer have a new channel: the broker or py-amqp has closed the old one."""
-        if self._producer is not None and self.outbox is None:
-            channel, self._producer = self._producer.channel, None
-            self._lose_confirms()
-            _quietly(channel.close)
-
-    def _lose_confirms(self) -> None:
-        if self.confirms is not None:
-            self.confirms.lose()
-        self.confirms = self.drafts = None
-
-
-def _quietly(close: Callable[[], Any]) -> None:
-    try:
-        close()
-    except Exception as exc:  # noqa: BLE001 - what is broken may fail in any way when closed
-        logger.debug("beat: Closing a connection to the broker failed: %r", exc)
 
 
 # -- the guarantee

@@ -61,12 +61,12 @@ _SIGNALS = [
 ]
 
 
-def find_obstacle(app: Any, scheduler: Any = None, channel: Any = None) -> str:
+def find_obstacle(app: Any, scheduler: Any = None, producer: Any = None) -> str:
     """Return all reasons that concern every message, such as "ddtrace replaces Task.apply_async"; '': none.
 
     Arguments:
         scheduler: the one that sends, or its class; None: none does.
-        channel: of the producer that sends; None: there is none yet.
+        producer: the one that sends; None: there is none yet.
     """
     app = _real(app)
     config, setting = ensure_conf(app), app.conf.get
@@ -74,20 +74,20 @@ def find_obstacle(app: Any, scheduler: Any = None, channel: Any = None) -> str:
         "" if config.templates else "redbeat_templates is False",
         "" if config.message_cache_bytes else "redbeat_message_cache_bytes is 0",
         "task_send_sent_event is set" if setting("task_send_sent_event") else "",
-        "" if config.sentry and channel is None else find_monitoring(),  # it ends when beat starts
+        "" if config.sentry and producer is None else find_monitoring(),  # it ends when beat starts
         "task_always_eager is set" if setting("task_always_eager") else "",
         "" if setting("task_protocol") == 2 else f"task_protocol is {setting('task_protocol')}",
         f"task_compression is {setting('task_compression')!r}" if setting("task_compression") else "",
         find_serializer_obstacle(setting("task_serializer")),
         "a task of a worker sends it" if app.current_worker_task is not None else "",
-        *_find_foreign(_functions(app, scheduler, channel)),
+        *_find_foreign(_functions(app, scheduler, producer)),
         *_receivers(),
         _find_class_obstacle(app, scheduler),
         _find_route_obstacle(app.conf, vars(app.amqp).get("router")),
     )
 
 
-def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
+def read_state(app: Any, scheduler: Any, producer: Any) -> tuple[Any, ...]:
     """Return what all messages depend on, and the reasons: as long as it is equal, so are both.
 
     That does not hold for a reason that is there. Celery has read other settings when it made these objects.
@@ -98,7 +98,7 @@ def read_state(app: Any, scheduler: Any, channel: Any) -> tuple[Any, ...]:
     app = _real(app)
     amqp, settings = app.amqp, list(map(app.conf.get, _SETTINGS))
     objects = [amqp.create_task_message, amqp.send_task_message, amqp.queues, amqp.Producer]  # made now
-    objects += [function for _, _, function in _functions(app, scheduler, channel)]
+    objects += [function for _, _, function in _functions(app, scheduler, producer)]
     objects += [receiver for signal in _SIGNALS for _, receiver in signal.receivers]
     objects += (codec_of(settings[0]), type(amqp.router), *getattr(amqp.router, "routes", ()))
     objects.append(getattr(scheduler, "Entry", None))
@@ -143,15 +143,15 @@ def find_serializer_obstacle(name: str) -> str:
 # -- functions
 
 
-def _functions(app: Any, scheduler: Any, channel: Any) -> Iterator[tuple[Any, str, Any]]:
+def _functions(app: Any, scheduler: Any, producer: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the functions that each message passes through: what has it, its name, the function."""
     yield from _functions_of(Task, _OF_TASK)
     yield from _functions_of(app, _OF_APP)
     yield from _functions_of(app.amqp, _OF_AMQP)
-    yield from _functions_of(Producer, _OF_PRODUCER)
     yield from _functions_of(Signal, _OF_SIGNAL)
-    if channel is not None:
-        yield from _functions_of(channel, _OF_CHANNEL)
+    yield from _functions_of(Producer if producer is None else producer, _OF_PRODUCER)
+    if producer is not None:
+        yield from _functions_of(producer.channel, _OF_CHANNEL)
     if scheduler is not None:
         yield from _functions_of(scheduler, _OF_SCHEDULER)
         yield from _functions_of(scheduler.Entry, _OF_ENTRY)

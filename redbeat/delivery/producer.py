@@ -49,9 +49,9 @@ class BoundedProducer:
     _types: Mapping[str, str]
     _confirms: Confirms | None
 
-    def begin(self, app: Any, *, is_redis: bool) -> Confirms | None:
+    def begin(self, app: Any, timeout_seconds: Callable[[], float], *, is_redis: bool) -> Confirms | None:
         """Read the exchanges of ``app``, and listen for confirms; return these, or None."""
-        self._app = app
+        self._app, self.timeout_seconds = app, timeout_seconds
         self.is_redis = is_redis
         self.declared = Memory(MAX_DECLARED)
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}

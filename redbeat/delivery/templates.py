@@ -232,10 +232,10 @@ class Templates:
         self._new_kinds = 0
         obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
-        of_code = guard.read_state(self._app, self._scheduler, producer.channel)
+        of_code = guard.read_state(self._app, self._scheduler, producer)
         state = producer, outbox, trace and trace.names, provider, of_code
         if obstacle or state != self._state:
-            obstacle = guard.find_obstacle(self._app, self._scheduler, producer.channel)
+            obstacle = guard.find_obstacle(self._app, self._scheduler, producer)
             if not obstacle and outbox is None:
                 obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
             self._refused.clear()

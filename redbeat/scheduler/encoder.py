@@ -78,7 +78,7 @@ class Encoder:
         """Return why Celery makes all messages; '': templates may be used."""
         try:
             producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
-            outbox = self._broker.outbox or self._broker.drafts
+            outbox = self._broker.outbox or self._broker.confirms
             return self._templates.begin_batch(producer, outbox, self._tracing.headers, provider)
         except RedBeatError:  # about the lock
             raise
@@ -214,7 +214,7 @@ class Encoder:
         self._figures.one_by_one += 1
         if send.span is not None:
             send.span.queue = self._broker.destination or send.span.queue
-        send.events = self._broker.events
+        send.events = [] if self._broker.outbox is None else self._broker.outbox.events
         return tuple(sent) if isinstance(sent, list) else sent
 
     def _span_of(self, send: Send, entry: Any) -> Any:

@@ -399,11 +399,11 @@ def make(
             broker.send(sent)
             return ()
         return sent
-    if broker.drafts is None:
+    if broker.confirms is None:
         return send.pushes
     with broker.sending(None, is_deferrable=is_deferrable) as publication:
         [draft] = send.pushes
-        broker.drafts.publish_draft(str(draft.value), template.kind.declared, broker.publish_seconds())
+        broker.confirms.publish_draft(str(draft.value), template.kind.declared, broker.publish_seconds())
     return () if isinstance(publication, list) else publication
 
 

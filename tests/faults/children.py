@@ -78,10 +78,9 @@ def between_messages(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
 def between_confirms(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse around each write of messages to RabbitMQ, too, and at each look for their confirms.
 
-    Two messages are written at a time, and the first one needn't be confirmed before.
+    Two messages are written at a time, after the first of the connection.
     """
     between_round_trips(fuse, patch)
-    patch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
     patch.setattr(redbeat_amqp, "MAX_WRITTEN", 2)
     patch.setattr(Confirms, "begin_batch", lambda _: None)
     _touch_around(fuse, patch, amqp.transport.TCPTransport, "write")

@@ -43,7 +43,7 @@ class Compiling:
     def begin_batch(self) -> None:
         producer = self.broker.producer
         self.broker.begin_batch()
-        self.templates.begin_batch(producer, self.broker.outbox or self.broker.drafts)
+        self.templates.begin_batch(producer, self.broker.outbox or self.broker.confirms)
 
     def compile(self, call: Call) -> MessageTemplate | str:
         """The template of a call, or why there is none, as beat finds out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,6 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.delivery import amqp as redbeat_amqp
 from redbeat.delivery import outbox as outbox_module
 from redbeat.delivery.amqp import Confirms, Publication
 from redbeat.delivery.outbox import Outbox
@@ -236,6 +235,14 @@ class AmqpChannel:
             callback(*args)
 
 
+def after_the_first(channel: AmqpChannel, forget: Callable[[Any], None]) -> Confirms:
+    """Confirms that have waited for their first message, so that others may be confirmed later."""
+    confirms = Confirms(channel, forget)
+    channel.connection.say.append(lambda: channel.tell("basic_ack", 1, False))
+    confirms.publish(message_of(1), "", "queue")
+    return confirms
+
+
 def message_of(number: int) -> Any:
     return amqp.basic_message.Message("x", application_headers={"redbeat_entry": f"entry-{number}"})
 
@@ -253,16 +260,13 @@ def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) 
 
 
 @pytest.mark.parametrize("again", range(5))
-def test_confirm_reaches_its_own_publication_in_any_order(
-    chance: random.Random, monkeypatch: pytest.MonkeyPatch, again: int
-) -> None:
-    monkeypatch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
+def test_confirm_reaches_its_own_publication_in_any_order(chance: random.Random, again: int) -> None:
     forgotten: list[Any] = []
     channel = AmqpChannel()
-    inflight = Confirms(channel, forgotten.extend)
+    inflight = after_the_first(channel, forgotten.extend)
     count = chance.randint(1, 100)
     published: dict[int, Publication] = {}
-    for number in range(1, count + 1):
+    for number in range(2, count + 2):
         with inflight.deferring() as published[number]:
             inflight.declared = [number]
             inflight.publish(message_of(number), "", "queue", mandatory=True)
@@ -282,19 +286,15 @@ def test_confirm_reaches_its_own_publication_in_any_order(
     assert sorted(forgotten) == [number for number, fate in fates.items() if fate != "ack"]
 
 
-def test_reopened_channel_loses_unconfirmed_publications(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(redbeat_amqp, "FIRST_ALONE", 0)
+def test_reopened_channel_loses_unconfirmed_publications() -> None:
     channel = AmqpChannel()
-    inflight = Confirms(channel, lambda _: None)
+    inflight = after_the_first(channel, lambda _: None)
     with inflight.deferring() as before:
         inflight.publish(message_of(1), "", "queue")
     channel.open()  # as py-amqp does when the broker has closed it
+    channel.connection.say.append(lambda: channel.tell("basic_ack", 1, False))
     with inflight.deferring() as after:
         inflight.publish(message_of(2), "", "queue")
-    channel.connection.say.append(lambda: channel.tell("basic_ack", 1, False))
-    inflight.settle(1)
     assert before.is_lost
     assert not before.is_confirmed
     assert after.is_confirmed
