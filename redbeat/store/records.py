@@ -58,6 +58,7 @@ class DueEntry:
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
         next_score: it is due for a run that has waited for another one to end, and gets this score back
             after it; '': that isn't so.
+        has_lease: it was asked for, or hidden from other beats.
         message: JSON of the stored message whose entry this is, '' if it has none; None: an entry of the
             schedule.
         body: what is stored of that message's body beside it; None: nothing.
@@ -77,6 +78,7 @@ class DueEntry:
     is_meta_foreign: bool = False
     revision: str = ""
     next_score: str = ""
+    has_lease: bool = False
     message: str | None = None
     body: str | None = None
     is_own: bool = False

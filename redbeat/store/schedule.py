@@ -317,6 +317,7 @@ def commit_call(
     write_lists: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
     rows: list[dict[str, Any] | int] = []
     usual: dict[Any, int] = {}
+    last = 0
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
         key = due_entry.key
@@ -347,9 +348,14 @@ def commit_call(
         valid_until = "" if commit.valid_until is None else score_text(commit.valid_until)
         fields = commit.labels, is_strict, new_meta is not None, writes, valid_until
         place = None if rare else usual.get(fields)
-        rows.append(place or dict(zip(_USUAL_FIELDS, fields, strict=True)) | rare)
-        if not (rare or place):
-            usual[fields] = len(rows)
+        if place is None:
+            rows.append(dict(zip(_USUAL_FIELDS, fields, strict=True)) | rare)
+            last = len(rows)
+            if not rare:
+                usual[fields] = last
+        else:
+            rows.append(place == last or place)  # True: as the one before
+            last = place
         if commit.run is not None:
             running.append(keys.running(key))
     call = _COMMIT_RUNS.call(
@@ -367,7 +373,7 @@ def commit_call(
         tells=tells,
         scores=scores,
         new_scores=new_scores,
-        sent=[commit.sent for commit in commits],
+        sent=[commit.sent == commit.due_entry.score or commit.sent or False for commit in commits],
         rows=rows,
         write_lists=[*write_lists],
         values=values,
@@ -396,20 +402,32 @@ def _rare_fields(commit: Commit, *, keeps: bool) -> dict[str, Any]:
         row["new_definition"] = commit.new_definition
         if commit.new_policy is not None:
             row["new_policy"] = _CLEAR if commit.new_policy is Clear.FIELD else commit.new_policy
+    if due_entry.has_lease:
+        row["lease"] = _lease_of(commit)
     if run is not None:
-        row["task_id"], row["run"] = commit.task_id, _run_row(run, keeps, is_sent=commit.is_published)
+        row["run"] = _run_row(commit, run, keeps)
     return row
 
 
-def _run_row(run: TrackedRun, keeps: bool, *, is_sent: bool) -> dict[str, Any]:
+def _lease_of(commit: Commit) -> str:
+    """Return what the lease of an entry becomes: it stays if the entry is given back, and still asked for."""
+    due_entry, new_score = commit.due_entry, commit.new_score
+    is_given_back = not isinstance(new_score, Ending) and float(new_score) == float(due_entry.nominal)
+    return f"{new_score} {due_entry.nominal} now" if due_entry.is_asked and is_given_back else _CLEAR
+
+
+def _run_row(commit: Commit, run: TrackedRun, keeps: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
+        "task_id": commit.task_id,
         "due": run.due,
         "overlap": run.overlap,
         "limits": run.limits,
         "queue_seconds": run.queue_seconds,
         "held_score": run.held_score,
     }
-    if is_sent:
+    if commit.due_entry.next_score:
+        row["is_released"] = True
+    if commit.is_published:
         row["overlap"] = PUBLISHED if run.overlap == "allow" else RESERVED
     if run.held_records and keeps:
         row["held_record"] = "\n".join(run.held_records)

@@ -20,8 +20,8 @@
 -- ARGV tells         the events to send, with spaces between: of run_sent and run_skipped; '' for none
 -- ARGV scores        for each entry the score that its new score replaces; another one now: that one stays
 -- ARGV new_scores    for each entry 'remove' to unschedule it, 'delete' to remove it, hash and all, else the next due time
--- ARGV sent          for each entry the due time of the run that is sent, UNIX seconds; '': none is
--- ARGV rows          what else is recorded about each entry: an object, or the place of an equal one
+-- ARGV sent          for each entry the due time of the run that is sent, UNIX seconds; true: its score; false: none is
+-- ARGV rows          what else is recorded about each entry: an object; true: the one before; or the place of an equal one
 --   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
 --   is_strict        with other texts now, leave the entry alone
 --   has_meta         it has a new meta; where the one that it replaces is another one now, that one stays
@@ -36,9 +36,11 @@
 --   new_policy       with a new_definition: nil leaves the policy, '' removes it, else JSON
 --   writes           which of write_lists is made with it, 1 for the first. If there is one, an entry is left
 --                    alone if anything about it has changed since it was fetched, or if with a lock it isn't due yet
---   task_id          of the run that is tracked
+--   lease            '' removes it, nil leaves it
 --   run              the run that is tracked:
+--     task_id
 --     due            when it is due, UNIX seconds
+--     is_released    it has waited for another run to end
 --     overlap        'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while another run of its entry is in
 --                    progress, and in the other two cases it waits, if none does, with 'replace' for one that is to be
 --                    terminated; 'dropped': it has waited and isn't sent; 'published': it has been sent already;
@@ -68,131 +70,135 @@ if status == 'lost' then return {status, 0, '', {}, ''} end
 local info = server ~= '' and redis.pcall('INFO', 'server')
 local is_moved = server ~= '' and (type(info) ~= 'string' or not string.find(info, 'run_id:' .. server, 1, true))
 
--- 1. compare: which rows are still about what stands there
+-- 1. compare: what may be written of each entry, by its place; false: nothing. Lists, as a table for each takes longer
 local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #entry_keys
-local given, rows, shared = rows, {}, {}
-local next_running, next_history, next_value = 1, 1, 0
+local new_metas, writes_of, first_values, old_metas, held, refusals = {}, {}, {}, {}, {}, {}
+local history_of, next_history, next_running, next_value = {}, 1, 1, 1
 
-local function take_value()
-  next_value = next_value + 1
-  return values[next_value]
+-- a run that another one may hold back is noted now, as what can't be noted must not be sent
+local function note_first(i, run)
+  local is_known, found = pcall(find_hold, run.running, run)
+  if is_known and not found then
+    is_known, found = pcall(redis.call, 'HSET', run.running, run.task_id, run.text)
+    run.is_noted = is_known
+    if is_known then return end
+  end
+  new_metas[i], writes_of[i] = false, false
+  if is_known then
+    new_scores[i], held[i] = run.held_score, found
+  else
+    new_scores[i], refusals[i] = false, refusal_of(run.running, found)
+  end
 end
 
 for i, key in ipairs(entry_keys) do
-  local place = type(given[i]) == 'number' and given[i] or i
-  local fields, score, new_score, due = given[place], scores[i], new_scores[i], sent[i] ~= '' and sent[i]
-  shared[place] = shared[place] or {__index = fields}
-  local kind, run, is_strict = fields.type or 'hash', fields.run, fields.is_strict
-  local writes, overlap = write_lists[fields.writes] or {}, run and run.overlap
-  local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
-  local is_end = new_score == 'remove' or new_score == 'delete'
-  local texts = (is_strict or fields.new_definition) and take_value()
-  local meta = (is_strict or fields.has_meta) and take_value()
-  local new_meta = fields.has_meta and take_value()
-
-  -- what stands there, in this order: definition, policy, revision, lease, meta, meta_sha1
-  local is_unchanged, has_meta, found = true, false, {}
-  if kind == 'hash' and is_strict then
-    found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'lease', 'meta', 'meta_sha1')
-    is_unchanged = not found.err and match_text(texts_of(found), texts)
-      and (found[1] or redis.call('TYPE', key).ok == 'hash')
-    has_meta = is_unchanged and match_text(found[5] or '', meta)
-  else
-    is_unchanged = redis.call('TYPE', key).ok == kind
-    -- the texts aren't read unless they are compared, as they may be very large
-    if is_unchanged and kind == 'hash' and new_meta then
-      found[4], found[5], found[6] = unpack(redis.call('HMGET', key, 'lease', 'meta', 'meta_sha1'))
-      has_meta = match_text(found[5] or '', meta)
-    elseif is_unchanged and kind == 'hash' then
-      found[4] = redis.call('HGET', key, 'lease')
-    end
+  local fields, score = rows[i], scores[i]
+  if type(fields) ~= 'table' then
+    fields = fields == true and rows[i - 1] or rows[fields]
+    rows[i] = fields
   end
-  local has_score = is_unchanged and scores_now[i] == score
-  if #writes > 0 then
+  local is_strict, new_meta, writes, run = fields.is_strict, fields.has_meta, write_lists[fields.writes], fields.run
+  local texts, meta
+  if is_strict or fields.new_definition then texts, next_value = values[next_value], next_value + 1 end
+  if is_strict or new_meta then meta, next_value = values[next_value], next_value + 1 end
+  if new_meta then new_meta, next_value = values[next_value], next_value + 1 end
+
+  local is_same, old_meta
+  if is_strict and not fields.type then
+    local found = redis.pcall('HMGET', key, 'definition', 'policy', 'revision', 'meta')
+    is_same = not found.err and match_text(texts_of(found), texts) and (found[1] or redis.call('TYPE', key).ok == 'hash')
+    old_meta = found[4]
+  else
+    is_same = redis.call('TYPE', key).ok == (fields.type or 'hash')
+    -- the texts aren't read unless they are compared, as they may be very large
+    old_meta = is_same and new_meta and redis.call('HGET', key, 'meta')
+  end
+  local has_meta = is_same and meta and match_text(old_meta or '', meta)
+  local has_score = is_same and scores_now[i] == score
+  if writes then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(score) <= now_seconds
     local is_late = fields.valid_until ~= '' and tonumber(fields.valid_until) <= now_seconds
-    is_unchanged = has_meta and has_score and not is_moved and is_due and not is_late
+    has_score = has_score and has_meta and not is_moved and is_due and not is_late
+    has_meta = has_score
   end
-  -- what is written of it, and what it was before
-  local row = setmetatable({
-    key = key, score = score, new_score = new_score, sent = due, is_end = is_end, texts = texts, found = found,
-    record = fields.record or (kept > 0 or is_end) and due and '"due":' .. due, history = next_history,
-    writes = is_unchanged and writes or {}, first_value = next_value + 1,
-    meta_to_set = is_unchanged and has_meta and new_meta, score_to_set = is_unchanged and has_score and new_score,
-  }, shared[place])
-  rows[i], next_value = row, next_value + #writes
-  next_history = next_history + (is_end and 3 or row.record and 1 or 0)
+  first_values[i], next_value = next_value, next_value + (writes and #writes or 0)
+  local new_score = new_scores[i]
+  local is_end = new_score == 'remove' or new_score == 'delete'
+  if sent[i] == true then sent[i] = score end
+  history_of[i], next_history = next_history, next_history + (is_end and 3 or (fields.record or kept > 0 and sent[i]) and 1 or 0)
+  writes_of[i], new_metas[i], old_metas[i] = has_score and writes or false, has_meta and new_meta or false, old_meta or ''
+  if not has_score then new_scores[i] = false end
+  if fields.new_definition then fields.read = texts end
   if run then
-    row.running, row.due, row.overlap, next_running = running[next_running], run.due, overlap, next_running + 1
-    row.deadline = later(now, run.queue_seconds + 1)
-    row.members = '"labels":"' .. row.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. new_score .. '"'
+    local overlap = run.overlap
+    local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
+    run.running, next_running = running[next_running], next_running + 1
+    run.members = '"labels":"' .. fields.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. new_score .. '"'
     -- with at_most_once its message leaves after this, if at all
-    local holds = is_deciding and #writes == 0 and '"holds":"0",' or ''
-    row.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. row.members .. '}'
-  end
-  if is_deciding and row.score_to_set then
-    local is_known, held = pcall(find_hold, row.running, row)
-    if is_known and not held then  -- noted now, as what can't be noted must not be sent
-      is_known, held = pcall(redis.call, 'HSET', row.running, row.task_id, row.text)
-      row.is_noted, held = is_known, not is_known and held
-    end
-    if not is_known then
-      row.refusal, row.score_to_set, row.meta_to_set, row.writes = refusal_of(row.running, held), false, false, {}
-    elseif held then
-      row.held, row.score_to_set, row.meta_to_set, row.writes = held, run.held_score, false, {}
-    end
+    local holds = is_deciding and not writes and '"holds":"0",' or ''
+    run.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. run.members .. '}'
+    if is_deciding and has_score then note_first(i, run) end
   end
 end
 
 -- 2. record, all of them or none: before it is pushed, else a user without the right to record would send for ever
-local function take_back(row)
-  if row.is_noted then redis.pcall('HDEL', row.running, row.task_id) end
-  if row.score_to_set then redis.pcall('ZADD', schedule, row.score, row.key) end
-  if row.meta_to_set then
-    pcall(set_field, row.key, 'meta', row.found[5] or '')
-    pcall(set_field, row.key, 'meta_sha1', row.found[6] or '')
+local function take_back(i)
+  local key, run = entry_keys[i], rows[i].run
+  if run and run.is_noted then redis.pcall('HDEL', run.running, run.task_id) end
+  if new_scores[i] then redis.pcall('ZADD', schedule, scores[i], key) end
+  if new_metas[i] then
+    pcall(set_field, key, 'meta', old_metas[i])
+    pcall(set_field, key, 'meta_sha1', '')
   end
 end
 
 local recorded = 0
 local is_recorded, problem = pcall(function()
-  local new_scores, ended = {}, {}
-  for i, row in ipairs(rows) do
-    local meta, new_score = row.meta_to_set, row.score_to_set
-    if meta then redis.call('HSET', row.key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+  local scored, ended = {}, {}
+  for i, key in ipairs(entry_keys) do
+    local meta, new_score = new_metas[i], new_scores[i]
+    if meta then redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
     recorded = i
-    if new_score and row.is_end and not row.held then
-      ended[#ended + 1] = row.key
+    if new_score == 'remove' or new_score == 'delete' then
+      ended[#ended + 1] = key
     elseif new_score then
-      new_scores[#new_scores + 1], new_scores[#new_scores + 2] = new_score, row.key
+      scored[#scored + 1], scored[#scored + 2] = new_score, key
     end
   end
   if #ended > 0 then redis.call('ZREM', schedule, unpack(ended)) end
-  if #new_scores > 0 then redis.call('ZADD', schedule, 'XX', unpack(new_scores)) end
+  if #scored > 0 then redis.call('ZADD', schedule, 'XX', unpack(scored)) end
 end)
 if not is_recorded then
-  for i = recorded + 1, count do rows[i].score_to_set, rows[i].meta_to_set = false, false end
-  for i = 1, count do take_back(rows[i]) end
+  for i = recorded + 1, count do new_scores[i], new_metas[i] = false, false end
+  for i = 1, count do take_back(i) end
   error(problem)
 end
 
 -- 3. push
-local refusals = push_messages(rows, queues, values, home_db, broker_db)
+push_messages(writes_of, first_values, refusals)
 
 -- 4. the rest
-local looked_at, expecting = {}, {}
-local unrecorded, length, last_members, last_text = '', 0, '', ''
-local function add_record(history, members)
-  if members ~= last_members then last_members, last_text = members, '{"at":' .. now .. ',' .. members .. '}' end
-  length = redis.pcall('LPUSH', history, last_text)
-  if type(length) == 'table' then unrecorded, length = length.err, 0 end
+local looked_at, expecting, unrecorded, can_cut, last_due, sent_text = {}, {}, '', false, nil, nil
+
+local function add_record(history, text)
+  -- a right that is missing, or a key of another type, costs the record and not the run; a list that
+  -- can't be cut would grow for ever, so the first is cut before anything is added
+  if not can_cut then
+    local cut = redis.pcall('LTRIM', history, 0, kept - 1)
+    can_cut, unrecorded = not cut.err, cut.err or unrecorded
+    if not can_cut then return end
+  end
+  local length = redis.pcall('LPUSH', history, text)
+  if type(length) == 'table' then
+    unrecorded = length.err
+  elseif length > kept then
+    redis.pcall('LTRIM', history, 0, kept - 1)
+  end
 end
 
 local function add_records(history, record)
-  -- a key of another type costs the record and not the run
-  for members in string.gmatch(record or '', '[^\n]+') do add_record(history, members) end
-  if length > kept then redis.pcall('LTRIM', history, 0, kept - 1) end
+  for members in string.gmatch(record, '[^\n]+') do add_record(history, '{"at":' .. now .. ',' .. members .. '}') end
 end
 
 -- what became of a run that has waited takes the place of the record that says so
@@ -223,101 +229,99 @@ local function tell_of(key, record)
   end
 end
 
-local function finish(row)
-  local key, new_score, overlap = row.key, row.score_to_set, row.overlap
-  local lease, record, new_error = row.found[4], row.record, not row.type and row.new_error
-  if row.held then
-    if row.run.held_record then
-      local held_record = row.run.held_record .. ',' .. row.held
-      add_records(histories[row.history], held_record)
-      if tells ~= '' then tell_of(key, held_record) end
-    end
-  elseif new_score and overlap == 'allow' and not lease then  -- as most
-    local reply = redis.pcall('HSET', row.running, row.task_id, row.text)
-    if type(reply) == 'table' then
-      unrecorded = reply.err
-    else
-      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = row.deadline, row.task_id .. '\0' .. row.running
-    end
-  elseif overlap and (new_score or overlap == 'published' or overlap == 'reserved') then
-    row.is_released = lease and string.find(lease, ' next ', 1, true)
-    local is_noted, member, ended = pcall(note_run, row)
-    if not is_noted then
-      unrecorded = text_of_error(member)
-    elseif member then
-      looked_at[#looked_at + 1], looked_at[#looked_at + 2] = row.deadline, member
-    elseif ended then
-      record = record and with_members(record, ended)
-    end
+-- return what became of a run that was published, if it has ended already
+local function note_sent(run)
+  local is_noted, member, ended = pcall(note_run, run)
+  if not is_noted then
+    unrecorded = text_of_error(member)
+  elseif member then
+    looked_at[#looked_at + 1], looked_at[#looked_at + 2] = run.deadline, member
+  end
+  return is_noted and ended
+end
+
+local function finish(i, due)
+  local key, fields, new_score, history = entry_keys[i], rows[i], new_scores[i], histories[history_of[i]]
+  local run, record = fields.run, fields.record
+  if held[i] then
+    due, record = nil, run.held_record and run.held_record .. ',' .. held[i]
+  elseif run and (new_score or run.overlap == 'published' or run.overlap == 'reserved') then
+    local ended = note_sent(run)
+    if ended and (record or due) then record = with_members(record or '"due":' .. due, ended) end
   end
   if new_score == 'delete' then
     redis.call('DEL', key)
   elseif new_score then
-    set_field(key, 'error', new_error)
+    if not fields.type then set_field(key, 'error', fields.new_error) end
+    set_field(key, 'lease', fields.lease)
   end
-  if new_score and row.new_definition and not row.held then
+  if new_score and fields.new_definition and not held[i] then
     local found = redis.call('HMGET', key, 'definition', 'policy', 'revision')
-    if match_text(texts_of(found), row.texts) then
-      redis.call('HSET', key, 'definition', row.new_definition)
-      set_field(key, 'policy', row.new_policy)
+    if match_text(texts_of(found), fields.read) then
+      redis.call('HSET', key, 'definition', fields.new_definition)
+      set_field(key, 'policy', fields.new_policy)
     end
   end
-  if (record or row.is_end) and (new_score or row.meta_to_set) and not row.held then
-    if tells ~= '' and record then tell_of(key, record) end
-    if row.is_end then
-      redis.pcall('DEL', unpack(histories, row.history, row.history + 2))
-    elseif row.is_released then
-      add_released(histories[row.history], row.due, record)
-    else
-      add_records(histories[row.history], record)
-    end
-  end
-  if lease and new_score and new_score ~= 'delete' then
-    local asked_at = string.match(lease, '^%S+ (%S+) now$')
-    if asked_at and tonumber(asked_at) == tonumber(new_score) then  -- given back, and still asked for
-      redis.call('HSET', key, 'lease', new_score .. ' ' .. asked_at .. ' now')
-    else
-      redis.call('HDEL', key, 'lease')
-    end
+  local is_end = new_score == 'remove' or new_score == 'delete'
+  if not (kept > 0 or is_end) or not (new_score or new_metas[i]) then return end
+  if tells ~= '' and (record or due) then tell_of(key, record or '"due":' .. due) end
+  if is_end then
+    redis.pcall('DEL', unpack(histories, history_of[i], history_of[i] + 2))
+  elseif run and run.is_released and due then
+    add_released(history, run.due, record or '"due":' .. due)
+  elseif record then
+    add_records(history, record)
+  elseif due then
+    if due ~= last_due then last_due, sent_text = due, '{"at":' .. now .. ',"due":' .. due .. '}' end
+    add_record(history, sent_text)
   end
 end
 
 -- count what became of an entry's runs; it is written when all are done, as most have the same labels
-local sent_words = {}
-local amounts = setmetatable({}, {__index = function(all, words) all[words] = {} return all[words] end})
+local sent_words, amounts = {}, {}
 for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
 
 local function add_amount(labels, words, amount)
   local of_words = amounts[words]
+  if not of_words then
+    of_words = {}
+    amounts[words] = of_words
+  end
   of_words[labels] = (of_words[labels] or 0) + amount
 end
 
-local function count_run(row)
-  local labels, run, due = row.labels, row.run, row.sent and tonumber(row.sent)
-  if row.counted then
-    for word, amount in string.gmatch(row.counted, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
+local function count_run(i, due)
+  local fields, labels = rows[i], rows[i].labels
+  if fields.counted then
+    for word, amount in string.gmatch(fields.counted, ' ([%l_/]+)=?(%d*)') do
+      add_amount(labels, word, tonumber(amount) or 1)
+    end
   end
-  if row.held then
-    if string.find(row.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
+  if held[i] then
+    if string.find(held[i], '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
     return
   end
-  local late = due and seconds_of(now_seconds - due)
+  local late = due and now_seconds - tonumber(due)
   if late and late < 31536000 then
+    late = math.max(late, 0)
     add_amount(labels, sent_words[bucket_of(late_bounds, late)], 1)
-    add_amount(labels, 'late/sum', micros_of(late))
+    add_amount(labels, 'late/sum', late)
   elseif late then  -- somebody made it due
     add_amount(labels, 'sent', 1)
   end
-  if run and row.overlap ~= 'dropped' then
+  local run = fields.run
+  if run and run.overlap ~= 'dropped' then
     local max_seconds = string.match(run.limits, '"max":([%d.]+)')
-    local at = expected_at(run.due, run.due, row.new_score, max_seconds)
-    expecting[#expecting + 1], expecting[#expecting + 2] = at, row.running
+    local at = expected_at(run.due, run.due, new_scores[i], max_seconds)
+    expecting[#expecting + 1], expecting[#expecting + 2] = at, run.running
   end
 end
 
 local function write_counted()
   for words, of_words in pairs(amounts) do
-    for labels, amount in pairs(of_words) do add_figure(figures, labels, words, amount) end
+    for labels, amount in pairs(of_words) do
+      add_figure(figures, labels, words, words == 'late/sum' and micros_of(amount) or amount)
+    end
   end
   if #expecting > 0 then redis.pcall('ZADD', expected, 'NX', unpack(expecting)) end
 end
@@ -326,15 +330,15 @@ local results, reasons, done = {}, {}, 0
 local function finish_others()
   while done < count do
     done = done + 1
-    local row = rows[done]
-    local refusal = row.refusal or refusals[done]
-    results[done] = refusal and '2' or row.held and '3' or (row.score_to_set and '1' or '0')
-    reasons[#reasons + 1] = refusal or row.held or nil
+    local refusal, due = refusals[done], sent[done]
+    results[done] = refusal and '2' or held[done] and '3' or (new_scores[done] and '1' or '0')
     if refusal then
-      take_back(row)
+      reasons[#reasons + 1] = refusal
+      take_back(done)
     else
-      finish(row)
-      if (row.sent or row.counted) and row.score_to_set then count_run(row) end
+      reasons[#reasons + 1] = held[done]
+      finish(done, due)
+      if new_scores[done] and (due or rows[done].counted) then count_run(done, due) end
     end
   end
 end

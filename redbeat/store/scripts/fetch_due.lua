@@ -152,11 +152,12 @@ repeat
       end
       local is_unread = kind == 'hash' and not is_read
       local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
+      local has_lease = kind == 'hash' and (is_asked or lease_ms > 0 or fields[5])
       rows[#rows + 1] = {
         key = key, nominal = nominal, definition = fields[1] or nil, meta = fields[2] or nil, policy = fields[3] or nil,
         error = fields[4] or nil, score = score ~= nominal and score or nil, type = kind ~= 'hash' and kind or nil,
         is_asked = is_asked or nil, unread_bytes = is_unread and size or nil, is_meta_foreign = is_foreign or nil,
-        revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score or nil,
+        revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score or nil, has_lease = has_lease and true or nil,
         message = not is_unread and message or nil,
       }
       bytes = bytes + row_bytes

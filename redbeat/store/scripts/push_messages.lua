@@ -1,11 +1,10 @@
--- push_messages(entries, queues, values, home_db, broker_db): make the writes of entries to their queues, those of one entry all or
+-- push_messages(writes_of, first_values, refusals): make the writes of entries to their queues, those of one entry all or
 -- none, and those to one queue in the order of the entries; not a script of its own, but put in front of the one that
--- needs it.
--- entries have each writes, a list of a command and which of the queues it is made to, and first_value: where their values
--- begin, one for each.
--- Returns for each entry whose writes were refused, by its place, the server's error.
-local function push_messages(entries, queues, values, home_db, broker_db)
-  local refusals, waiting = {}, {}
+-- needs it, which has queues, values, home_db and broker_db.
+-- writes_of has for each entry a list of a command and which of the queues it is made to, false for none; first_values
+-- where their values begin, one for each. refusals gets the server's error for each entry whose writes were refused.
+local function push_messages(writes_of, first_values, refusals)
+  local waiting = {}
   local function push_waiting()  -- what goes to one queue in few calls, as each costs as much as ten more values
     for queue, those in pairs(waiting) do
       local reply = redis.pcall('LPUSH', queue, unpack(those.messages))
@@ -27,23 +26,26 @@ local function push_messages(entries, queues, values, home_db, broker_db)
   end
 
   local selected = broker_db ~= home_db and redis.pcall('SELECT', broker_db)
-  for place, entry in ipairs(entries) do
-    local writes = entry.writes
-    if #writes > 0 and selected and selected.err then
+  for place, writes in ipairs(writes_of) do
+    if not writes then
+      -- nothing is sent
+    elseif selected and selected.err then
       refusals[place] = selected.err
     elseif #writes == 1 and writes[1][1] == 'lpush' then
       local queue = queues[writes[1][2]]
-      local those = waiting[queue] or {messages = {}, places = {}}
-      waiting[queue] = those
-      local count = #those.places + 1
-      those.messages[count], those.places[count] = values[entry.first_value], place
-    elseif #writes > 0 then
+      local those = waiting[queue]
+      if not those then
+        those = {messages = {}, places = {}}
+        waiting[queue] = those
+      end
+      local next = #those.places + 1
+      those.messages[next], those.places[next] = values[first_values[place]], place
+    else
       push_waiting()
-      refusals[place] = push_all(writes, entry.first_value)
+      refusals[place] = push_all(writes, first_values[place])
     end
   end
   push_waiting()
   if selected and not selected.err then redis.call('SELECT', home_db) end
-  return refusals
 end
 
