@@ -25,7 +25,7 @@ from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
 from redbeat.entries.validation import find_name_problem, find_priority_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
-from redbeat.log.text import as_stored, is_utf8, printable, sha1_of_text, shorten
+from redbeat.log.text import as_stored, is_utf8, printable, shorten
 from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
@@ -33,7 +33,7 @@ from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.histories import read_pasts
 from redbeat.store.owners import Change, read_calendar_owners, read_owners, read_static_names
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Stored, Write
+from redbeat.store.records import Stored, Write, mark_of
 from redbeat.store.store import Store
 
 Progress = Callable[[int], object]
@@ -142,13 +142,13 @@ def _item_of(entry: RedBeatSchedulerEntry, stored: Stored, owner: str, forms: _F
         raw = {name: value for name, value in raw.items() if value is not None}
     moment = None if entry.problem else entry.last_run_at
     written = None if entry.problem else encode_meta(moment, entry.total_run_count)
-    if written == (stored.meta or "").rstrip() and not stored.is_meta_foreign:
+    if written == (stored.meta or "") and not stored.is_meta_foreign:
         item["last_run_at"] = moment and moment.astimezone(timezone.utc).isoformat()
         item["total_run_count"] = entry.total_run_count
     else:
         raw["meta"] = _raw(stored.meta)
         if stored.meta and not stored.is_meta_foreign:
-            raw["meta_sha1"] = sha1_of_text(stored.meta)
+            raw["meta_crc32"] = mark_of(stored.meta)
     if stored.error is not None:
         raw["error"] = _raw(stored.error)
     item["next_run"] = _next_run(stored.score)
@@ -401,9 +401,8 @@ def _plan_item(
     problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
     if problem:
         raise declared.fault(("entries", change.name), problem)
-    # 3.0.0.dev0 wrote a space behind a meta of its own
-    is_own = "meta" not in raw or meta.endswith(" ") or raw.get("meta_sha1") == sha1_of_text(meta)
-    change.write = Write(definition, meta, score, policy=policy, is_meta_foreign=not is_own)
+    is_foreign = "meta" in raw and raw.get("meta_crc32") != mark_of(meta)
+    change.write = Write(definition, meta, score, policy=policy, is_meta_foreign=is_foreign)
     change.error = raw.get("error")
 
 

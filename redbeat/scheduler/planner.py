@@ -106,6 +106,7 @@ class Known:
         headers: of its messages, for workers.
         meta: the one that was read or planned last, and that the entry has.
         is_meta_usual: it is written as RedBeat writes it, without keys of others.
+        is_meta_foreign: another program has written it.
         undelayed: the score that its last plan has given it, with jitter, to the same without.
         labels, labels_version: the id of the labels under which its runs are counted, by that version.
         template, template_retry_at: of the encoder.
@@ -128,6 +129,7 @@ class Known:
     size_bytes: int
     meta: str | None = None
     is_meta_usual: bool = True
+    is_meta_foreign: bool = False
     undelayed: Mapping[float, str] = field(default_factory=dict)
     labels: str = ""
     labels_version: int = -1
@@ -430,6 +432,7 @@ class Planner:
         """Let the kept entry have the last run and the count that its meta says."""
         state = _state_of(row.meta) if len(row.meta or "") <= MAX_META else None
         known.meta, known.is_meta_usual = row.meta, state is not None
+        known.is_meta_foreign = row.is_meta_foreign
         if state is None:
             fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
             state = fresh.last_run_at, fresh.total_run_count
@@ -450,7 +453,7 @@ class Planner:
             nominal = self._undelayed(known, row, nominal)
         excluded: Sequence[Dropped] = ()
         told: Sequence[Dropped] = ()
-        is_usual = not (known.is_bounded or row.is_asked or failure or row.is_meta_foreign)
+        is_usual = not (known.is_bounded or row.is_asked or failure or known.is_meta_foreign)
         # RedBeat has written this score for this due time; others cut it to whole seconds
         if not is_usual or float(row.nominal).is_integer():
             settled = settle(known, row, failure, nominal, self._moment, is_retried=is_retried)
@@ -478,6 +481,7 @@ class Planner:
         if known.is_special or excluded or run_plan.following is None:
             self._amend(known, run_plan, excluded, send)
         known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
+        known.is_meta_foreign = False
         return send
 
     def _undelayed(self, known: Known, row: DueEntry, nominal: str) -> str:

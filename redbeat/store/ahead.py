@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from redbeat.errors import LockLost
 from redbeat.store.executor import Executor, Request
-from redbeat.store.records import DueEntry, Fence, Fetched, text_of
-from redbeat.store.schedule import FETCH_BYTES, due_entries_of, fetch_due
+from redbeat.store.records import DueEntry, Fence, Fetched, due_entries_of, text_of
+from redbeat.store.schedule import FETCH_BYTES, fetch_due
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
@@ -157,8 +157,8 @@ def read_upcoming(
     )
 
     def read(reply: Sequence[Any]) -> Slice:
-        now, scores, rows, texts = reply
+        now, scores, others, texts = reply
         scores = [text_of(score) for score in scores]
-        return Slice(float(now), len(scores) < limit, due_entries_of(rows, texts), cursor.after(scores))
+        return Slice(float(now), len(scores) < limit, due_entries_of(others, texts), cursor.after(scores))
 
     return Request(store, call.reading(read))

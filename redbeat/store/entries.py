@@ -37,6 +37,7 @@ from redbeat.store.records import (
     LockStatus,
     Stored,
     Write,
+    mark_of,
     read_of,
     score_text,
     stored_of,
@@ -418,8 +419,8 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
     """
 
     def read(reply: Any) -> tuple[float, list[Stored]]:
-        now, rows, texts = reply
-        return float(now), stored_of(keys, rows, texts)
+        now, others, texts = reply
+        return float(now), stored_of(keys, others, texts)
 
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 
@@ -447,10 +448,11 @@ def save_call(
         if write.policy or stored.policy or stored.unread_bytes:
             policy = write.policy
         score = None if write.score is None else score_text(write.score)
-        state = (read, write.meta or None, score, policy, write.revision or None)
+        meta = write.meta or None
+        state = (read, meta, meta and mark_of(meta), score, policy, write.revision or None)
         if state not in numbers:
             numbers[state] = len(numbers) + 1
-            named = zip(("read", "meta", "score", "policy", "revision"), state, strict=True)
+            named = zip(("read", "meta", "meta_crc32", "score", "policy", "revision"), state, strict=True)
             states.append({name: text for name, text in named if text is not None})
         state_of.append(numbers[state])
     call = _SAVE_ENTRIES.call(

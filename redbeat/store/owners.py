@@ -27,6 +27,7 @@ from redbeat.store.records import (
     Stored,
     Write,
     digest_of,
+    mark_of,
     read_of,
     score_text,
     text_of,
@@ -137,7 +138,7 @@ class Change:
             policy=write.policy,
             error=(self.error or "") if has_error else None,
             meta=write.meta or None,
-            is_meta_foreign=write.is_meta_foreign,
+            meta_crc32=mark_of(write.meta) if write.meta and not write.is_meta_foreign else None,
             score="remove" if self.is_unscheduled else _exact(write.score) or None,
         )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
+from zlib import crc32
 
-from redbeat.log.text import sha1_of_text
+from redbeat.log.text import as_stored, sha1_of_text
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,7 @@ class DueEntry:
         score: the score that it has now, another one only if fetches are leased.
         is_asked: a user has written the score 0 to run it now.
         unread_bytes: its size if it was too large to be read; 0: it was read.
-        is_meta_foreign: another program has written the meta, and perhaps no score that goes with it. Always
-            False if nominal is a whole second: such a score isn't trusted in any case.
+        meta_mark: the mark beside the meta, as ``mark_of`` makes it; '' for none.
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
         next_score: it is due for a run that has waited for another one to end, and gets this score back
             after it; '': that isn't so.
@@ -75,13 +75,18 @@ class DueEntry:
     type: str = HASH
     is_asked: bool = False
     unread_bytes: int = 0
-    is_meta_foreign: bool = False
+    meta_mark: str = ""
     revision: str = ""
     next_score: str = ""
     has_lease: bool = False
     message: str | None = None
     body: str | None = None
     is_own: bool = False
+
+    @property
+    def is_meta_foreign(self) -> bool:
+        """Whether another program has written the meta, and perhaps no score that goes with it."""
+        return is_foreign(self.meta, self.meta_mark)
 
     @property
     def can_hold_error(self) -> bool:
@@ -161,8 +166,8 @@ class Target:
     broker_db: int
 
 
-#: fields of packed rows that are texts, in the order of ``pack_rows``
-_TEXT_FIELDS = ("definition", "meta", "policy", "error", "message")
+#: texts of packed entries, in the order of ``pack_entry``
+_TEXT_FIELDS = ("key", "score", "definition", "meta", "policy", "error", "meta_crc32", "message")
 
 #: texts with more characters are compared by their SHA-1, as sending them again would take longer
 MAX_COMPARED = 4_096
@@ -422,6 +427,16 @@ def text_of(value: Any) -> Any:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
+def mark_of(meta: str) -> str:
+    """Return the mark that stands beside a meta of RedBeat's own: programs that don't know it leave it."""
+    return f"{crc32(as_stored(meta)):08x}"
+
+
+def is_foreign(meta: str | None, mark: str) -> bool:
+    """Return True if another program has written ``meta``, beside which ``mark`` stands."""
+    return bool(meta) and mark != mark_of(meta or "")
+
+
 def digest_of(text: str) -> str:
     """Return ``text`` as a script compares it: itself, or for a long one '#' and its SHA-1."""
     if len(text) <= MAX_COMPARED and not text.startswith("#"):  # else it might be taken for a SHA-1
@@ -451,25 +466,56 @@ def held_of(members: str) -> Held:
     return Held(by, worker, since, is_waiting, members, found.get("held_state"), found.get("behind"))
 
 
-def unpack_rows(rows: str | bytes, texts: str | bytes) -> list[dict[str, Any]]:
-    """Return the rows that a script has packed by ``pack_rows``; an entry that does not exist is falsy."""
-    found: list[dict[str, Any]] = json.loads(text_of(rows))
+def unpack_entries(
+    others: str | bytes, texts: str | bytes
+) -> tuple[list[tuple[str, ...]], dict[int, dict[str, Any]]]:
+    """Return the texts of each entry that a script has packed; and what few entries have, by their places."""
+    if not texts:
+        return [], {}
     apart = iter(text_of(texts).split("\0"))
-    for row in found:
-        for field in _TEXT_FIELDS if row else ():
-            if row.get(field) is True:
-                row[field] = next(apart)
-    return found
+    found = [*zip(*[apart] * len(_TEXT_FIELDS), strict=True)]
+    rare: dict[int, dict[str, Any]] = {one.pop("row") - 1: one for one in json.loads(text_of(others))}
+    return found, rare
 
 
-def stored_of(keys: Sequence[str], rows: str | bytes, texts: str | bytes) -> list[Stored]:
-    """Return the entries under ``keys`` by the rows of read_entries."""
-    found = unpack_rows(rows, texts) or [{}] * len(keys)
-    return [
-        Stored(key, **_fields_of(row)) if row else Stored(key) for key, row in zip(keys, found, strict=True)
+def due_entries_of(others: str | bytes, texts: str | bytes) -> list[DueEntry]:
+    """Return the entries that fetch_due has packed."""
+    found, rare = unpack_entries(others, texts)
+    entries = [  # a batch may have thousands: this is written for speed
+        DueEntry(
+            key,
+            nominal,
+            definition or None,
+            meta or None,
+            policy or None,
+            error or None,
+            nominal,
+            HASH,
+            False,
+            0,
+            mark,
+            message=message or None,
+        )
+        for key, nominal, definition, meta, policy, error, mark, message in found
     ]
+    for place, other in rare.items():
+        other["meta_mark"] = other.pop("meta_crc32", entries[place].meta_mark)
+        entries[place] = replace(entries[place], **other)
+    return entries
 
 
-def _fields_of(row: dict[str, Any]) -> dict[str, Any]:
-    score = row.get("score")
-    return row | {"score": score and float(score), "type": row.get("type") or HASH}
+def stored_of(keys: Sequence[str], others: str | bytes, texts: str | bytes) -> list[Stored]:
+    """Return the entries under ``keys`` that read_entries has packed."""
+    found, rare = unpack_entries(others, texts)
+    if not found:
+        return [Stored(key) for key in keys]
+    entries = []
+    for place, (key, row) in enumerate(zip(keys, found, strict=True)):
+        fields: dict[str, Any] = dict(zip(_TEXT_FIELDS, [text or None for text in row], strict=True))
+        fields |= rare.get(place, {})
+        score, mark = fields["score"], fields.pop("meta_crc32") or ""
+        del fields["message"]
+        fields |= {"key": key, "score": score and float(score)}
+        fields["is_meta_foreign"] = is_foreign(fields["meta"], mark)
+        entries.append(Stored(**({"type": HASH} | fields)))
+    return entries

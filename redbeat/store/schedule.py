@@ -47,11 +47,12 @@ from redbeat.store.records import (
     TrackedRun,
     committed_as_one,
     digest_of,
+    due_entries_of,
     held_of,
+    mark_of,
     score_text,
     text_of,
     texts_of,
-    unpack_rows,
 )
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
@@ -147,25 +148,17 @@ def fetch_due(
 
 def fetched_of(reply: Sequence[Any]) -> Fetched:
     """Return what a reply of fetch_due says."""
-    status, now, upcoming, has_more, rows, texts, deadlines, next_deadline, other_head = reply
+    status, now, upcoming, has_more, others, texts, deadlines, next_deadline, other_head = reply
     return Fetched(
         status=LockStatus(status),
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        rows=due_entries_of(rows, texts),
+        rows=due_entries_of(others, texts),
         deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
         next_deadline=float(next_deadline) if next_deadline else None,
         other_score=float(other_head) if other_head else None,
     )
-
-
-def due_entries_of(rows: str | bytes, texts: str | bytes) -> list[DueEntry]:
-    """Return the entries of the rows of fetch_due."""
-    found = unpack_rows(rows, texts)
-    for row in found:
-        row.setdefault("score", row["nominal"])
-    return [DueEntry(**row) for row in found]
 
 
 def _without_moving(store: Store, fetched: Fetched) -> Fetched:
@@ -332,7 +325,7 @@ def commit_call(
         if is_strict or new_meta is not None:
             values.append(digest_of(due_entry.meta or ""))
         if new_meta is not None:
-            values.append(new_meta)
+            values += new_meta, mark_of(new_meta)
         if is_end:
             histories += beside(key)
         elif kept and (commit.records or commit.sent):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import subprocess
 from collections import Counter
@@ -17,6 +16,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.store.entries import read_entry
+from redbeat.store.records import mark_of
 from redbeat.store.store import Store
 from tests.contract import kinds
 from tests.support.apps import celery_beat, write_app
@@ -196,11 +196,11 @@ def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(
         RedBeatSchedulerEntry(name, app=app, **kinds.entries()[name]).save()
     tick_all(app)
     with server.client(db=1) as client:
-        digests = {name: client.hget(f"redbeat:{name}", "meta_sha1") for name in names}
+        marks = {name: client.hget(f"redbeat:{name}", "meta_crc32") for name in names}
         assert not any(read_entry(Store(app), f"redbeat:{name}")[1].is_meta_foreign for name in names)
         legacy("next", *names)
         for name in names:
-            assert client.hget(f"redbeat:{name}", "meta_sha1") == digests[name], "it left it alone"
+            assert client.hget(f"redbeat:{name}", "meta_crc32") == marks[name], "it left it alone"
         assert all(read_entry(Store(app), f"redbeat:{name}")[1].is_meta_foreign for name in names)
         client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
     tick_all(app)
@@ -221,8 +221,8 @@ def test_the_json_we_write_has_the_known_keys_and_no_others(app: Celery, client:
             tick_all(app)
         for name in kinds.entries():
             stored = client.hgetall(f"redbeat:{name}")
-            assert stored.keys() == {"definition", "meta", "meta_sha1"}, name
-            assert stored.pop("meta_sha1") == hashlib.sha1(stored["meta"].encode()).hexdigest()
+            assert stored.keys() == {"definition", "meta", "meta_crc32"}, name
+            assert stored.pop("meta_crc32") == mark_of(stored["meta"])
             assert json.loads(stored["definition"]).keys() == DEFINITION_KEYS
             assert json.loads(stored["meta"]).keys() == {"last_run_at", "total_run_count"}
             for text in stored.values():

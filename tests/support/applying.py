@@ -27,7 +27,7 @@ def many(count: int, task: str = "echo") -> Declared:
 def state_of(client: redis.Redis) -> dict[str, Any]:
     """All there is; scores apart, as those of new entries are counted from now."""
     read: dict[str, Callable[[Any], Any]] = {
-        "hash": lambda key: {**client.hgetall(key), "meta": "", "meta_sha1": ""},
+        "hash": lambda key: {**client.hgetall(key), "meta": "", "meta_crc32": ""},
         "zset": lambda key: sorted(client.zrange(key, 0, -1)),
         "set": lambda key: sorted(client.smembers(key)),
     }

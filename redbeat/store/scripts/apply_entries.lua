@@ -1,7 +1,7 @@
 -- apply_entries: store and remove entries and calendars, and their owners, all of it or nothing: only if each
 -- entry and each calendar is still what the caller has read.
 --
--- Uses check_layout, entry_texts, measure_entry, match_entry, set_field
+-- Uses check_layout, entry_texts, read_entry, match_entry, set_field
 -- KEYS schedule   zset of entry keys, scored by due time (any key where there are no entries)
 -- KEYS entries[]  the entries' keys
 -- KEYS gone[]     keys that are removed: what was kept beside entries, and calendars in their old form
@@ -14,7 +14,7 @@
 --   name        its name
 --   owned       which of owned is the set of its owner's names; 0: none
 --   definition, policy, error, owner   '' removes it
---   meta, is_meta_foreign  a meta, and whether somebody else had written it where it comes from
+--   meta, meta_crc32  a meta, and its mark if it is RedBeat's own
 --   score       the next due time; 'remove' unschedules it
 -- ARGV beside     of each thing beside the entries:
 --   kind        'calendar', 'history' or 'backfilled': store one of gone; 'read': compare a calendar with what the
@@ -67,7 +67,7 @@ for i, key in ipairs(entries) do
     elseif row.score then
       redis.call('ZADD', schedule, row.score, key)
     end
-    if row.meta and not row.is_meta_foreign then redis.call('HSET', key, 'meta_sha1', sha1_of_meta(row.meta)) end
+    set_field(key, 'meta_crc32', row.meta_crc32)
     for _, field in ipairs({'meta', 'definition', 'policy', 'error', 'owner'}) do set_field(key, field, row[field]) end
   end
 end

@@ -54,7 +54,7 @@
 -- BYTES values       the texts of each entry, one after the other. If it is strict or has a new definition, what it was
 --                    decided on: its definition, or if there are any, definition, policy and revision, NULs between. If it
 --                    is strict or has a new meta, the meta that it had. Of long ones of these, '#' and their SHA-1. Then
---                    the new meta; and for each of its writes the message, or the milliseconds
+--                    the new meta and its mark; and for each of its writes the message, or the milliseconds
 --
 -- Returns {status, is_moved, results, reasons, unrecorded}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -72,7 +72,7 @@ local is_moved = server ~= '' and (type(info) ~= 'string' or not string.find(inf
 
 -- 1. compare: what may be written of each entry, by its place; false: nothing. Lists, as a table for each takes longer
 local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #entry_keys
-local new_metas, writes_of, first_values, old_metas, held, refusals = {}, {}, {}, {}, {}, {}
+local new_metas, new_marks, old_metas, writes_of, first_values, held, refusals = {}, {}, {}, {}, {}, {}, {}
 local history_of, next_history, next_running, next_value = {}, 1, 1, 1
 
 -- a run that another one may hold back is noted now, as what can't be noted must not be sent
@@ -101,7 +101,7 @@ for i, key in ipairs(entry_keys) do
   local texts, meta
   if is_strict or fields.new_definition then texts, next_value = values[next_value], next_value + 1 end
   if is_strict or new_meta then meta, next_value = values[next_value], next_value + 1 end
-  if new_meta then new_meta, next_value = values[next_value], next_value + 1 end
+  if new_meta then new_meta, new_marks[i], next_value = values[next_value], values[next_value + 1], next_value + 2 end
 
   local is_same, old_meta
   if is_strict and not fields.type then
@@ -149,7 +149,7 @@ local function take_back(i)
   if new_scores[i] then redis.pcall('ZADD', schedule, scores[i], key) end
   if new_metas[i] then
     pcall(set_field, key, 'meta', old_metas[i])
-    pcall(set_field, key, 'meta_sha1', '')
+    pcall(set_field, key, 'meta_crc32', '')
   end
 end
 
@@ -158,7 +158,7 @@ local is_recorded, problem = pcall(function()
   local scored, ended = {}, {}
   for i, key in ipairs(entry_keys) do
     local meta, new_score = new_metas[i], new_scores[i]
-    if meta then redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+    if meta then redis.call('HSET', key, 'meta', meta, 'meta_crc32', new_marks[i]) end
     recorded = i
     if new_score == 'remove' or new_score == 'delete' then
       ended[#ended + 1] = key
@@ -179,17 +179,10 @@ end
 push_messages(writes_of, first_values, refusals)
 
 -- 4. the rest
-local looked_at, expecting, unrecorded, can_cut, last_due, sent_text = {}, {}, '', false, nil, nil
+local looked_at, expecting, unrecorded, last_due, sent_text = {}, {}, '', nil, nil
 
 local function add_record(history, text)
-  -- a right that is missing, or a key of another type, costs the record and not the run; a list that
-  -- can't be cut would grow for ever, so the first is cut before anything is added
-  if not can_cut then
-    local cut = redis.pcall('LTRIM', history, 0, kept - 1)
-    can_cut, unrecorded = not cut.err, cut.err or unrecorded
-    if not can_cut then return end
-  end
-  local length = redis.pcall('LPUSH', history, text)
+  local length = redis.pcall('LPUSH', history, text)  -- a key of another type costs the record and not the run
   if type(length) == 'table' then
     unrecorded = length.err
   elseif length > kept then

@@ -2,7 +2,7 @@
 --
 -- With a lock the entries stay as they are; without one they are hidden from other beats for lease_ms.
 --
--- Uses check_layout, clock, hold_lock, entry_texts, read_scores, measure_entry
+-- Uses check_layout, clock, hold_lock, entry_texts, read_scores, read_entry
 -- KEYS schedule      zset of entry keys, or of stored messages, scored by due time
 -- KEYS deadlines     zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
 -- KEYS other         the zset of which only the first score is returned: of stored messages, or the schedule where those
@@ -14,7 +14,7 @@
 -- ARGV prefix        what every entry's key starts with
 -- ARGV pending       how many of those that are due to leave out, as they are pending
 -- ARGV last_pending  the key of the last of these; null: there are none. If it has another place by now, there are no
---                    rows, and has_more is 1
+--                    texts, and has_more is 1
 -- ARGV offset        how many more to leave out after them
 -- ARGV are_messages  true: they are entries of stored messages, which are read, too
 --
@@ -27,22 +27,20 @@
 -- asked for: if the beat that has fetched it dies, it becomes due again as the same run. That of a run that has waited
 -- for another one to end has ' next ' and the score that the entry gets back after it.
 --
--- Returns {status, now, next, has_more, rows, texts, passed_deadlines, next_deadline, other_head}
+-- Returns {status, now, next, has_more, others, texts, passed_deadlines, next_deadline, other_head}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
 --   next      score of the first entry due later than now, a string, '' when there is none
 --   has_more  1 when more entries are due than were returned
---   rows, texts  as packed by pack_rows: objects {key, nominal, definition, meta, policy, error, score, type, is_asked,
---             unread_bytes, is_meta_foreign, revision, next_score, message}; nominal is the score that the entry was due
---             at, score the one that it has now, is_asked true if it was 0, unread_bytes its size if it was not read,
---             is_meta_foreign true if another program wrote the meta and nominal is not a whole second. What is missing
---             is left out, as are a score that is the nominal one and the type of a hash.
+--   others, texts  as of packed. The score in the texts is nominal, at which the entry was due; other has score if it has
+--             another one now, type if that isn't a hash, unread_bytes, its size if it was not read, is_asked if it was due
+--             at 0, has_lease, revision and next_score
 --   passed_deadlines  {member, score, record} of each that is not later than now, the first 100; record is that of its
 --             run, nil if there is none
 --   next_deadline  the first score after those, a string, '' when there is none
 --   other_head  the lowest score in the other zset that isn't negative, a string, '' when there is none
-local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
+local missing_limit, missing_bytes = math.min(5000, 10 * limit), 1048576
 local look_limit, measure_limit, chunk = 200000, 10000, 4000
 
 -- not a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
@@ -55,7 +53,7 @@ end
 offset = pending + offset
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local rows, bytes, seen = {}, 0, {}
+local bytes, seen = 0, {}
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
 local window = math.min(limit, chunk)
 repeat
@@ -81,19 +79,18 @@ repeat
       is_full = true
       break
     end
-    local key, nominal = due[i], due[i + 1]
-    local kind, size, error_size = '', 0, 0
-    if string.sub(key, 1, #prefix) == prefix then  -- other keys may be out of reach: another slot, an ACL
-      kind, size, error_size = measure_entry(key)
+    local key, nominal, kind, fields, size = due[i], due[i + 1], '', {}, 0
+    if string.find(key, prefix, 1, true) == 1 then  -- other keys may be out of reach: another slot, an ACL
+      kind, fields, size = read_entry(key, entry_bytes)
     end
     if kind == '' or (kind == 'none' and redis.call('EXISTS', prefix .. key) == 1) then
       redis.call('ZREM', schedule, key)
       key = prefix .. key
       if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
-      kind, size, error_size = measure_entry(key)
+      kind, fields, size = read_entry(key, entry_bytes)
     end
     local message, body_bytes = false, false
-    if kind == 'hash' and (are_messages or string.sub(key, #prefix + 1, #prefix + 1) == ':') then
+    if kind == 'hash' and (are_messages or string.byte(key, #prefix + 1) == 58) then  -- a colon: it is no entry
       message, body_bytes = unpack(redis.call('HMGET', key, 'message', 'body_bytes'))
     end
     local is_moved = message and not are_messages  -- somebody wants a stored message to be sent at this time
@@ -106,7 +103,7 @@ repeat
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
     local is_missing, stays = kind == 'none', not is_moved
-    local row_bytes = #key + (is_read and size or 0) + math.min(error_size, small_bytes)
+    local row_bytes = #key + (is_read and size or 0) + #(fields[4] or '')
     if taken > 0 and bytes + row_bytes > max_bytes then
       is_full = true
       break
@@ -119,27 +116,26 @@ repeat
       else
         taken = taken + 1
       end
-      local name_score = tonumber(name_scores[(i + 1) / 2] or -1)
-      if name_score >= 0 and name_score <= tonumber(now) then
+      local name_score = tonumber(name_scores[(i + 1) / 2] or nil)
+      if name_score and name_score >= 0 and name_score <= tonumber(now) then
         local name = string.sub(key, #prefix + 1)
         -- else it is another entry's key
         if string.sub(name, 1, #prefix) ~= prefix then redis.call('ZREM', schedule, name) end
       end
-      local is_asked = tonumber(nominal) == 0
+      local is_asked = nominal == '0' or nominal == '-0'
       if is_asked then
         redis.call('ZADD', schedule, 'XX', now, key)
         nominal = redis.call('ZSCORE', schedule, key)
       end
       stays = not is_asked and lease_ms == 0
-      local score, next_score = nominal, false
-      local fields = kind == 'hash' and read_fields(key, entry_bytes, size, error_size) or {}
+      local score, next_score, rare = nominal, nil, nil
       if fields[5] then
         local lease = string.sub(fields[5], 1, 99)  -- RedBeat's own are shorter
         local hidden_by, hidden_nominal, asked, back = string.match(lease, '^([%d.e+]+) ([%d.e+]+)( ?%l*) ?([-%d.e+]*)$')
         local is_hidden = hidden_by and tonumber(hidden_by) == tonumber(score)
         if is_hidden and (tonumber(hidden_nominal) or score + 1) <= tonumber(score) then
           nominal, is_asked = hidden_nominal, asked == ' now'
-          next_score = asked == ' next' and tonumber(back) and back
+          next_score = asked == ' next' and tonumber(back) and back or nil
         end
       end
       if lease_ms > 0 then
@@ -148,18 +144,19 @@ repeat
       end
       if kind == 'hash' and (is_asked or lease_ms > 0) then
         local told = is_asked and ' now' or next_score and ' next ' .. next_score or ''
-        redis.call('HSET', key, 'lease', score .. ' ' .. nominal .. told)
+        fields[5] = score .. ' ' .. nominal .. told
+        redis.call('HSET', key, 'lease', fields[5])
       end
-      local is_unread = kind == 'hash' and not is_read
-      local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
-      local has_lease = kind == 'hash' and (is_asked or lease_ms > 0 or fields[5])
-      rows[#rows + 1] = {
-        key = key, nominal = nominal, definition = fields[1] or nil, meta = fields[2] or nil, policy = fields[3] or nil,
-        error = fields[4] or nil, score = score ~= nominal and score or nil, type = kind ~= 'hash' and kind or nil,
-        is_asked = is_asked or nil, unread_bytes = is_unread and size or nil, is_meta_foreign = is_foreign or nil,
-        revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score or nil, has_lease = has_lease and true or nil,
-        message = not is_unread and message or nil,
-      }
+      if fields[5] or fields[6] or not is_read or score ~= nominal then
+        rare = {
+          score = score ~= nominal and score or nil, type = kind ~= 'hash' and kind or nil, is_asked = is_asked or nil,
+          unread_bytes = kind == 'hash' and not is_read and size or nil, has_lease = fields[5] and true or nil,
+          revision = fields[6] and revision_of(fields[6]) or nil, next_score = next_score,
+        }
+      end
+      if not is_read then fields[1], fields[2], fields[3] = false, false, false end
+      fields[8] = is_read and message
+      pack_entry(key, nominal, fields, rare)
       bytes = bytes + row_bytes
     end
     if stays then offset = offset + 1 end
@@ -190,5 +187,5 @@ end
 
 local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local next, more = upcoming[2] or '', has_more and 1 or 0
-local packed, texts = pack_rows(rows)
-return {status, now, next, more, packed, texts, passed_deadlines, next_deadline, head[2] or ''}
+local others, texts = packed()
+return {status, now, next, more, others, texts, passed_deadlines, next_deadline, head[2] or ''}

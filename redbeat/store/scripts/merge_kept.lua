@@ -25,9 +25,9 @@ local function merge_entry(home, theirs, is_foreign)
   local is_changed = newer.definition and newer.definition ~= before.definition or (newer.policy or before.policy) ~= before.policy
   for field, value in pairs(theirs) do
     local counts = is_foreign == (is_of_writers[field] or false)
-    if field ~= 'meta_sha1' and (counts or (field ~= 'error' and not ours[field])) then
+    if field ~= 'meta_crc32' and (counts or (field ~= 'error' and not ours[field])) then
       redis.call('HSET', home, field, value)
-      if field == 'meta' then set_field(home, 'meta_sha1', theirs.meta_sha1 or '') end
+      if field == 'meta' then set_field(home, 'meta_crc32', theirs.meta_crc32 or '') end
     end
   end
   if is_changed then redis.call('HDEL', home, 'error') end

@@ -1,7 +1,7 @@
 -- move_downgraded: take entries out of the schedule that celery-redbeat 2.x can't run, and store their due times, if no
 -- beat of version 3 leads; or put them back.
 --
--- Uses check_layout, hold_lock, entry_texts, measure_entry, match_entry
+-- Uses check_layout, hold_lock, entry_texts, read_entry, match_entry
 -- KEYS schedule    zset of entry keys, scored by due time
 -- KEYS downgraded  hash: entry's key to its score, ' static' after it where its name stood among the statics
 -- KEYS statics     set of the names of entries that came from beat_schedule

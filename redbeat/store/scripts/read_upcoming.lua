@@ -1,6 +1,6 @@
 -- read_upcoming: read usual entries that fall due soon, the earliest first; nothing is written.
 --
--- Uses clock, entry_texts, measure_entry, read_scores
+-- Uses clock, entry_texts, read_entry, read_scores
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS again[]       keys of entries that are read besides, if they fall due in that time
 -- ARGV seconds       how far to look ahead
@@ -12,29 +12,23 @@
 -- Reads the entries' hashes, whose keys are in the zset. An entry that has failed, was asked for, is hidden by another
 -- beat, has a revision, or whose bare name is in the zset, too, is left out, as are members that aren't hashes.
 --
--- Returns {now, scores, rows, texts}
+-- Returns {now, scores, others, texts}
 --   now     the server's clock, UNIX seconds with microseconds, a string
 --   scores  of all members that were looked at from 'after' on, in order
---   rows, texts  as of fetch_due, of those that were read; those of again first
+--   others, texts  as of fetch_due, of those that were read; those of again first
 local last = string.format('%.6f', tonumber(now) + seconds)
 local first = after
 -- what was due at a time that is over has gone from there, and mustn't be left out of what is found now
 if after == '' or tonumber(after) <= tonumber(now) then first, offset = '(' .. now, 0 end
 local due = redis.call('ZRANGEBYSCORE', schedule, first, last, 'WITHSCORES', 'LIMIT', offset, limit)
-local scores, rows = {}, {}
+local scores = {}
 for i = 2, #due, 2 do scores[#scores + 1] = due[i] end
 
 local function add_row(key, nominal)
   if string.sub(key, 1, #prefix) ~= prefix then return end
-  local kind, size, error_size = measure_entry(key)
-  if kind ~= 'hash' or size > entry_bytes or error_size > 0 then return end
-  local fields = read_fields(key, entry_bytes, size, error_size)
-  if not fields[1] or fields[5] or fields[6] then return end
-  local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(fields[2], fields[7])
-  rows[#rows + 1] = {
-    key = key, nominal = nominal, definition = fields[1], meta = fields[2] or nil, policy = fields[3] or nil,
-    is_meta_foreign = is_foreign or nil,
-  }
+  local kind, fields = read_entry(key, entry_bytes)
+  if kind ~= 'hash' or not fields[1] or fields[4] or fields[5] or fields[6] then return end
+  pack_entry(key, nominal, fields)
 end
 
 local wanted, names = {}, {}
@@ -49,4 +43,4 @@ local bare = read_scores(schedule, names)
 for i, one in ipairs(wanted) do
   if not bare[i] then add_row(one[1], one[2]) end
 end
-return {now, scores, pack_rows(rows)}
+return {now, scores, packed()}

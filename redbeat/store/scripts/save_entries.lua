@@ -1,12 +1,12 @@
 -- save_entries: store entries, all of them or none: only if each is still what the caller has read.
 --
--- Uses check_layout, hold_lock, entry_texts, measure_entry, match_entry, set_field
+-- Uses check_layout, hold_lock, entry_texts, read_entry, match_entry, set_field
 -- KEYS schedule      zset of entry keys, scored by due time
 -- KEYS entries[]     the entries' keys
 -- ARGV wake          channel on which the change is announced
 -- ARGV states        what entries have in common; what a state leaves out stays as it is:
 --   read        what the caller has read with its meta, as match_entry has it
---   meta
+--   meta, meta_crc32
 --   score       the next due time
 --   policy      '' removes it
 --   revision    another one: what was decided about the entry by now isn't recorded any more
@@ -35,7 +35,7 @@ for i, key in ipairs(entries) do
   local definition, state = definitions[i], states[state_of[i]]
   local meta, policy, revision = state.meta, state.policy, state.revision
   if definition ~= '' then redis.call('HSET', key, 'definition', definition) end
-  if meta then redis.call('HSET', key, 'meta', meta, 'meta_sha1', sha1_of_meta(meta)) end
+  if meta then redis.call('HSET', key, 'meta', meta, 'meta_crc32', state.meta_crc32) end
   set_field(key, 'policy', policy)
   set_field(key, 'revision', revision)
   if is_hash[i] and (definition ~= '' or policy or revision) then redis.call('HDEL', key, 'error') end

@@ -10,6 +10,7 @@ from celery.schedules import schedule as interval
 from fill import TASK
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.store.records import mark_of
 
 EVERY = timedelta(hours=1)
 #: between the due times of two entries
@@ -21,7 +22,7 @@ local second, every, name, meta = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[4],
 for i = 0, ARGV[3] - 1 do
   local key, micros = 'redbeat:' .. name .. '-' .. i, i * ARGV[6]
   local meta = string.format(meta, micros % 1000000)
-  redis.call('HSET', key, 'meta', meta, 'meta_sha1', redis.sha1hex(meta))
+  redis.call('HSET', key, 'meta', meta, 'meta_crc32', ARGV[i + 7])
   redis.call('ZADD', 'redbeat::schedule', string.format('%d.%06d', second, micros % 1000000), key)
 end
 """
@@ -47,6 +48,6 @@ def let_be_due(client: Any, count: int) -> None:
     while datetime.now(timezone.utc) < at + timedelta(seconds=1):
         time.sleep(0.01)
     meta = _META.format(at - EVERY)
-    client.eval(
-        _LET_BE_DUE, 0, int(at.timestamp()), int(EVERY.total_seconds()), count, TASK, meta, APART_MICROS
-    )
+    marks = [mark_of(meta % (number * APART_MICROS % 1_000_000)) for number in range(count)]
+    options = int(at.timestamp()), int(EVERY.total_seconds()), count, TASK, meta, APART_MICROS
+    client.eval(_LET_BE_DUE, 0, *options, *marks)

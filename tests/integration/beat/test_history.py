@@ -18,8 +18,8 @@ from redbeat.calendars import Calendar
 from redbeat.decoder import encode_meta
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.why import explain
-from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared
+from redbeat.store.records import mark_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, messages, score_of, server_now, server_time, write_raw
@@ -144,7 +144,7 @@ def write_missed(
     write_raw(client, "entry", schedule=INTERVAL, score=dues[0].timestamp(), meta=meta, enabled=enabled)
     client.hset("redbeat:entry", "policy", json.dumps(policy))
     if is_own:
-        client.hset("redbeat:entry", "meta_sha1", sha1_of_text(meta))
+        client.hset("redbeat:entry", "meta_crc32", mark_of(meta))
     return dues
 
 

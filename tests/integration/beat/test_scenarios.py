@@ -19,7 +19,7 @@ from celery import Celery
 from redis.crc import key_slot
 
 from redbeat import RedBeatScheduler
-from redbeat.log.text import sha1_of_text
+from redbeat.store.records import mark_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience
@@ -305,7 +305,7 @@ class Table:
             self._client.hset(f"{prefix}{name}", "policy", json.dumps(policy))
         if row.run_count is not None:
             meta = meta_json(datetime.fromtimestamp(dues[0] - EVERY, timezone.utc), row.run_count)
-            self._client.hset(f"{prefix}{name}", mapping={"meta": meta, "meta_sha1": sha1_of_text(meta)})
+            self._client.hset(f"{prefix}{name}", mapping={"meta": meta, "meta_crc32": mark_of(meta)})
         if row.ran_at is not None:
             ran_at = datetime.fromtimestamp(now + row.ran_at, timezone.utc)
             self._client.hset(f"{prefix}{name}", "meta", meta_json(ran_at))

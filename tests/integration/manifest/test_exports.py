@@ -16,12 +16,12 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import FileError, StoreCorrupt
-from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
 from redbeat.schedules import clocked, rrule
 from redbeat.store.entries import read_entries
+from redbeat.store.records import mark_of
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.applying import apply
@@ -101,7 +101,7 @@ def test_export_and_import_restore_entries_calendars_and_records(
         Entry(name, "echo", app=app, **fields).save()
     Entry.get("plain", app).pause("maintenance", until=datetime(2090, 1, 1, tzinfo=UTC))
     meta = meta_json(datetime(2026, 1, 2, 3, 4, 5, 678), 99)
-    client.hset("redbeat:daily", mapping={"meta": meta, "meta_sha1": sha1_of_text(meta)})
+    client.hset("redbeat:daily", mapping={"meta": meta, "meta_crc32": mark_of(meta)})
     client.zadd(SCHEDULE, {"redbeat:daily": 1_900_000_000.123457, "redbeat:numbers": 0})
     client.zrem(SCHEDULE, "redbeat:options")
     client.hset("redbeat:sun", "owner", "billing")
@@ -129,7 +129,7 @@ def test_export_and_import_restore_raw_and_invalid_entries(app: Celery, client: 
     write_raw(client, "unknown", {"task": "a", "schedule": HOURLY, "team": "x"}, score=4e9)
     meta = '{"last_run_at": null, "total_run_count": 1, "z": 2}'
     write_raw(client, "unknown-meta", score=4e9, meta=meta)
-    client.hset("redbeat:unknown-meta", "meta_sha1", sha1_of_text(meta))
+    client.hset("redbeat:unknown-meta", "meta_crc32", mark_of(meta))
     write_raw(client, "in-schedule", {"task": "a", "schedule": {**HOURLY, "note": 1}}, score=4e9)
     write_raw(client, "moved", {"task": "a", "schedule": HOURLY, "jitter": 3}, score=4e9)
     write_raw(client, "broken", "{oops", score=-7)

@@ -99,7 +99,7 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
     if 0.2 <= kind < 0.25:
         write("DEL", key)  # a member without a hash, which beat removes
         return
-    may_write(0.7, "HSET", key, "meta", '{"total_run_count": 7}', "meta_sha1", "5" * 40)
+    may_write(0.7, "HSET", key, "meta", '{"total_run_count": 7}', "meta_crc32", "5" * 40)
     may_write(0.3, "HSET", key, "policy", f'{{"jitter": {chance.randrange(60)}}}')
     may_write(0.1, "HSET", key, "error", '{"reason": "broken", "attempts": 0}')
     may_write(0.1, "HSET", key, "lease", f"{now - 99:.6f} {now - 100:.6f}")  # an old one

@@ -151,7 +151,8 @@ def test_entry_written_to_a_former_shard_is_moved_home_as_the_newer(
     for name in ("changed", "asked", "same"):
         prefix = part_of(name.encode(), 4).decode()
         raw.hset(
-            f"{prefix}{name}", mapping={"definition": "before", "policy": "p", "meta": meta, "meta_sha1": "s"}
+            f"{prefix}{name}",
+            mapping={"definition": "before", "policy": "p", "meta": meta, "meta_crc32": "s"},
         )
         raw.rpush(f"{prefix}:history:{name}", '{"at":9,"due":9}')
         raw.zadd(f"{prefix}:schedule", {f"{prefix}{name}": 9e9})
@@ -167,7 +168,7 @@ def test_entry_written_to_a_former_shard_is_moved_home_as_the_newer(
         score = raw.zscore(f"{prefix}:schedule", f"{prefix}{name}")
         return raw.hgetall(f"{prefix}{name}"), score, raw.lrange(f"{prefix}:history:{name}", 0, -1)
 
-    kept = {b"definition": b"before", b"policy": b"p", b"meta": meta.encode(), b"meta_sha1": b"s"}
+    kept = {b"definition": b"before", b"policy": b"p", b"meta": meta.encode(), b"meta_crc32": b"s"}
     assert read("same") == (kept, 9e9, [b'{"at":9,"due":9}'])
     assert read("changed") == ({**kept, b"definition": b"after"}, 8e9, [b'{"at":9,"due":9}'])
     assert read("asked") == (kept, 0, [b'{"at":9,"due":9}'])
@@ -200,7 +201,7 @@ def test_entry_written_where_another_arrives_is_merged_as_the_newer(
     make_app: MakeApp, raw: redis.Redis
 ) -> None:
     meta = '{"last_run_at": null, "total_run_count": 7}'
-    raw.hset("redbeat:e", mapping={"definition": "before", "meta": meta, "meta_sha1": "s", "own": "1"})
+    raw.hset("redbeat:e", mapping={"definition": "before", "meta": meta, "meta_crc32": "s", "own": "1"})
     raw.rpush("redbeat::history:e", '{"at":9}', '{"at":7}')
     raw.hset("redbeat::running:e", mapping={"a": "sent", "b": "sent"})
     raw.zadd("redbeat::deadlines", {"a\0redbeat::running:e": 9e9})
@@ -213,7 +214,7 @@ def test_entry_written_where_another_arrives_is_merged_as_the_newer(
     raw.set(f"{prefix}:failing:e", 1)
     raw.zadd(f"{prefix}:schedule", {f"{prefix}e": 8e9})
     reshard(make_app, 4)
-    kept = {b"definition": b"after", b"meta": meta.encode(), b"meta_sha1": b"s", b"own": b"1"}
+    kept = {b"definition": b"after", b"meta": meta.encode(), b"meta_crc32": b"s", b"own": b"1"}
     assert raw.hgetall(f"{prefix}e") == kept
     assert raw.zrange(f"{prefix}:schedule", 0, -1, withscores=True) == [(f"{prefix}e".encode(), 8e9)]
     assert raw.lrange(f"{prefix}:history:e", 0, -1) == [b'{"at":9}', b'{"at":8}', b'{"at":7}']

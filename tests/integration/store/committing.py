@@ -53,7 +53,7 @@ def states(client: redis.Redis, count: int) -> list[str]:
     with client.pipeline(transaction=False) as pipeline:
         for number in range(count):
             key = f"redbeat:entry-{number}"
-            pipeline.hmget(key, "meta", "meta_sha1")
+            pipeline.hmget(key, "meta", "meta_crc32")
             pipeline.zscore(SCHEDULE, key)
             pipeline.llen(f"redbeat::history:entry-{number}")
         replies = iter(pipeline.execute())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import random
@@ -47,7 +46,7 @@ from redbeat.store.owners import (
     read_static_names,
     static_among,
 )
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, LockStatus, Write
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, LockStatus, Write, mark_of
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
@@ -102,7 +101,7 @@ def read_all(store: Store, names: list[str]) -> list[Any]:
 def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
     app: Celery, client: redis.Redis
 ) -> None:
-    written = {"meta_sha1": hashlib.sha1(b"{}").hexdigest()}
+    written = {"meta_crc32": mark_of("{}")}
     for fields in ({}, written, {**written, "revision": ""}):
         client.hset(KEYS.entry("one"), mapping={"meta": "{}", **fields})
         [stored] = read_entries(Store(app), [KEYS.entry("one")])[1]
@@ -155,7 +154,7 @@ META = '{"last_run_at": null, "total_run_count": 0}'
 #: fields of an entry's hash, and what a fetch returns besides; most entries have the first
 SHAPES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"definition": DEFINITION, "meta": META}, {}),
-    ({"definition": DEFINITION, "meta": META, "meta_sha1": "other", "owner": "me"}, {}),
+    ({"definition": DEFINITION, "meta": META, "meta_crc32": "other", "owner": "me"}, {"meta_mark": "other"}),
     ({"definition": DEFINITION, "meta": ""}, {}),
     ({"definition": DEFINITION, "meta": META, "policy": "{}"}, {}),
     ({"definition": DEFINITION, "meta": META, "error": "{}"}, {}),

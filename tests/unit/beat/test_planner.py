@@ -20,7 +20,7 @@ from redbeat.process.memory import Allowance
 from redbeat.scheduler.bounds import DISABLED_SECONDS
 from redbeat.scheduler.decisions import Decision, Send, quarantine
 from redbeat.scheduler.planner import Planner, entry_to_send
-from redbeat.store.records import Clear, Commit, DueEntry, Ending
+from redbeat.store.records import Clear, Commit, DueEntry, Ending, mark_of
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
 
 UTC = timezone.utc
@@ -47,7 +47,8 @@ def due_entry(
     nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
 ) -> DueEntry:
     definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
-    return DueEntry("redbeat:x", nominal, definition, meta, error=error, score=nominal)
+    mark = mark_of(meta or "")
+    return DueEntry("redbeat:x", nominal, definition, meta, error=error, score=nominal, meta_mark=mark)
 
 
 def plan(app: Celery, entry: DueEntry, now: float = NOW) -> Send:
@@ -345,16 +346,18 @@ def random_claim(chance: random.Random, now: float) -> DueEntry:
     due = round(now - chance.choice([0, 0.25, 1, 59.5, 60, 4000]), 6)
     nominal = f"{due:.6f}" if chance.random() < 0.8 else str(int(due))
     last_run = datetime.fromtimestamp(due - chance.choice([0, 1, 60, 3600, -30]), UTC)
+    metas = [None, "", '{"last_run_at": null}', encode_meta(None, 0), encode_meta(last_run, 3)]
+    meta = chance.choice(metas)
     return DueEntry(
         "redbeat:entry",
         nominal,
         json.dumps(definition),
-        chance.choice([None, "", '{"last_run_at": null}', encode_meta(None, 0), encode_meta(last_run, 3)]),
+        meta,
         policy=chance.choice([None, *map(json.dumps, POLICIES)]),
         error=chance.choice([None] * 9 + ["{}"]),
         score=nominal,
         is_asked=chance.random() < 0.05,
-        is_meta_foreign=chance.random() < 0.3,
+        meta_mark=mark_of(meta or "") if due % 3 > 1 else "",
     )
 
 

@@ -189,7 +189,7 @@ def test_save_many_repairs_a_spoilt_entry(fake_app: Celery, spoil: str) -> None:
     SPOILS[spoil](client)
     result = Entry.save_many([made(fake_app, 0), made(fake_app, 1)])
     assert (result.new + result.changed, result.same) == (names(0), names(1))
-    assert sorted(client.hkeys("redbeat:entry-0")) == ["definition", "meta", "meta_sha1"]
+    assert sorted(client.hkeys("redbeat:entry-0")) == ["definition", "meta", "meta_crc32"]
     score = client.zscore("redbeat::schedule", "redbeat:entry-0")
     assert Entry.from_key("redbeat:entry-0", app=fake_app).score == score
     assert Entry.save_many([made(fake_app, 0)]).same == names(0)
