@@ -119,7 +119,7 @@ for i, key in ipairs(entry_keys) do
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(score) <= now_seconds
     local is_late = fields.valid_until ~= '' and tonumber(fields.valid_until) <= now_seconds
-    has_score = has_score and has_meta and not is_moved and is_due and not is_late
+    has_score = has_meta and has_score and not is_moved and is_due and not is_late
     has_meta = has_score
   end
   first_values[i], next_value = next_value, next_value + (writes and #writes or 0)
