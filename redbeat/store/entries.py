@@ -114,18 +114,17 @@ def _read_groups(store: Store, groups: Sequence[tuple[Keys, list[str]]]) -> list
     Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
     of a user who may read entries, but not RedBeat's own keys.
     """
-    entry_bytes, readable = store.config.max_entry_bytes, groups
 
-    def ask() -> list[tuple[float, list[Stored]]]:
-        return store.ask_all([read_call(part, keys, entry_bytes) for part, keys in readable])
+    def ask(wanted: Iterable[tuple[Keys, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        return store.ask_all([read_call(part, keys, store.config.max_entry_bytes) for part, keys in wanted])
 
     try:
-        return ask()
+        return ask(groups)
     except StoreRefused as exc:
-        readable = [(part, [*filter(part.may_be_entry, keys)]) for part, keys in groups]
-        if readable == groups or not is_no_permission(exc.__cause__):
+        if not is_no_permission(exc.__cause__):
             raise
-    found = [(seconds, {one.key: one for one in stored}) for seconds, stored in ask()]
+    answers = ask((part, [*filter(part.may_be_entry, keys)]) for part, keys in groups)
+    found = [(seconds, {one.key: one for one in stored}) for seconds, stored in answers]
     return [
         (seconds, [by_key.get(key) or Stored(key) for key in keys])
         for (_, keys), (seconds, by_key) in zip(groups, found, strict=True)
@@ -143,27 +142,18 @@ def read_entry(store: Store, key: str) -> tuple[datetime, Stored]:
         if stored.score is None and key in (away := read_downgraded(store)):
             stored.score, stored.is_away = away[key] or 0.0, True
         if stored.score is None and keys.message_id(key) is not None:
-            later = keys.later
-            with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
-                stored.score = store.ask(lambda client: client.zscore(later, key), later)
+            stored.score = store.ask(methodcaller("zscore", keys.later, key), keys.later)
     return now, stored
 
 
 def refuse_messages(store: Store, keys: Iterable[str]) -> None:
-    """Raise EntryError if the entry under one of ``keys`` has a stored message.
-
-    That is sent as it is, or cancelled, and nothing else.
-    """
+    """Raise EntryError if one of ``keys`` is a stored message's: that is sent as it is, or cancelled."""
     for key in keys:
         task_id = store.keys.message_id(key)
-        if task_id is None:
-            continue
-        with store.translating(key):
-            has_message = store.client.hstrlen(key, "message")
-        if has_message:
+        if task_id is not None:
             raise EntryError(
-                f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "
-                f"(celery redbeat later cancel {task_id}), and sent anew.",
+                f"{key}: a stored message is sent at its time as it is; it can be cancelled (celery redbeat "
+                f"later cancel {task_id}), and sent anew.",
                 key,
             )
 
@@ -240,7 +230,7 @@ def _write_chunk(
             gone = [(key, one.key) for key, (_, one) in zip(left, found, strict=True) if not one.exists]
             if store.located([key for key, _ in gone]) != [key for _, key in gone]:
                 continue  # another process has moved one meanwhile
-        refuse_messages(store, [one.key for _, one in found if one.exists])
+        refuse_messages(store, left)
         try:
             decided = _decide(left, found, decide)
         except EntryNotFound:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
@@ -20,8 +19,6 @@ from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store, renew_call
-
-Value = TypeVar("Value")
 
 _TAKE_LOCK = Script("take_lock")
 # whoever holds a lock may release it wherever entries are by now: others wait for it
@@ -100,30 +97,8 @@ class Held(NamedTuple):
     fence: Fence
 
 
-@dataclass(frozen=True)
-class _Question(Generic[Value]):
-    """What is asked about one lock, along with others.
-
-    Attributes:
-        read: makes the answer of the reply.
-    """
-
-    lock: LockKey
-    call: Sendable
-    read: Callable[[Any], Value]
-
-    def answer(self, reply: Any) -> Value | RedBeatError:
-        """Return the answer, or the error in RedBeat's words."""
-        store = self.lock.store
-        try:
-            if isinstance(self.call, Call) and isinstance(reply, Exception) and refusal_of(reply):
-                reply = Request(store, self.call).send(store.client)  # the layout has changed
-            elif isinstance(reply, Exception):
-                with store.translating(self.lock.name, kind="string"):
-                    raise reply
-            return self.read(reply)
-        except RedBeatError as exc:
-            return exc
+#: what is asked about one lock, along with others; the last makes the answer of the reply
+_Question = tuple[LockKey, Sendable, Callable[[Any], Any]]
 
 
 class Locks:
@@ -163,18 +138,17 @@ class Locks:
         self, locks: Sequence[LockKey], *besides: Sendable
     ) -> tuple[list[int | RedBeatError], list[Any]]:
         """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
-        questions = [
-            _Question(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks
-        ]
-        return self._ask(questions, besides)
+        return self._ask(
+            [(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks], besides
+        )
 
     def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
         """Return the token in each; None: no process holds it."""
-        return self._ask([_Question(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
+        return self._ask([(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-        return self._ask([_Question(one.key, one.call(), bool) for one in takes])[0]
+        return self._ask([(one.key, one.call(), bool) for one in takes])[0]
 
     def renew(
         self,
@@ -187,15 +161,11 @@ class Locks:
 
         A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
         """
-
-        def question_of(store: Store, fence: Fence) -> _Question[None]:
-            return _Question(
-                LockKey(store, fence.lock_key or ""),
-                renew_call(store.keys, fence, idle_seconds, obstacle),
-                lambda status: store.check_lock(LockStatus(status), fence),
-            )
-
-        return self._ask([question_of(*one) for one in locks], besides)
+        questions: list[_Question] = []
+        for store, fence in locks:
+            call = renew_call(store.keys, fence, idle_seconds, obstacle)
+            questions.append((LockKey(store, fence.lock_key or ""), call, partial(_check, store, fence)))
+        return self._ask(questions, besides)
 
     def release(
         self, locks: Sequence[Held], *, besides: Sequence[Sendable] = ()
@@ -209,20 +179,20 @@ class Locks:
         Arguments:
             besides: is called along with that.
         """
-        questions: list[_Question[bool]] = []
+        questions: list[_Question] = []
         for store, fence in locks:
             call = _RELEASE_LOCK.call(store.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
-            questions.append(_Question(LockKey(store, fence.lock_key or ""), call, bool))
-        calls = [*(one.call for one in questions), *besides]
+            questions.append((LockKey(store, fence.lock_key or ""), call, bool))
+        calls = [*(call for _, call, _ in questions), *besides]
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
-        return [one.answer(reply) for one, reply in zip(questions, replies, strict=False)]
+        return [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
 
     def _ask(
-        self, questions: Sequence[_Question[Value]], besides: Sequence[Sendable] = ()
-    ) -> tuple[list[Value | RedBeatError], list[Any]]:
-        replies = self._call([*(one.call for one in questions), *besides])
-        answers = [one.answer(reply) for one, reply in zip(questions, replies, strict=False)]
+        self, questions: Sequence[_Question], besides: Sequence[Sendable] = ()
+    ) -> tuple[list[Any], list[Any]]:
+        replies = self._call([*(call for _, call, _ in questions), *besides])
+        answers = [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
         return answers, replies[len(questions) :]
 
     def _call(self, calls: Sequence[Sendable]) -> list[Any]:
@@ -238,6 +208,23 @@ class Locks:
             if _are_all_away(replies):
                 raise replies[0]
         return replies
+
+
+def _answer(lock: LockKey, call: Sendable, read: Callable[[Any], Any], reply: Any) -> Any:
+    """Return what a reply means, or the error in RedBeat's words."""
+    store = lock.store
+    try:
+        if isinstance(call, Call) and isinstance(reply, Exception) and refusal_of(reply):
+            reply = Request(store, call).send(store.client)  # the layout has changed
+        if isinstance(reply, Exception):
+            return store.error_of(reply, lock.name, kind="string")
+        return read(reply)
+    except RedBeatError as exc:
+        return exc
+
+
+def _check(store: Store, fence: Fence, status: Any) -> None:
+    store.check_lock(LockStatus(status), fence)
 
 
 def _lifetime(lock: LockKey, reply: int) -> int:

@@ -15,11 +15,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from redbeat.log.logger import logger
-from redbeat.process.memory import Memory
 from redbeat.store.records import text_of
 
-#: how long after a failure the channel is opened again: one that had worked, and one that hadn't
+#: how long after the first failure in a row the channel is opened again, and after each other one
 REOPEN_SECONDS, RECONNECT_SECONDS = 0.1, 5.0
+#: after so many failures in a row it is said that the channel can't be used
+LASTING_FAILURES = 3
 
 #: how many messages one wait takes for one wake-up at most
 MAX_MESSAGES = 1_000
@@ -51,10 +52,8 @@ class WakeChannel:
         self.listen_to(channels)
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
-        self._has_worked = False  # since it was opened
-        self._has_broken = False  # it had worked, and wasn't tried again yet
+        self._failures = 0  # in a row
         self._retry_at = 0.0
-        self._said = Memory[str, bool]()
         self._announced: set[str] = set()
 
     def take_announced(self) -> set[str]:
@@ -88,7 +87,7 @@ class WakeChannel:
 
     def close(self) -> None:
         """Give the connection back; a later wait subscribes again."""
-        pubsub, self._pubsub, self._heard, self._has_worked = self._pubsub, None, (), False
+        pubsub, self._pubsub, self._heard = self._pubsub, None, ()
         if pubsub is not None:
             try:
                 pubsub.close()
@@ -120,20 +119,16 @@ class WakeChannel:
         return is_woken
 
     def _note_works(self) -> None:
-        self._has_worked, self._has_broken = True, False
-        if self._said:  # at the level of the outage
-            self._said.clear()
+        if self._failures >= LASTING_FAILURES:  # at the level of the outage
             logger.warning("beat: The wake-up channel %s works again.", _named(self._channels))
+        self._failures = 0
 
     def _fail(self, exc: Exception) -> None:
-        has_just_broken, self._has_broken = self._has_broken, self._has_worked
-        self._retry_at = time.monotonic() + (REOPEN_SECONDS if self._has_worked else RECONNECT_SECONDS)
+        self._retry_at = time.monotonic() + (RECONNECT_SECONDS if self._failures else REOPEN_SECONDS)
+        self._failures += 1
         reason = str(exc) if isinstance(exc, (RedisError, OSError)) else f"{type(exc).__name__}: {exc}"
-        if self._has_worked:
-            logger.debug("beat: The wake-up channel has broken: %s", reason)
-        elif has_just_broken:  # Redis may be away, which is logged where it matters; else the next try warns
-            logger.debug("beat: The wake-up channel can't be opened again at once: %s", reason)
-        elif self._said.is_news("unusable", True):
+        logger.debug("beat: The wake-up channel has failed: %s", reason)
+        if self._failures == LASTING_FAILURES:  # sooner, Redis may be away, which is logged where it matters
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed within a second.",
                 _named(self._channels),

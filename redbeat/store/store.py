@@ -518,10 +518,10 @@ class Store:
         keys = [key_of(part) for part in self.all_parts]
         return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys)  # type: ignore[misc]
 
-    def error_of(self, error: Exception, *keys: str) -> RedBeatError:
+    def error_of(self, error: Exception, *keys: str, kind: str = "") -> RedBeatError:
         """Return what an error of the redis client means, as :meth:`translating` raises it."""
         try:
-            with self.translating(*keys):
+            with self.translating(*keys, kind=kind):
                 raise error
         except RedBeatError as exc:
             return exc
