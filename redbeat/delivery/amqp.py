@@ -117,9 +117,9 @@ class Confirms:
     def _begin(self) -> None:
         """Begin anew, on a channel that is new or was opened again."""
         self._is_selected = False
-        self._unwritten: list[tuple[bytes, _Message]] = []  # they wait to be written together
+        self._unwritten: list[bytes] = []  # frames that wait to be written together
         self._unconfirmed: dict[int, _Message] = {}  # by their numbers, in this order
-        self._bytes = 0  # of both
+        self._bytes = 0  # of these
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
@@ -194,8 +194,11 @@ class Confirms:
         publication = self._publication or Publication()
         publication.unconfirmed += 1
         self._bytes += len(frames)
-        kept = _Message(publication, exchange, routing_key, message.properties, len(frames), self.declared)
-        self._unwritten.append((frames, kept))
+        self._last_tag += 1
+        self._unconfirmed[self._last_tag] = _Message(
+            publication, exchange, routing_key, message.properties, len(frames), self.declared
+        )
+        self._unwritten.append(frames)
         if is_alone:
             self.settle(confirm_timeout or timeout)
             if publication.failure is not None:
@@ -211,12 +214,12 @@ class Confirms:
 
         Raises TimeoutError, and what py-amqp raises.
         """
-        if self._unconfirmed or self._unwritten:
+        if self._unconfirmed:
             self._wait(lambda: not self._unconfirmed, timeout)
 
     def lose(self) -> None:
         """Record that no more confirms come, as the channel has ended or is not used any more."""
-        for message in (*self._unconfirmed.values(), *(message for _, message in self._unwritten)):
+        for message in self._unconfirmed.values():
             message.publication.is_lost = True
         self._begin()
 
@@ -241,11 +244,7 @@ class Confirms:
             return
         connection = self._connection()
         try:
-            for _, message in self._unwritten:
-                self._last_tag += 1
-                self._unconfirmed[self._last_tag] = message
-            frames = b"".join(frames for frames, _ in self._unwritten)
-            self._unwritten = []
+            frames, self._unwritten = b"".join(self._unwritten), []
             with connection.transport.having_timeout(timeout):
                 connection.transport.write(frames)
         except BaseException:  # a signal's, too: it is unknown how much was written
@@ -313,8 +312,7 @@ class Confirms:
         self._note_confirmed(tag, is_multiple, MessageNacked())
 
     def _note_confirmed(self, tag: int, is_multiple: bool, failure: Exception | None) -> None:
-        # several: all up to that number, and with 0 all of them
-        for number in [one for one in self._unconfirmed if not tag or one <= tag] if is_multiple else [tag]:
+        for number in [one for one in self._unconfirmed if one <= tag] if is_multiple else [tag]:
             message = self._unconfirmed.pop(number, None)
             if message is None:
                 continue

@@ -15,7 +15,7 @@ from typing import Any
 from kombu.transport.virtual.base import NotEquivalentError
 
 from redbeat.delivery.amqp import Confirms
-from redbeat.delivery.reserved_names import find_reserved_way
+from redbeat.delivery.reserved_names import find_reserved
 from redbeat.process.memory import Memory
 
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
@@ -43,7 +43,6 @@ class BoundedProducer:
     destination = ""
     declaring: Sequence[Any] = ()
     declared: dict[int, Any]
-    _is_retry_asked = False
 
     _app: Any
     _types: Mapping[str, str]
@@ -63,10 +62,9 @@ class BoundedProducer:
         return self._confirms
 
     def publish(self, body: Any, **options: Any) -> Any:
-        reserved = find_reserved_way(self._app, options)
+        reserved = find_reserved(self._app, options)
         if reserved:
             raise LookupError(reserved)
-        self._is_retry_asked = bool(options.get("retry"))
         options["retry"] = False
         if options.get("expiration") is not None and self.expiration_seconds is not None:
             options["expiration"] = self.expiration_seconds  # Celery's is by this machine's clock
@@ -100,13 +98,9 @@ class BoundedProducer:
         # kombu, too, declares each entity once for each connection, but takes longer to look that up
         if self.declared.get(id(entity)) is entity:
             return False
-        # a copy is declared where kombu, too, declares one, as it may have fewer bindings than the queue
-        # itself
-        is_copied = retry is not None and self._is_retry_asked and not entity.is_bound
-        declarable = entity.bind(self.channel) if is_copied else entity  # type: ignore[attr-defined]
         if self._confirms is not None:  # an error closes the channel, and no more confirms come
             self._confirms.settle(self.timeout_seconds())
-        is_new = super().maybe_declare(declarable, bool(retry), **retry_policy)  # type: ignore[misc]
+        is_new = super().maybe_declare(entity, bool(retry), **retry_policy)  # type: ignore[misc]
         # elsewhere a queue that may have deleted itself is declared for each message
         if self.is_redis or getattr(entity, "can_cache_declaration", False):
             self.declared[id(entity)] = entity

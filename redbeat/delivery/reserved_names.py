@@ -32,7 +32,7 @@ _RESULTS = (
 
 
 def find_reserved(app: Any, options: Mapping[str, Any]) -> str | None:
-    """Return which of an entry's ``options`` is a reserved name, a sentence; None: none is."""
+    """Return which name in ``options``, of an entry or of a publish, is reserved, a sentence; None: none."""
     for field, name in _named_in(options):
         problem = _find_problem(app, name)
         if problem:
@@ -40,19 +40,12 @@ def find_reserved(app: Any, options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def find_reserved_way(app: Any, options: Mapping[str, Any]) -> str | None:
-    """Return which name a message published with ``options`` must not go by, a sentence; None: none."""
-    given = [options.get(field) for field in _NAMES]
-    names = [_text(name) for name in given]
-    for queue in options.get("declare") or ():
-        names += _names_of(queue)
-    return next(filter(None, (_find_problem(app, name) for name in names)), None)
-
-
 def _named_in(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the fields of ``options`` that are names, and those of the tasks in it, each with its name."""
     for field in _NAMES:
         yield field, _text(options.get(field))
+    for queue in options.get("declare") or ():
+        yield from (("declare", name) for name in _names_of(queue))
     left = [(field, options[field]) for field in _TASKS if options.get(field)]
     while left:
         path, value = left.pop()

@@ -25,7 +25,7 @@ from datetime import timedelta, timezone
 from itertools import repeat
 from operator import itemgetter
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.delivery import guard
 from redbeat.delivery.amqp import Confirms
@@ -168,7 +168,7 @@ class Kind:
         del self._text, self.fingerprint
 
 
-class MessageTemplate:
+class MessageTemplate(NamedTuple):
     """The message of one entry, except for the values of its runs.
 
     Attributes:
@@ -176,10 +176,8 @@ class MessageTemplate:
         own: the texts of its entry's values.
     """
 
-    __slots__ = ("kind", "own")
-
-    def __init__(self, kind: Kind, own: tuple[str, ...]) -> None:
-        self.kind, self.own = kind, own
+    kind: Kind
+    own: tuple[str, ...]
 
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
@@ -434,16 +432,12 @@ class Templates:
         Raises:
             Exception: whatever Celery raises if the queue is missing.
         """
-        route, task = self._route_of(kind.task, kind.options), self._app.tasks.get(kind.task)
-        queue, declared = route.get("queue"), self._producer.declared
-        exchange = getattr(queue, "exchange", None)
+        task, declared = self._app.tasks.get(kind.task), self._producer.declared
         return (
             all(declared.get(id(one)) is one for one in kind.declared),
             *(task, *map(getattr, repeat(task), _TASK_ATTRIBUTES, repeat(None))),
             guard.find_task_obstacle(task),
-            route,
-            *(getattr(queue, "name", None), getattr(queue, "routing_key", None)),
-            *map(getattr, repeat(exchange), ("name", "type", "delivery_mode"), repeat(None)),
+            self._route_of(kind.task, kind.options),
             self._outbox.find_queues(kind.exchange, kind.routing_key) if kind.exchange else kind.routing_key,
             guard.codec_of(kind.serializer),
         )

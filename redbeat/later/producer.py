@@ -14,7 +14,7 @@ import kombu
 from kombu import compression as kombu_compression
 from kombu import serialization
 
-from redbeat.delivery.reserved_names import find_reserved_way
+from redbeat.delivery.reserved_names import find_reserved
 from redbeat.errors import MessageRefused
 from redbeat.later.message import Message
 
@@ -66,7 +66,7 @@ class StoringProducer:
             with self._app.producer_or_acquire(self._given) as producer:
                 producer.publish(body, headers=headers, **options)
             return
-        reserved = find_reserved_way(self._app, options)
+        reserved = find_reserved(self._app, options)
         if reserved:
             raise MessageRefused(f"Not stored, so not sent later: {reserved}", str(task_id))
         options = {name: value for name, value in options.items() if name not in _ABOUT_PUBLISHING}

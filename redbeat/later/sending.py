@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.delivery.reserved_names import find_reserved_way
+from redbeat.delivery.reserved_names import find_reserved
 from redbeat.later.message import Message
 from redbeat.later.producer import queue_of
 
@@ -23,7 +23,7 @@ def publish(message: Message, producer: Any, app: Any) -> None:
     if queues:
         options.setdefault("mandatory", True)  # else a broker may drop what no queue takes
     options |= {"exchange": message.exchange, "routing_key": message.routing_key, "declare": queues}
-    reserved = find_reserved_way(app, options)
+    reserved = find_reserved(app, options)
     if reserved:
         raise LookupError(reserved)
     producer.publish(

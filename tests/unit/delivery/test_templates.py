@@ -117,7 +117,6 @@ def test_changed_setting_drops_templates_with_the_next_batch(compiling: Compilin
 
 #: what a program may change in place
 CHANGES: dict[str, Callable[[Celery], None]] = {
-    "queue": lambda app: setattr(app.amqp.queues["q"].exchange, "delivery_mode", 1),
     "attribute of a task": lambda app: setattr(app.tasks["echo"], "ignore_result", True),
     "option of a task": lambda app: app.tasks["echo"]._get_exec_options().update(priority=3),  # noqa: SLF001
     "task": lambda app: app.tasks.unregister("echo"),
