@@ -264,8 +264,8 @@ class RetryingConnection:
 
     def _retry(self, call: Callable[[], Any]) -> Any:
         if self._probe is not None:
-            is_answered = partial(_is_answered, partial(self._probe, self.wrapped_connection))
-            call = partial(call_watched, call, is_answered, is_timeout_broken=True)
+            probe = partial(is_answered, partial(self._probe, self.wrapped_connection))
+            call = partial(call_watched, call, probe, is_timeout_broken=True)
         if self.retry_period is None:
             return call()
         return call_retrying(self.retry_period, call, self.RETRY_MAX_WAIT)
@@ -305,7 +305,8 @@ def call_watched(
                 time.sleep(HICCUP_SECONDS)
 
 
-def _is_answered(probe: Callable[[], Any]) -> bool:
+def is_answered(probe: Callable[[], Any]) -> bool:
+    """Return True if a server answers what ``probe`` sends."""
     try:
         probe()
     except (redis.exceptions.RedisError, OSError) as exc:

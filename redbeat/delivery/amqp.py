@@ -125,16 +125,6 @@ class Confirms:
         self._present = {""}  # exchanges
         self._is_first = True
 
-    @classmethod
-    def of(cls, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> Confirms | None:
-        """Return the confirms of ``channel``; None: it has none, or py-amqp waits for each of them."""
-        if not getattr(channel.connection, "confirm_publish", False):
-            return None
-        try:
-            return cls(channel, forget_declared)
-        except AttributeError:
-            return None
-
     @contextmanager
     def deferring(self) -> Iterator[Publication]:
         """Let the messages of the block be confirmed later; yield their publication."""

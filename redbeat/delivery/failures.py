@@ -10,7 +10,6 @@ a ``KeyError``. The functions that it has left do. From the outside in, they are
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from enum import Enum
 from traceback import walk_tb
 
@@ -50,6 +49,9 @@ _SENDING = frozenset(
 _CALLING_HOOKS = frozenset({("celery.app.routes", "query_router"), ("celery.utils.dispatch.signal", "send")})
 #: kombu's function that hands a message to the transport
 _PUBLISHING = ("kombu.messaging", "_publish")
+#: how many causes of an error are looked at
+MAX_CAUSES = 20
+
 #: Celery's function that executes a task
 _EXECUTING = ("celery.app.task", "apply")
 
@@ -73,17 +75,12 @@ def origin_of(exc: BaseException) -> Origin:
     if origin is not Origin.APPLICATION or is_certain:
         return origin
     # a task's apply_async may raise an error of its own for one of the broker's
-    is_brokers = any(_origin_of_one(cause) == (Origin.BROKER, True) for cause in _causes_of(exc))
-    return Origin.BROKER if is_brokers else origin
-
-
-def _causes_of(exc: BaseException) -> Iterator[BaseException]:
-    seen = {id(exc)}
-    cause = exc.__cause__ or exc.__context__
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__
+    cause: BaseException | None = exc
+    for _ in range(MAX_CAUSES):
+        cause = cause and (cause.__cause__ or cause.__context__)
+        if cause is not None and _origin_of_one(cause) == (Origin.BROKER, True):
+            return Origin.BROKER
+    return origin
 
 
 def _origin_of_one(exc: BaseException) -> tuple[Origin, bool]:

@@ -139,14 +139,6 @@ class Outbox:
             outcomes.append(next((reply for reply in of_batch if isinstance(reply, Exception)), None))
         return outcomes
 
-    def answers(self) -> bool:
-        """Return True if the broker answers."""
-        try:
-            return bool(self.kombu_client.ping())
-        except Exception as exc:  # noqa: BLE001 - whatever the client raises
-            logger.debug("beat: The broker doesn't answer: %r", exc)
-            return False
-
     def server_id(self) -> str | None:
         """Return the run id of the broker's server; None where its user lacks the right to ask."""
         try:

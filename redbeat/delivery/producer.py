@@ -55,8 +55,9 @@ class BoundedProducer:
         self.declared = Memory(MAX_DECLARED)
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         channel = self.channel  # type: ignore[attr-defined]
-        self._confirms = Confirms.of(channel, self._forget_declared)
-        if self._confirms is None and hasattr(channel, "events"):
+        is_confirmed = getattr(channel.connection, "confirm_publish", False)
+        self._confirms = Confirms(channel, self._forget_declared) if is_confirmed else None
+        if not is_confirmed and hasattr(channel, "events"):
             # a message may come back while the next one is sent, so its entry is unknown
             channel.events["basic_return"].add(lambda *_: None)
         return self._confirms

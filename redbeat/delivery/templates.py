@@ -61,8 +61,6 @@ Send = Callable[[RunValues], Any]
 CHECK_SECONDS = 60.0
 
 MAX_KINDS = 1_000
-#: new kinds in one batch, as the samples of each take as long as some messages
-MAX_NEW_KINDS = 100
 #: what messages of a kind may have in common, characters: a thousand kinds are remembered
 MAX_TEXT = 16_384
 
@@ -203,7 +201,7 @@ class Templates:
         self._trace: TraceHeaders | None = None
         self._state: Any = None
         self.obstacle = _NOT_BEGUN
-        self._batch = self._new_kinds = 0
+        self._batch = 0
         self._kinds: dict[Any, Kind] = {}
         self._refused = Memory[Any, tuple[str, float]](MAX_KINDS)  # kind to reason, and when to try again
         self._said = Memory[tuple[str, str], bool](MAX_KINDS)
@@ -227,7 +225,6 @@ class Templates:
             Exception: whatever Celery raises of settings, or the transport. ``apply_async`` raises it, too.
         """
         self._batch += 1
-        self._new_kinds = 0
         obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
         of_code = guard.read_state(self._app, self._scheduler, producer)
@@ -329,8 +326,6 @@ class Templates:
         reason = guard.find_task_obstacle(task)  # a sample must not call its code
         if reason:
             return reason
-        if self._new_kinds >= MAX_NEW_KINDS:
-            return f"there are more than {MAX_NEW_KINDS} kinds of messages that are new"
         if len(self._kinds) >= MAX_KINDS:
             unused = time.monotonic() - 2 * CHECK_SECONDS  # those in use are checked more often
             for kind in [kind for kind in self._kinds.values() if kind.checked_at <= unused]:
@@ -345,7 +340,6 @@ class Templates:
     # -- samples
 
     def _make_kind(self, key: Any, call: Call, task: Any, send: Send) -> Kind:
-        self._new_kinds += 1
         trace, producer = self._trace, self._producer
         if trace is not None and has_own_context(call.options.get("headers"), trace.names):
             trace = None

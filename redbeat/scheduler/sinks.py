@@ -23,6 +23,7 @@ from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     RequestBroken,
     call_watched,
+    is_answered,
     is_refusal,
 )
 from redbeat.delivery.amqp import Publication
@@ -197,7 +198,9 @@ class PipelineSink(ScriptSink):
         if outbox is None:
             raise ConnectionError("the connection to the broker has ended")
         try:
-            found: list[Exception | None] = call_watched(partial(outbox.send, batches), outbox.answers)
+            found: list[Exception | None] = call_watched(
+                partial(outbox.send, batches), partial(is_answered, outbox.kombu_client.ping)
+            )
         except RequestBroken as exc:
             if len(batches) == 1:
                 return [exc]
