@@ -358,7 +358,7 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
         changed = applied.changed or ""
         name, told = store.keys.name(changed), applied.told
         text = f"{name} has changed meanwhile; {told[0].lower()}{told[1:]}"
-        if applied.done:
+        if applied.is_begun:
             raise _Unfinished(text, changed, frozenset(map(store.keys.name, applied.written)))
         raise EntryChanged(text, changed)
     plan.outcome += put_back_named(store, plan.calendars)

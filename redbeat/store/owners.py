@@ -18,6 +18,7 @@ from typing import Any
 
 from redbeat.errors import LayoutChanged, RedBeatError
 from redbeat.keys import NO_PART, Keys
+from redbeat.layout import shards_named
 from redbeat.log.text import as_stored
 from redbeat.store.entries import are_elsewhere
 from redbeat.store.histories import short_call
@@ -150,31 +151,33 @@ class Applied:
     Attributes:
         changed: the key of an entry or a calendar that has changed since it was read, so that not all was
             done; None: all was.
-        done: what was done all the same, where the schedule is divided: 'shard 3', 'calendars'.
+        shards: where the schedule is divided, those whose entries were changed all the same; None: the part
+            without shards.
+        has_calendars: calendars were changed all the same.
         written: the keys of the entries among these.
     """
 
     changed: str | None = None
-    done: tuple[str, ...] = ()
+    shards: list[int | None] = field(default_factory=list)
+    has_calendars: bool = False
     written: set[str] = field(default_factory=set)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.shards or self.has_calendars)
 
     @property
     def told(self) -> str:
         """A sentence about what was done."""
-        if not self.done:
+        if not self.is_begun:
             return "Nothing was written."
+        done = [shards_named(self.shards, 0)] if self.shards else []
+        done += ["calendars"] if self.has_calendars else []
         return (
-            f"Not all was written, only {self._named()}: do the same again to write the rest, which is what "
-            "differs then."
+            f"Not all was written, only {' and '.join(done)}: do the same again to write the rest, which is "
+            "what differs then."
         )
-
-    def _named(self) -> str:
-        """Return what was done in words: 'shards 0, 3, 14 and calendars'."""
-        shards = {one.removeprefix("shard ") for one in self.done if one.startswith("shard ")}
-        noun = "shard" if len(shards) == 1 else "shards"
-        words = [f"{noun} {', '.join(sorted(shards, key=int))}"] if shards else []
-        words += dict.fromkeys(one for one in self.done if not one.startswith("shard "))
-        return " and ".join(words)
 
 
 def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
@@ -220,15 +223,13 @@ def _are_among(
 ) -> list[bool]:
     """Return for each name whether its text is in the set that its part has under ``key_in(keys)``."""
 
-    def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[bool]]:
-        sets = [key_in(part) for part, _ in groups]
-        asks = [
-            methodcaller("smismember", key, [*map(text_of_name, those)])
-            for key, (_, those) in zip(sets, groups, strict=True)
-        ]
-        return [[*map(bool, found)] for found in store.ask_each(asks, sets)]
+    def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[int]]:
+        sets = [(key_in(part), those) for part, those in groups]
+        asks = [methodcaller("smismember", key, [*map(text_of_name, those)]) for key, those in sets]
+        found: list[list[int]] = store.ask_each(asks, [key for key, _ in sets])
+        return found
 
-    return store.parts.in_order(names, ask)
+    return [*map(bool, store.parts.in_order(names, ask))]
 
 
 def read_calendar_owners(store: Store) -> dict[str, set[str]]:
@@ -293,48 +294,39 @@ def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[C
         entries: list[_Step] = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
         steps = [[(base, (), stored)], entries, [(base, (), gone)]]
     for step in steps:
-        left = [one for one in step if one[1] or one[2]]
-        for _ in range(MAX_FOLLOWED):
-            elsewhere = _elsewhere(store, [one for _, those, _ in left for one in those])
-            applied.changed = applied.changed or elsewhere
-            # also those of other shards than where one has changed
-            left = _make(store, left, applied) if left and elsewhere is None else []
-        if left:
-            applied.changed = applied.changed or _key_of(left[0][1][0])
-        if applied.changed is not None:
-            break
+        if applied.changed is None:
+            _make(store, [one for one in step if one[1] or one[2]], applied, MAX_FOLLOWED)
     return applied
 
 
-def _elsewhere(store: Store, changes: Sequence[Change]) -> str | None:
-    """Return the key of an entry that is new and would be elsewhere by now; None: no entry is."""
-    keys = store.keys
-    for one in changes:
-        if not one.stored.exists and one.stored.key != keys.entry(one.name):
-            return one.stored.key
-    return None
-
-
-def _make(store: Store, step: Sequence[_Step], applied: Applied) -> list[_Step]:
-    """Make the changes of each part; return those that were refused, as the layout has changed."""
-    left = list[_Step]()
-    failed: RedBeatError | None = None
+def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int) -> None:
+    """Make the changes of each part, once more where the layout is another one by now."""
+    refused, failed = list[Change](), list[RedBeatError]()
+    for change in chain.from_iterable(changes for _, changes, _ in step):
+        if not change.stored.exists and change.stored.key != store.keys.entry(change.name):
+            applied.changed = change.stored.key  # it is new, and would be elsewhere by now
+            return
     answers = store.try_all([apply_call(*one, is_checked=bool(one[1])) for one in step])
-    for (keys, some, calendars), answer in zip(step, answers, strict=True):
-        if isinstance(answer, LayoutChanged):
-            left.append((store.parts.of(_key_of(some[0])), some, calendars))
+    for (part, changes, calendars), answer in zip(step, answers, strict=True):
+        if isinstance(answer, LayoutChanged) and attempts and not calendars:
+            refused += changes
+        elif isinstance(answer, LayoutChanged):
+            applied.changed = changes[0].stored.key
         elif isinstance(answer, RedBeatError):
-            failed = failed or answer
+            failed.append(answer)
         elif answer:
-            applied.changed = applied.changed or answer
+            applied.changed = answer
         else:
-            applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
-            applied.written.update(map(_key_of, some))
-    if failed is not None:
-        if applied.done:
-            failed.add(applied.told)
-        raise failed
-    return left
+            applied.written.update(map(_key_of, changes))
+            applied.has_calendars = applied.has_calendars or not changes
+            applied.shards += [store.config.layout.shard_of(part)] if changes else []
+    if failed:
+        if applied.is_begun:
+            failed[0].add(applied.told)
+        raise failed[0]
+    if refused:
+        parts = store.parts.by_part(refused, _key_of)
+        _make(store, [(part, those, ()) for part, those in parts], applied, attempts - 1)
 
 
 def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:
@@ -353,15 +345,6 @@ MAX_FOLLOWED = 5
 
 def _key_of(change: Change) -> str:
     return change.stored.key
-
-
-def _called(shard: int | None) -> str:
-    return "what is in no shard yet" if shard is None else f"shard {shard}"
-
-
-def sets_of(keys: Keys, changes: Sequence[Change]) -> list[str]:
-    """Return the keys of the sets of names that ``changes`` add to, or remove from."""
-    return sorted({keys.owner(change.noted_for) for change in changes if change.noted_for})
 
 
 def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:
