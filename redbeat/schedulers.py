@@ -62,7 +62,7 @@ from redbeat.scheduler.overrides import (
     is_overridden,
 )
 from redbeat.scheduler.quarantine import sweep
-from redbeat.scheduler.reports import Reports, is_about_all
+from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.service import (
     BeatService,
     brief,
@@ -769,13 +769,13 @@ class RedBeatScheduler(Scheduler):
         for shard in led:
             here = {name: one for name, one in statics.items() if shards.home_of(name) is shard}
             try:
-                store_statics(shard, statics, here, self.update_from_dict)
+                try:
+                    store_statics(shard, statics, here, self.update_from_dict)
+                except StoreCorrupt as exc:
+                    self._reports.survive(shard.store, "beat_schedule can't be stored", exc)
+                shard.has_statics = True
             except RedBeatError as exc:
-                if not isinstance(exc, StoreCorrupt) or is_about_all(shard.store, exc):
-                    shards.fail(shard, exc)
-                    continue
-                self._reports.report_survived("beat_schedule can't be stored", exc)
-            shard.has_statics = True
+                shards.fail(shard, exc)
         shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

@@ -75,12 +75,7 @@ def is_overridden(scheduler: Any, name: str, original: Any) -> bool:
 
 def find_unused(cls: type, base: type, unused: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield which methods of ``base`` the subclass ``cls`` overrides in vain, and what to use instead."""
-    told = list[Any]()
     for one in cls.__mro__:
-        if one in base.__mro__:
-            continue
-        for name in [name for name in unused if name in vars(one)]:
-            method = vars(one)[name]
-            if method not in told:  # one function may have several names
-                told.append(method)
+        if one not in base.__mro__:
+            for name in sorted(unused.keys() & vars(one).keys()):
                 yield f"{one.__module__}.{one.__qualname__}.{name}", unused[name]

@@ -276,27 +276,28 @@ class Reports:
         """Record that a live worker tracks runs: if none does a minute later, that is news."""
         self._say_untracked_at = time.monotonic() + WORKERS_SECONDS
 
-    def report_settled(self, settled: Iterable[tuple[str, RunRecord, str]]) -> None:
-        """Log runs that are given up, or overdue from now on.
+    def report_settled(self, name: str, run: RunRecord, word: str) -> None:
+        """Log a run that is given up, or overdue from now on.
 
         Arguments:
-            settled: of each its entry's name, its record before, and 'lost', 'never_started' or 'overdue'.
+            name: the entry's.
+            run: its record before.
+            word: 'lost', 'never_started' or 'overdue'.
         """
-        for name, run, word in settled:
-            if not self.has_line(WARNING, events.RUNS_SETTLED, f"with a run that is {word}", name):
-                continue
-            reason = _explain(run, word)
-            logger.warning(
-                "beat: %s %s of %s is %s: %s.",
-                "The run" if run.root is None else "A task of a workflow,",
-                printable(run.task_id),
-                printable(name),
-                word,
-                reason,
-                extra=_SETTLED[word].of(
-                    entry=name, task_id=run.task_id, due=run.due or None, worker=run.worker, reason=reason
-                ),
-            )
+        if not self.has_line(WARNING, events.RUNS_SETTLED, f"with a run that is {word}", name):
+            return
+        reason = _explain(run, word)
+        logger.warning(
+            "beat: %s %s of %s is %s: %s.",
+            "The run" if run.root is None else "A task of a workflow,",
+            printable(run.task_id),
+            printable(name),
+            word,
+            reason,
+            extra=_SETTLED[word].of(
+                entry=name, task_id=run.task_id, due=run.due or None, worker=run.worker, reason=reason
+            ),
+        )
 
     def report_quarantined(self, due_entry: DueEntry, reason: str, is_news: bool) -> None:
         """Log why an entry is invalid, if ``is_news``: its hash does not say so yet."""
@@ -366,12 +367,12 @@ class Reports:
         try:
             yield
         except (StoreRefused, StoreCorrupt) as exc:
-            if is_about_all(store, exc):
-                raise
-            self.report_survived(what, exc)
+            self.survive(store, what, exc)
 
-    def report_survived(self, what: str, exc: RedBeatError) -> None:
-        """Log, once until the error changes, what beat goes on without."""
+    def survive(self, store: Store, what: str, exc: RedBeatError) -> None:
+        """Log an error as ``surviving`` does, or raise it."""
+        if not isinstance(exc, (StoreRefused, StoreCorrupt)) or is_about_all(store, exc):
+            raise exc
         if self._said.is_news(("survived", what), str(exc)):
             logger.error("beat: %s, the rest goes on: %s", what, exc)
 

@@ -23,7 +23,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
 from redbeat.scheduler.delayed import StoredMessages, plan_message
 from redbeat.scheduler.prepared import LookAhead
-from redbeat.scheduler.supervision import Supervision
+from redbeat.scheduler.supervision import settle_deadlines
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.ahead import FetchAhead, fetch_ahead
 from redbeat.store.executor import Request
@@ -143,9 +143,6 @@ class Shard:
         self.messages = StoredMessages(self._later, self._begin_messages, deliver)
         self.look_ahead = LookAhead(leadership, context)
         self._watch = Watch(max(store.config.run_lease / 3, SILENCE_SECONDS))
-        self._supervision = Supervision(
-            store, lambda: context.hooks.Entry, context.reports, store.config.run_lease
-        )
         self.state = State.STANDBY
         self.problem: RedBeatError | None = None
         self.head_score: float | None = None
@@ -299,8 +296,8 @@ class Shard:
         self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self.close()
-        has_settled = bool(fetched.deadlines) and self._supervision.settle(
-            fetched, batch.fence, self._watch.seconds
+        has_settled = bool(fetched.deadlines) and settle_deadlines(
+            self.store, context.reports, context.hooks.Entry, fetched, batch.fence, self._watch.seconds
         )
         if fetched.rows:
             is_safe = batch.is_pushed and batch.is_from_templates and not batch.is_leased

@@ -7,26 +7,26 @@ paused, deleted or given another policy meanwhile stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.pauses import rest
-from redbeat.errors import LockLost, StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.errors import LockLost, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.history import decode_history
 from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import let_through
 from redbeat.runs.deadlines import Action, judge
-from redbeat.scheduler.reports import Reports, is_about_all
+from redbeat.scheduler.reports import Reports
 from redbeat.store.entries import write_entries
 from redbeat.store.events import add_paused_events
 from redbeat.store.histories import read_history_texts
 from redbeat.store.records import Fence, Fetched, Stored, Write
-from redbeat.store.runs import Runs, Settlement
+from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
 #: seconds until a run is looked at again that cannot be settled
@@ -38,77 +38,44 @@ PAUSED_BY, _NOTE = "redbeat", "paused after"
 _RECORDS = 20
 
 
-class Supervision:
-    """Supervision of the runs of one shard.
+def settle_deadlines(
+    store: Store,
+    reports: Reports,
+    entry_class: type[RedBeatSchedulerEntry],
+    fetched: Fetched,
+    fence: Fence,
+    watched_seconds: float,
+) -> bool:
+    """Act on deadlines that have passed; return True if entries may be due by that: fetch again at once.
 
     Arguments:
-        entry_class: returns the scheduler's class of entries.
+        watched_seconds: for how long the server has answered, so that workers could renew their leases.
+
+    Raises:
+        LockLost: another beat holds the lock.
+        StoreUnavailable, StoreRefused, StoreCorrupt: nothing of the shard can be written.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        entry_class: Callable[[], type[RedBeatSchedulerEntry]],
-        reports: Reports,
-        lease_seconds: float,
-    ) -> None:
-        self._store = store
-        self._reports = reports
-        self._entry_class = entry_class
-        self._lease_seconds = lease_seconds
-
-    def settle(self, fetched: Fetched, fence: Fence, watched_seconds: float) -> bool:
-        """Act on deadlines that have passed; return True if entries may be due by that: fetch again at once.
-
-        Arguments:
-            watched_seconds: for how long the server has answered, so that workers could renew their leases.
-
-        Raises:
-            LockLost: another beat holds the lock.
-            StoreUnavailable, StoreRefused, StoreCorrupt: nothing of the shard can be written.
-        """
-        if not fetched.deadlines:
-            return False
-        keys, lease_seconds = self._store.keys, self._lease_seconds
-        decisions = [judge(one, fetched.now, lease_seconds, watched_seconds) for one in fetched.deadlines]
-        looked_at = [
-            keys.entry_of_running(one.deadline.running) for one in decisions if one.action is Action.LOOK
-        ]
-        is_well = False  # else the same deadlines would be tried again without a pause
-        with self._reports.surviving(self._store, "An entry that fails too often can't be paused"):
-            pause_failing(self._store, self._entry_class(), fence, looked_at)
-            is_well = True
-        results = self._settle(fence, [decision.settlement(keys) for decision in decisions])
-        settled = [
-            (keys.name(keys.entry_of_running(one.deadline.running)), one.run, result)
-            for one, result in zip(decisions, results, strict=True)
-            if one.run is not None and result in ("lost", "never_started", "overdue")
-        ]
-        self._reports.report_settled(settled)
-        for name, _, result in settled:
+    keys, runs, lease_seconds = store.keys, Runs(store), store.config.run_lease
+    decisions = [judge(one, fetched.now, lease_seconds, watched_seconds) for one in fetched.deadlines]
+    settlements = [decision.settlement(keys) for decision in decisions]
+    is_well = False  # else the same deadlines would be tried again without a pause
+    with reports.surviving(store, "An entry that fails too often can't be paused"):
+        looked_at = [keys.entry(one.name) for one in settlements if one.action == Action.LOOK.value]
+        pause_failing(store, entry_class, fence, looked_at)
+        is_well = True
+    results = runs.settle(fence, settlements)
+    for decision, one, result in zip(decisions, settlements, results, strict=True):
+        if isinstance(result, RedBeatError):
+            is_well = False
+            reports.survive(store, f"A run in progress of {one.name} can't be settled", result)
+            # else a hundred of them would be in the way of all others
+            runs.settle(fence, [one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)])
+        elif decision.run is not None and result in ("lost", "never_started", "overdue"):
+            reports.report_settled(one.name, decision.run, result)
             if result == "never_started":
-                has_workers = Runs(self._store.without_retry()).has_workers
-                self._reports.report_untracked(name, "given up as never_started", has_workers)
-        return is_well and None not in results
-
-    def _settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str | None]:
-        """Write settlements; return the result of each, None for one that cannot be written now."""
-        runs, results = Runs(self._store), list[str | None]()
-        try:
-            return [*runs.settle(fence, settlements)]
-        except (StoreRefused, StoreCorrupt) as exc:
-            if is_about_all(self._store, exc):
-                raise
-        for one in settlements:  # one of them is at fault: it must not be in the way of the others
-            results.append(None)
-            with self._reports.surviving(self._store, f"A run in progress of {one.name} can't be settled"):
-                try:
-                    results[-1:] = runs.settle(fence, [one])
-                except (StoreRefused, StoreCorrupt):
-                    put_off = one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)
-                    runs.settle(fence, [put_off])
-                    raise
-        return results
+                has_workers = Runs(store.without_retry()).has_workers
+                reports.report_untracked(one.name, "given up as never_started", has_workers)
+    return is_well
 
 
 # -- entries that fail too often

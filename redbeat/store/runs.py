@@ -255,19 +255,22 @@ class Runs:
         record = None if text is None else decode_record(delivery.task_id, text)
         return record if record is not None and record.delivery == delivery.token else None
 
-    def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str]:
-        """Do what beat has decided about runs whose deadlines have come.
+    def settle(self, fence: Fence, settlements: Sequence[Settlement]) -> list[str | RedBeatError]:
+        """Do what beat has decided about runs whose deadlines have come; one round trip.
 
-        Returns of each the outcome that it has ended with now, 'overdue', or '' if neither came to it now.
+        Returns of each the outcome that it has ended with now, 'overdue', or '' if neither came to it now; or
+        its error, which is no matter of the others.
 
         Raises:
             LockLost: another beat holds the lock.
         """
-        results: list[str] = []
-        for chunk in in_chunks(settlements):
-            status, done = self._store.run(
-                lambda chunk=chunk: settle_call(self._store.keys, fence, chunk)  # type: ignore[misc]
-            )
+        results = list[str | RedBeatError]()
+        calls = [settle_call(self._store.keys, fence, [one]) for one in settlements]
+        for answer in self._store.try_all(calls):
+            if isinstance(answer, RedBeatError):
+                results.append(answer)
+                continue
+            status, done = answer
             self._store.check_lock(status, fence)
             results += done
         return results

@@ -123,8 +123,7 @@ class Ground:
         return [
             (user, what)
             for user, what in entries
-            if not what.startswith("client")
-            and not (user.startswith("dashboard") and what in OF_THE_DOCTOR)
+            if not what.startswith("client") and not (user.startswith("dashboard") and what in OF_THE_DOCTOR)
         ]
 
 

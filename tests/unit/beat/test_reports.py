@@ -117,9 +117,8 @@ def test_what_happens_to_many_entries_is_logged_in_few_lines(reports: Reports, c
 def test_runs_given_up_together_are_logged_in_few_lines(
     clock: SimpleNamespace, reports: Reports, caplog: Log
 ) -> None:
-    reports.report_settled(
-        (f"entry-{number}", RunRecord(f"id-{number}", sent=1e9), "lost") for number in range(10_000)
-    )
+    for number in range(10_000):
+        reports.report_settled(f"entry-{number}", RunRecord(f"id-{number}", sent=1e9), "lost")
     assert len(told(caplog)) == NAMED_ALONE
     clock.now += MINUTE_SECONDS
     reports.log_others()
