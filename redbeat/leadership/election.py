@@ -14,7 +14,7 @@ either for 8 seconds more   any: the beat that it is assigned to leaves it alone
 ==========================  ============================================================================
 
 A lock that this beat holds is handed over where a batch ends, if its shard is assigned to another beat by
-now, and that one has announced itself lately. A shard that was taken from a beat, or in its place, isn't
+now. A shard that was taken from a beat, or in its place, isn't
 handed over to that one for a while: it may announce itself, and yet reach nothing.
 """
 
@@ -54,15 +54,11 @@ from redbeat.store.locks import Held, Locks
 from redbeat.store.nodes import Command, Sendable
 from redbeat.store.store import Store
 
-#: the shortest time between two looks of a standby that is about to take over; seconds
-MIN_LOOK_SECONDS = 0.1
+#: the shortest time between two looks, of a standby that is about to take over, or of a beat that is woken
+MIN_LOOK_SECONDS = 0.25
 
 #: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
 AWAY_SECONDS = 5.0
-
-#: the shortest time between two looks of a beat that is woken, mostly by writers, and leads all shards that
-#: are assigned to it
-WOKEN_LOOK_SECONDS = 0.25
 
 
 class Election:
@@ -128,7 +124,8 @@ class Election:
         wanted = {store.keys.prefix: store for store in stores}
         self._release([one for prefix, one in self._leaderships.items() if prefix not in wanted])
         self._leaderships = {
-            prefix: self._leaderships.get(prefix) or self._new_leadership(store)
+            prefix: self._leaderships.get(prefix)
+            or Leadership(store, self._lock_key_of(store), self.timing, self.heartbeat, self.members.beat)
             for prefix, store in wanted.items()
         }
         self.leaderships = tuple(self._leaderships.values())
@@ -140,9 +137,6 @@ class Election:
         self.members.follow(None if self.is_divided else self._store.of_part(self.leaderships[0].keys))
         self._locks.close()
         self._locks = Locks(self._store, self.timing.renewal_seconds / 2 if self.is_divided else None)
-
-    def _new_leadership(self, store: Store) -> Leadership:
-        return Leadership(store, self._lock_key_of(store), self.timing, self.heartbeat, self.members.beat)
 
     def _lock_key_of(self, store: Store) -> str | None:
         base = self._store.config.base_keys
@@ -278,7 +272,9 @@ class Election:
         for reply in replies[len(others) :]:
             if not self.members.note(reply):
                 self.note_away(self._store.config.base_keys, away_seconds)
-        self._follow_layout()
+        if self.has_new_layout:  # no script refuses a beat that leads nothing
+            self._store.config.looked_at = -math.inf
+        self._store.parts  # noqa: B018 - it looks where entries are, if it is time to
         results = take(self._locks, locks, found, partial(self._may_take, others))
         for lock, result in zip(locks, results, strict=True):
             if isinstance(result, RedBeatError) and not isinstance(result, LockLost):
@@ -312,12 +308,6 @@ class Election:
         if node is not None:
             self._away_until[node] = time.monotonic() + min(seconds, AWAY_SECONDS)
 
-    def _follow_layout(self) -> None:
-        """Find out where entries are, if that has changed: no script refuses a beat that leads nothing."""
-        if self.has_new_layout:
-            self._store.config.looked_at = -math.inf
-        self._store.parts  # noqa: B018 - it looks if it is time to
-
     def _may_take(self, others: Sequence[Leadership], place: int, silent: frozenset[str]) -> bool:
         """Return True if this beat may take the lock of one of the others' shards.
 
@@ -337,7 +327,7 @@ class Election:
         for leadership in taken:
             prefix, token = leadership.keys.prefix, leadership.stand_by().replaced
             before = beat_of(token) if token else self._assignment.leader_of(prefix, live)
-            if before is not None and self.members.is_fresh(before):  # it announces itself, and can't lead
+            if before in live:  # it announces itself, and can't lead
                 self._assignment.refuse(prefix, before, now)
             if token:  # each is another one, whichever beat has made it
                 replaced.setdefault(beat_of(token) or token, []).append(leadership)
@@ -379,7 +369,7 @@ class Election:
         leaving = list[Leadership]()
         for leadership in self.leading:
             heir = self._assignment.heir_of(leadership.keys.prefix, live, now)
-            if heir is not None and self.members.is_fresh(heir) and isinstance(leadership.lock, LeaderLock):
+            if heir is not None and isinstance(leadership.lock, LeaderLock):
                 leaving.append(leadership)
                 end(leadership)
         if not leaving:
@@ -416,16 +406,9 @@ class Election:
 
     # -- waiting
 
-    @property
-    def _awaited(self) -> set[str]:
-        """The shards that this beat is to lead, and doesn't."""
-        own = self._assignment.own(self.members.live)
-        return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
-
     def note_wake(self) -> None:
         """Record that a wake-up channel has ended the wait: a lock may be free, or a beat may have left."""
-        pause_seconds = MIN_LOOK_SECONDS if self._awaited else WOKEN_LOOK_SECONDS
-        self._look_at = min(self._look_at, self._looked_at + pause_seconds)
+        self._look_at = min(self._look_at, self._looked_at + MIN_LOOK_SECONDS)
 
     @property
     def wake_channels(self) -> tuple[str, ...]:
@@ -433,9 +416,9 @@ class Election:
 
         They change with each look.
         """
-        awaited = self._awaited
+        own = self._assignment.own(self.members.live)
         return tuple(
-            one.keys.wake for prefix, one in self._leaderships.items() if one.is_leader or prefix in awaited
+            one.keys.wake for prefix, one in self._leaderships.items() if one.is_leader or prefix in own
         )
 
     def seconds_to_look(self) -> float:

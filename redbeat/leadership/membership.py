@@ -51,7 +51,6 @@ class Membership:
         self._beats = self._all = Beats(Store(app))  # the scheduler's own would take an answer for progress
         self._listed_as = ""
         self._note_at = -math.inf
-        self._said_at: dict[str, float] = {}  # monotonic
 
     def follow(self, store: Store | None) -> None:
         """List this beat from now on while it stands by for the unsharded schedule in ``store``; None: all
@@ -99,16 +98,9 @@ class Membership:
         if company is None:  # it was refused, or the list's key has the wrong type
             self._listed_as, self._note_at = "", time.monotonic() + RETRY_SECONDS
         elif self.are_all_listed:
-            now = time.monotonic()
-            self._said_at = {beat: now - age for beat, age in company.ages.items()}
             self.generation = company.generation
             self.live = frozenset((self.beat, *company.ages))
         return True
-
-    def is_fresh(self, beat: str) -> bool:
-        """Return True if it has announced itself lately: a shard may be handed over to it."""
-        said_at = self._said_at.get(beat)
-        return said_at is not None and time.monotonic() - said_at < self.timing.renewal_seconds * 2
 
     def leave(self, wake: Iterable[str] = ()) -> None:
         """Take this beat off its list, if it is on it; Redis isn't waited for long.

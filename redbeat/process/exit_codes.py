@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -39,13 +36,39 @@ class CommandLineError(click.ClickException):
         super().__init__(printable(message))
         self.exit_code = exit_code  # type: ignore[misc]
 
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Print the sentence; on a terminal it is wrapped at words."""
-        words = f"Error: {self.format_message()}"
-        if file is None and sys.stderr is not None and sys.stderr.isatty():
-            columns = shutil.get_terminal_size().columns
-            words = textwrap.fill(words, columns, break_on_hyphens=False, replace_whitespace=False)
-        click.echo(words, file=file, err=True)
+
+class ExitingCommand(click.Command):
+    """A command that ends with ``USAGE`` after wrong options."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the options."""
+        with _usage_errors_apart():
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; say which of them belong to a group."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            group, name = ctx.parent, exc.option_name
+            while group is not None and not any(name in one.opts for one in group.command.params):
+                group = group.parent
+            if group is None:
+                raise
+            rest = ctx.command_path.removeprefix(group.command_path)
+            told = f"{name} stands before the command: {group.command_path} {name} ...{rest}"
+            raise click.UsageError(told, ctx) from None
+
+
+class ExitingGroup(ExitingCommand, click.Group):
+    """A group of such commands."""
+
+    command_class = ExitingCommand
+
+    def resolve_command(self, *args: Any) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named."""
+        with _usage_errors_apart():
+            return super().resolve_command(*args)
 
 
 @contextmanager
@@ -57,40 +80,6 @@ def _usage_errors_apart() -> Iterator[None]:
             exc.exit_code = USAGE  # type: ignore[misc]
             raise
         raise CommandLineError(exc.format_message(), USAGE) from None
-
-
-class ExitingCommand(click.Command):
-    """A command that ends with ``USAGE`` after wrong options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _usage_errors_apart():
-            try:
-                return super().parse_args(ctx, args)
-            except click.NoSuchOption as exc:
-                group, name = ctx.parent, exc.option_name
-                while group is not None and not any(name in one.opts for one in group.command.params):
-                    group = group.parent
-                if group is None:
-                    raise
-                rest = ctx.command_path.removeprefix(group.command_path)
-                told = f"{name} stands before the command: {group.command_path} {name} ...{rest}"
-                raise click.UsageError(told, ctx) from None
-
-
-class ExitingGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = ExitingCommand
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _usage_errors_apart():
-            return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        with _usage_errors_apart():
-            return super().resolve_command(ctx, args)
 
 
 def is_beat_command() -> bool:
