@@ -35,7 +35,7 @@ RESERVED_BEGINNINGS = (
 OF_A_PART = ("totals", "figures", "minutes", "labels", "failures", "workers", "events", "events_read")
 #: and what ends with it
 _PASSING = (
-    *("lock", "tick", "wake", "released", "standbys", "teller", "deadlines", "expected", "streaks"),
+    *("lock", "tick", "wake", "released", "teller", "deadlines", "expected", "streaks"),
     *("schedule", "statics", "static_owners", "downgraded", "later"),
     *("mover", "moving", "left", "arrived", "arriving"),
 )
@@ -173,8 +173,6 @@ class Keys:
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
     released = _OwnKey("released", "string")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
-    standbys = _OwnKey("standbys", "sorted set")
-    """zset with a time to live: the standbys, scored by when they looked at the lock last, UNIX seconds"""
     generation = _OwnKey("generation", "string")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
     mover = _OwnKey("mover", "string")
@@ -190,7 +188,7 @@ class Keys:
     layout = _OwnKey("layout", "hash", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
     beats = _OwnKey("beats", "sorted set", is_shared=True)
-    """zset with a time to live: which beats share the shards, scored by when they said so, UNIX seconds"""
+    """zset with a time to live: the tokens of all beats, scored by when they said that they are there"""
     pinged = _OwnKey("pinged", "string", is_shared=True)
     """string with a time to live: which of several beats without a lock has called redbeat_ping_url last"""
     deadlines = _OwnKey("deadlines", "sorted set")

@@ -144,7 +144,7 @@ def enliven(app: Celery, client: Any) -> None:
     _add_changes(app, client, now, names)
     since = now - 5.3 * 3600
     client.set("redbeat::lock", f"{TOKEN_MARK}:beat-1:17:{since:.0f}:1", px=3_600_000)
-    client.zadd("redbeat::standbys", {f"{TOKEN_MARK}:beat-2:12:{since:.0f}:2": now + 3600})
+    client.zadd("redbeat::beats", {f"{TOKEN_MARK}:beat-2:12:{since:.0f}:2": now + 3600})
     client.hset("redbeat::totals", "leader", "beat-1")
 
 

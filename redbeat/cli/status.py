@@ -143,10 +143,8 @@ def _describe_shards(found: Status) -> str:
 
 
 def _describe_beats(found: Status) -> str:
-    if found.beats is None and found.unread:
-        return "unknown, as the node that knows them is away"
     if found.beats is None:
-        return "unknown, as this user of Redis may not read which beats are there"
+        return "unknown, as their list can't be read"
     words = [f"{one.host}, process {one.pid}, leads {len(one.shards)}" for one in found.beats]
     return "; ".join(words) or "none"
 

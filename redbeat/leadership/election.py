@@ -134,7 +134,6 @@ class Election:
         self._assignment.set_shards(wanted)
         self._look_at = -math.inf
         self.is_divided = len(self.leaderships) > 1
-        self.members.follow(None if self.is_divided else self._store.of_part(self.leaderships[0].keys))
         self._locks.close()
         self._locks = Locks(self._store, self.timing.renewal_seconds / 2 if self.is_divided else None)
 
@@ -261,7 +260,7 @@ class Election:
             return []  # the heartbeat also finds out who else is there
         locks = [self._stand_by(leadership) for leadership in others]
         besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in others]
-        if self.is_divided and not self._is_away(self._store.config.base_keys):
+        if not self._is_away(self._store.config.base_keys):
             besides.append(self.members.call(is_silent=is_announced))
         found, replies = look_at(self._locks, locks, besides)
         self._answered_at, away_seconds = now, 2 * (time.monotonic() - now)
@@ -281,12 +280,9 @@ class Election:
                 self._report(lock.key, result)
         taken = [one for one, result in zip(others, results, strict=True) if result is True]
         self._lead(taken)
-        if not self.is_leader:
-            errors = [result for result in results if isinstance(result, RedBeatError)]
-            if errors and len(errors) == len(results) and not isinstance(errors[0], LockLost):
-                raise errors[0]
-            if not self.is_divided:
-                self.members.stand_by()
+        errors = [result for result in results if isinstance(result, RedBeatError)]
+        if errors and len(errors) == len(results) and not (self.is_leader or isinstance(errors[0], LockLost)):
+            raise errors[0]
         replaceable_at = min((at for lock in locks if (at := lock.replaceable_at) > now), default=math.inf)
         self._look_at = min(self._look_at, max(replaceable_at, now + MIN_LOOK_SECONDS))
         return taken
@@ -333,8 +329,6 @@ class Election:
                 replaced.setdefault(beat_of(token) or token, []).append(leadership)
             leadership.lead()
             self._said.pop(str(leadership.lock_key), None)
-        if not self.is_divided:
-            self.members.leave()
         for gone in replaced.values():
             token = gone[0].lock.replaced
             logger.warning(

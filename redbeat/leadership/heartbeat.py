@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from redbeat.config.config import ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.errors import RedBeatError
 from redbeat.leadership.membership import Membership
@@ -68,8 +69,7 @@ class Heartbeat(BackgroundThread):
     Arguments:
         app: the Celery app.
         timing: how often locks are renewed, and when the scheduler counts as stuck; it may change.
-        members: the beats that share the schedule; of one in shards this beat is announced to them at each
-            renewal.
+        members: this beat is announced to them at each renewal.
         find_led: returns the shards that this beat leads.
 
     Attributes:
@@ -129,11 +129,11 @@ class Heartbeat(BackgroundThread):
         """Renew the locks; return False if no lock could be renewed."""
         if not self._find_led():
             return True
-        is_shared = self._members.are_all_listed
         if self._store is None:
-            # with an injected client, if there is one: those are for all threads. A node that doesn't answer
-            # is waited for twice, and the locks on others are renewed in time all the same
-            self._store = Store.hasty(self._app, self.timing.renewal_seconds / (2 if is_shared else 1))
+            # with an injected client, if there is one: those are for all threads. A node of a cluster that
+            # doesn't answer is waited for twice, and the locks on others are renewed in time all the same
+            tries = 2 if ensure_conf(self._app).is_cluster else 1
+            self._store = Store.hasty(self._app, self.timing.renewal_seconds / tries)
         store, began_at = self._store, time.monotonic()
         led = [one for one in self._find_led() if one.lost is None and one.fence.token and not one.is_foreign]
         if not led:
@@ -142,11 +142,9 @@ class Heartbeat(BackgroundThread):
             self._give_up(store, [one for one in led if not one.has_given_up])
             return True
         held = [Held(store.of_part(one.keys), one.fence) for one in led]
-        besides = [self._members.call()] if is_shared else []
-        idle_seconds = began_at - self.progressed_at
-        errors, replies = Locks(store).renew(held, idle_seconds, self.find_obstacle(), besides)
-        for reply in replies:
-            self._members.note(reply)
+        idle_seconds, besides = began_at - self.progressed_at, [self._members.call()]
+        errors, [reply] = Locks(store).renew(held, idle_seconds, self.find_obstacle(), besides)
+        self._members.note(reply)
         for one, (part, fence), error in zip(led, held, errors, strict=True):
             one.note_renewal(fence, began_at, part, error)
             if error is not None and one.lost is None:
@@ -156,10 +154,9 @@ class Heartbeat(BackgroundThread):
     def _give_up(self, store: Store, led: Sequence[Leadership]) -> None:
         if not led:
             return
-        besides = [self._members.leave_call()] if self._members.are_all_listed else []
         # without a mark, so that this beat may take them again
         locks = [Held(store.of_part(one.keys), replace(one.fence, mark="")) for one in led]
-        Locks(store).release(locks, besides=besides)
+        Locks(store).release(locks, besides=[self._members.leave_call()])
         for one in led:
             one.has_given_up = True
         keys, what = [str(one.lock_key) for one in led], what_hangs()

@@ -1,33 +1,26 @@
 """The membership of one beat: how it announces itself to the other beats, and knows of them.
 
-Of a schedule in shards each beat is listed: one that leads any shard announces itself by its heartbeat, in
-the step that renews its locks; another one does when it looks at them. While that fails, the beats that were
-last listed count. Of an unsharded schedule only the standbys are listed, for ``celery redbeat status``.
-Invariant: nothing depends on the lists for safety.
+A beat that leads any shard announces itself by its heartbeat, in the step that renews its locks; another one
+does when it looks at them. While that fails, the beats that were last listed count. Invariant: nothing
+depends on the list for safety.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.retry import call_briefly, without_retry
+from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreUnavailable
 from redbeat.process.background import surviving
-from redbeat.store.beats import Beats
+from redbeat.store.beats import leave_beats, note_beat, read_company, remove_beat
 from redbeat.store.lock_tokens import new_beat, new_token
-from redbeat.store.nodes import Sendable, call_on_nodes
+from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
-from redbeat.store.vitals import STANDBY_SECONDS
 
 #: Redis is waited for no longer when a beat leaves its list
 LEAVE_SECONDS = 1.0
-
-#: how often a standby announces itself; and how often it tries where its user of Redis may not
-STANDBY_NOTE_SECONDS, RETRY_SECONDS = 5.0, 60.0
 
 
 class Membership:
@@ -48,21 +41,9 @@ class Membership:
         self.timing = timing
         self.live: frozenset[str] = frozenset((self.beat,))
         self.generation = 0
-        self._beats = self._all = Beats(Store(app))  # the scheduler's own would take an answer for progress
-        self._listed_as = ""
-        self._note_at = -math.inf
-
-    def follow(self, store: Store | None) -> None:
-        """List this beat from now on while it stands by for the unsharded schedule in ``store``; None: all
-        beats, as the schedule is in shards."""
-        if self.are_all_listed != (store is None):
-            self.leave()
-        self._beats = self._all if store is None else Beats(store, are_standbys=True)
-
-    @property
-    def are_all_listed(self) -> bool:
-        """Whether beats that lead are listed, too, as the schedule is in shards."""
-        return self._beats is self._all
+        self._store = Store(app)  # the scheduler's own would take an answer for progress
+        self._token = new_token(self.beat)
+        self._is_listed = False
 
     def call(self, *, is_silent: bool = False) -> Sendable:
         """Return the call that announces this beat, and asks for the others; it is sent with others.
@@ -70,46 +51,31 @@ class Membership:
         Arguments:
             is_silent: it only asks.
         """
-        if not is_silent:
-            self._listed_as = self._listed_as or (self.beat if self.are_all_listed else new_token())
-        life_seconds = self.timing.replaced_after_seconds if self.are_all_listed else STANDBY_SECONDS
-        return self._beats.note_call("" if is_silent else self._listed_as, life_seconds)
-
-    def stand_by(self) -> None:
-        """Announce this standby of an unsharded schedule, if it has not done so lately."""
-        now = time.monotonic()
-        if now >= self._note_at:
-            self._note_at = now + STANDBY_NOTE_SECONDS
-            self.note(*call_on_nodes(without_retry(self._beats.store.client), [self.call()]))
+        self._is_listed = self._is_listed or not is_silent
+        return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
 
     def leave_call(self) -> Sendable:
-        """Return the call that takes this beat off its list."""
-        return self._beats.remove_call(self.beat)
+        """Return the call that takes this beat off the list."""
+        return remove_beat(self._store, self._token)
 
     def note(self, reply: Any) -> bool:
         """Record who is there, by the reply to the call or the client's error; return False if Redis could
         not be reached."""
-        company = None
         with surviving("Listing this beat"):
             try:
-                company = self._beats.noted(reply)
+                beats, self.generation = read_company(self._store, reply)
             except StoreUnavailable:
                 return False
-        if company is None:  # it was refused, or the list's key has the wrong type
-            self._listed_as, self._note_at = "", time.monotonic() + RETRY_SECONDS
-        elif self.are_all_listed:
-            self.generation = company.generation
-            self.live = frozenset((self.beat, *company.ages))
+            self.live = beats | {self.beat}
         return True
 
-    def leave(self, wake: Iterable[str] = ()) -> None:
-        """Take this beat off its list, if it is on it; Redis isn't waited for long.
+    def leave(self, wake: Iterable[str]) -> None:
+        """Take this beat off the list, if it is on it; Redis isn't waited for long.
 
         Arguments:
             wake: the channels on which the others listen.
         """
-        who, self._listed_as, self._note_at = self._listed_as, "", -math.inf
-        if who:
+        if self._is_listed:
             with surviving("Leaving the list of beats"):  # the entry expires by itself
-                call_briefly(lambda: self._beats.remove(who, wake), LEAVE_SECONDS)
-        self.live = frozenset((self.beat,))
+                call_briefly(lambda: leave_beats(self._store, self._token, wake), LEAVE_SECONDS)
+        self.live, self._is_listed = frozenset((self.beat,)), False

@@ -7,7 +7,7 @@ Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import IntEnum
@@ -16,12 +16,13 @@ from typing import Any
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.layout import shards_named
-from redbeat.store.beats import Beats
+from redbeat.store.beats import LISTED_SECONDS, read_beats
 from redbeat.store.lock_tokens import beat_of, holder_of
+from redbeat.store.records import text_of
 from redbeat.store.store import Store
-from redbeat.store.vitals import Vitals, by_one_clock, read_each
+from redbeat.store.vitals import Vitals, ask_vitals, by_one_clock
 
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
@@ -30,6 +31,9 @@ MAX_LOOK_SECONDS = 5.0
 LATE_AFTER_SECONDS = 60.0
 #: the obstacle of a leader that cannot reach the broker
 BROKER_AWAY = "The broker is unreachable; due runs wait for it."
+
+#: so many standbys are shown
+MAX_STANDBYS = 100
 
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0
@@ -67,36 +71,20 @@ class Leader:
 
 
 @dataclass(frozen=True)
-class Standby:
-    """A beat that waits for the lock.
+class Beat:
+    """A beat that leads shards, or waits for a lock; an unsharded schedule is one shard.
 
     Attributes:
         host: the name of its machine.
         pid: its process id there.
-        since: since when it has stood by, by its machine's clock, UTC.
-        last_look: when it last said so, by the server's clock, UTC: every 5 seconds, and it looks at the lock
-            each second.
+        since: when it has begun, by its machine's clock, UTC.
+        last_look: when it last said that it is there, by the server's clock, UTC.
+        shards: the numbers of the shards that it leads; that of an unsharded schedule is None.
     """
 
     host: str
     pid: int
     since: datetime
-    last_look: datetime
-
-
-@dataclass(frozen=True)
-class Beat:
-    """One of the beats that share the shards of a schedule.
-
-    Attributes:
-        host: the name of its machine.
-        pid: its process id there.
-        last_look: when it last said that it is there, by the server's clock, UTC.
-        shards: the numbers of the shards that it leads.
-    """
-
-    host: str
-    pid: int
     last_look: datetime
     shards: Sequence[int | None]
 
@@ -146,12 +134,12 @@ class Status:
         now: when this was read.
         lock_key: the lock's key; None: no lock is configured, so there is no leader.
         parts: each shard; an unsharded schedule is one.
-        is_divided: the schedule is divided into shards; ``standbys`` is empty then.
-        standbys: who waits for the lock, at most 100, those first that have waited longest.
+        is_divided: the schedule is divided into shards.
         stored_messages: how many messages are stored; None: not known, as their key has another type.
         overdue_messages: how many of them should have been sent more than a minute ago.
         oldest_message: since when the first of them should have been sent; None: none should.
-        beats: the beats that share the shards; None: not known, as the node that knows is away.
+        beats: those that are there, the oldest first; None: not known, as the node that knows is away, or
+            their key has another type.
         nodes: the addresses of all nodes of a cluster, if the schedule is divided.
         is_moving: entries are moved, as the number of shards is being changed.
     """
@@ -160,7 +148,6 @@ class Status:
     lock_key: str | None
     parts: Sequence[ShardStatus]
     is_divided: bool = False
-    standbys: Sequence[Standby] = ()
     stored_messages: int | None = None
     overdue_messages: int = 0
     oldest_message: datetime | None = None
@@ -172,6 +159,11 @@ class Status:
     def shards(self) -> Sequence[ShardStatus]:
         """Each shard, if the schedule is divided into some."""
         return self.parts if self.is_divided else ()
+
+    @property
+    def standbys(self) -> list[Beat]:
+        """The beats that wait for the lock of an unsharded schedule, at most 100."""
+        return [beat for beat in self.beats or () if not (self.is_divided or beat.shards)][:MAX_STANDBYS]
 
     @property
     def leaders(self) -> list[Leader]:
@@ -277,10 +269,13 @@ def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
     config, keys = store.config, store.parts
     layout = config.layout  # it is known from here on
-    each = read_each(store, keys)
+    calls: list[Any] = [*ask_vitals(store, keys), read_beats(store)]
+    answers: list[Any] = store.try_all(calls)
+    *each, listed = answers
     read = by_one_clock([one for one in each if isinstance(one, Vitals)])
-    if not read:
-        raise next(one for one in each if isinstance(one, StoreUnavailable))
+    for one in each:
+        if isinstance(one, RedBeatError) and not (read and isinstance(one, StoreUnavailable)):
+            raise one
     rest = iter(read)
     parts = [
         _shard_of(
@@ -300,11 +295,11 @@ def status_in(store: Store) -> Status:
         stored_messages=sum(one.stored or 0 for one in read) if is_known else None,
         overdue_messages=sum(one.overdue for one in read),
         oldest_message=_first(_moment(one.first_message) for one in read),
+        beats=None if isinstance(listed, RedBeatError) else _beats_of(listed, parts, read[0].now),
     )
     if keys.is_divided:
-        beats, nodes = _read_beats(store, parts), store.nodes()
-        return replace(status, beats=beats, nodes=nodes, is_moving=layout.is_moving)
-    return status if config.lock_key is None else replace(status, standbys=_standbys(read[0].standbys))
+        return replace(status, nodes=store.nodes(), is_moving=layout.is_moving)
+    return status
 
 
 def _shard_of(
@@ -331,33 +326,19 @@ def _shard_of(
     return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, vitals.due, oldest, node)
 
 
-def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
-    """Return which beats share the shards, by their hosts and process ids; None: that node is away."""
+def _beats_of(listed: Iterable[tuple[Any, Any]], parts: Sequence[ShardStatus], now: float) -> list[Beat]:
+    """Return which beats have said lately that they are there, and the shards that each leads."""
     led: dict[str | None, list[int | None]] = {}
-    for one in shards:
+    for one in parts:
         if one.leader is not None:
             led.setdefault(beat_of(one.leader.token), []).append(one.number)
-    try:
-        found = Beats(store).read()
-    except StoreUnavailable:
-        if not any(one.problem for one in shards):
-            raise
-        return None  # they are noted on the node that is away
     beats = []
-    for id_, at in found.items():
-        (host, pid, _), last_look = [*id_.rsplit(":", 2), "", ""][:3], _moment(at)
-        if pid.isdecimal() and last_look is not None:  # else no beat has written it
-            beats.append(Beat(host, int(pid), last_look, led.get(id_, [])))
-    return sorted(beats, key=lambda one: (one.host, one.pid))
-
-
-def _standbys(found: Mapping[str, float]) -> Sequence[Standby]:
-    standbys = []
-    for who, looked_at in found.items():
-        holder, last_look = holder_of(who), _moment(looked_at)
-        if holder is not None and last_look is not None:  # else no beat has written it
-            standbys.append(Standby(holder.host, holder.pid, holder.since, last_look))
-    return sorted(standbys, key=lambda one: (one.since, one.host, one.pid))
+    for token, at in listed:
+        holder, last_look = holder_of(text_of(token)), _moment(at)
+        if holder is not None and last_look is not None and float(at) > now - LISTED_SECONDS:
+            shards = led.get(beat_of(text_of(token)), [])
+            beats.append(Beat(holder.host, holder.pid, holder.since, last_look, shards))
+    return sorted(beats, key=lambda one: (one.since, one.host, one.pid))
 
 
 def _moment(seconds: str | float | None) -> datetime | None:
@@ -422,7 +403,7 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "server": sanitize_url(config.redis_url),
         "now": _iso(one.now),
         **_form_of(one, one),
-        "standbys": [_fields(standby) for standby in one.standbys],
+        "standbys": None if one.beats is None else [_fields(beat, "shards") for beat in one.standbys],
         "stored_messages": one.stored_messages,
         "overdue_messages": one.overdue_messages,
         **_times_of("oldest_message", one.oldest_message, one),
@@ -452,12 +433,9 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
 
 def _form_of(one: Status | ShardStatus, status: Status) -> dict[str, Any]:
     """Return who leads all shards, or one, and what is due there."""
-    leader = _fields(one.leader) if one.leader is not None else None
-    if leader is not None:
-        del leader["last_tick"], leader["obstacle"]  # they stand beside it
     return {
         "lock_key": one.lock_key,
-        "leader": leader,
+        "leader": None if one.leader is None else _fields(one.leader, "last_tick", "obstacle"),
         "obstacle": one.obstacle or None,
         **_times_of("last_tick", one.last_tick, status),
         "backlog": one.backlog,
@@ -465,8 +443,12 @@ def _form_of(one: Status | ShardStatus, status: Status) -> dict[str, Any]:
     }
 
 
-def _fields(one: Leader | Standby | Beat) -> dict[str, Any]:
-    return {name: _iso(value) if isinstance(value, datetime) else value for name, value in vars(one).items()}
+def _fields(one: Leader | Beat, *without: str) -> dict[str, Any]:
+    return {
+        name: _iso(value) if isinstance(value, datetime) else value
+        for name, value in vars(one).items()
+        if name not in without
+    }
 
 
 def _times_of(name: str, moment: datetime | None, status: Status) -> dict[str, Any]:

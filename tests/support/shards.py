@@ -71,7 +71,7 @@ def lead(app: Celery, parts: Sequence[Keys], beat: str, *, ticked_at: float | No
 def announce(app: Celery, *beats: str) -> None:
     """Let beats say that they share the shards."""
     store = Store(app)
-    store.client.zadd(store.keys.beats, dict.fromkeys(beats, time.time()))
+    store.client.zadd(store.keys.beats, dict.fromkeys(map(new_token, beats), time.time()))
 
 
 def write_sent(app: Celery, name: str, task_id: str, due: float = 1000.0, **limits: Any) -> None:

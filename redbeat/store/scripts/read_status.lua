@@ -4,19 +4,16 @@
 -- KEYS schedule  zset of entry keys, scored by due time
 -- KEYS lock      the leader's token (the schedule's key again when no lock is configured)
 -- KEYS tick      when the leader's last tick was
--- KEYS standbys  zset of who stands by, scored by when they looked at the lock last
 -- KEYS later     zset of stored messages, scored by when they are to be sent
--- ARGV life_ms   those that looked longer ago don't stand by any more, milliseconds
 -- ARGV late_ms   messages that should have been sent longer ago are overdue, milliseconds
 --
--- Returns {now, token, rest_ms, ticked, due, oldest, standbys, stored, overdue, first, entries}
+-- Returns {now, token, rest_ms, ticked, due, oldest, stored, overdue, first, entries}
 --   now      the server's clock, UNIX seconds with microseconds, a string
 --   token    the token in the lock; '': nobody leads, or no lock is configured
 --   rest_ms  how long the lock lives, milliseconds; -1: for ever; -2: there is none
 --   ticked   when the leader last did something, UNIX seconds, a string; '': not known
 --   due      how many entries are due
 --   oldest   the lowest score of these, a string, '' for none; scores of 0 don't count, as they mean "now"
---   standbys who stands by, each with when it looked, UNIX seconds, a string: at most 100
 --   stored   how many messages are stored; -1: their key has another type
 --   overdue  how many of these are overdue
 --   first    the lowest score of those that should have been sent, a string, '' for none
@@ -28,8 +25,6 @@ end
 if type(ticked) ~= 'string' then ticked = '' end  -- a key of another type, which the leader overwrites
 local due = redis.call('ZCOUNT', schedule, 0, now)
 local oldest = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
-local since = string.format('%.6f', tonumber(now) - life_ms / 1000)
-local standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
 local stored, overdue, first = redis.pcall('ZCOUNT', later, '-inf', '+inf'), 0, {}
 if type(stored) ~= 'number' then
   stored = -1
@@ -38,5 +33,4 @@ else
   first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
 end
 local entries = redis.call('ZCOUNT', schedule, '-inf', '+inf')  -- not everybody has the right to ZCARD
-standing = standing.err and {} or standing  -- a key of another type
-return {now, token or '', rest_ms, ticked, due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries}
+return {now, token or '', rest_ms, ticked, due, oldest[2] or '', stored, overdue, first[2] or '', entries}

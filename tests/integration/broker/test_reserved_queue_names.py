@@ -30,7 +30,7 @@ from tests.support.ticks import leader
 PREFIXES = [("redbeat:", None), ("shop.", None), ("redbeat:", 4)]
 #: RedBeat's own, another entry's, a shard's, kombu's own, results
 RESERVED = [
-    *("{p}:generation", "{p}:layout", "{p}:later", "{p}:tokens", "{p}:standbys", "{p}:history:other"),
+    *("{p}:generation", "{p}:layout", "{p}:later", "{p}:tokens", "{p}:beats", "{p}:history:other"),
     *("{p}:schedule", "{p}:statics", "{p}:lock", "{p}:calendar:holidays", "{p}:unknown", "{p}other"),
     *("{p}:generation\x06\x163", "{s}3}}:schedule", "{s}3}}:generation", "{s}0}}:other", "{s}17}}::lock"),
     *("unacked", "unacked_index", "unacked_mutex", "_kombu.binding.celery", "celery-task-meta-1"),

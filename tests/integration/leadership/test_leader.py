@@ -195,7 +195,7 @@ def test_leader_checks_its_lock_before_a_pipeline_of_messages(make_replaced: Any
 # -- standbys
 
 
-STANDBYS = Keys().standbys
+BEATS = Keys().beats
 
 
 @pytest.fixture
@@ -208,29 +208,32 @@ def standby(app: Celery, client: redis.Redis) -> Iterator[Election]:
     election.resign()
 
 
-def test_standby_that_leads_or_ends_is_no_longer_listed(standby: Election, client: redis.Redis) -> None:
+def test_standby_is_listed_until_it_leads_or_ends(
+    standby: Election, app: Celery, client: redis.Redis
+) -> None:
+    assert len(read_status(app).standbys) == 1
     client.delete(LOCK)
     assert standby.look()
-    assert not client.exists(STANDBYS)
+    assert not read_status(app).standbys
     standby.leaderships[0].forget()  # it was lost
     client.set(LOCK, "somebody", px=60_000)
     assert not standby.look()
-    assert client.zcard(STANDBYS) == 1
+    assert len(read_status(app).standbys) == 1
     standby.resign()
-    assert not client.exists(STANDBYS)
+    assert not client.exists(BEATS)
 
 
-def test_standby_list_of_wrong_type_stops_nobody(app: Celery, client: redis.Redis) -> None:
+def test_list_of_beats_of_wrong_type_stops_nobody(app: Celery, client: redis.Redis) -> None:
     client.set(LOCK, "somebody", px=60_000)
-    client.set(STANDBYS, "somebody's own")
+    client.set(BEATS, "somebody's own")
     election = election_in(app, Timing(60))
     assert not election.look()
     found = read_status(app)
-    assert (found.leader is not None, found.standbys) == (True, [])
+    assert (found.leader is not None, found.beats, found.standbys) == (True, None, [])
     client.delete(LOCK)
     assert election.look()
     election.resign()
-    assert (client.get(STANDBYS), client.ttl(STANDBYS)) == ("somebody's own", -1)
+    assert (client.get(BEATS), client.ttl(BEATS)) == ("somebody's own", -1)
 
 
 def test_slow_answer_is_logged_once(
@@ -269,7 +272,7 @@ def test_standby_takes_over_when_the_leader_ends(
             eventually(lambda: len(sent_names(broker)) > sent + 5)
             assert client.get(LOCK) == token
             assert "Sending due task" not in second.output()
-            [standby] = read_status(memory_app(**settings)).standbys or ()
+            [standby] = read_status(memory_app(**settings)).standbys
             assert standby.pid == second.pid
             assert first.stop() == 0
             ended = time.monotonic()
@@ -277,7 +280,7 @@ def test_standby_takes_over_when_the_leader_ends(
             assert time.monotonic() - ended <= patience(1)
             second.wait_for("Sending due task often")
             assert client.get(LOCK) not in (None, token)
-            assert not client.exists(STANDBYS), "who leads doesn't stand by"
+            assert not read_status(memory_app(**settings)).standbys, "who leads doesn't stand by"
 
 
 # -- a server that takes no writes: the leader stays, as no other beat could lead

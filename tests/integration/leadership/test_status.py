@@ -22,7 +22,7 @@ from redbeat.cli import redbeat
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership.status import read_status
-from redbeat.store.vitals import STANDBY_SECONDS
+from redbeat.store.beats import LISTED_SECONDS
 from tests.conftest import MakeApp
 from tests.support.apps import run_beat
 from tests.support.polling import eventually
@@ -101,7 +101,7 @@ def test_leader_is_read_in_one_round_trip_without_writes(
     with monitoring(server) as commands:
         RedBeatScheduler.leader(app)
     asked = [command for command in commands if not command.startswith(("CLIENT", "SELECT", "HELLO"))]
-    assert [command.split()[0] for command in asked] == ["EVALSHA"]
+    assert [command.split()[0] for command in asked] == ["EVALSHA", "ZRANGE"]
     assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 
@@ -182,7 +182,7 @@ def test_status_with_an_invalid_number_of_seconds_exits_with_64(ask: Ask, second
     assert ask("--late-after", seconds).exit_code == 64
 
 
-STANDBYS = Keys().standbys
+BEATS = Keys().beats
 
 
 def test_status_lists_standbys_that_have_looked_lately(app: Celery, client: redis.Redis, ask: Ask) -> None:
@@ -190,10 +190,8 @@ def test_status_lists_standbys_that_have_looked_lately(app: Celery, client: redi
     standby = election_in(app, Timing(60))
     assert not standby.look()
     now, hostile = server_now(client), "redbeat:3:\x1b[31mhost:1:1700000000:ab"
-    client.zadd(
-        STANDBYS, {"garbage": now, hostile: now - 1, "redbeat:3:gone:1:1:ab": now - STANDBY_SECONDS - 1}
-    )
-    [old, own] = read_status(app).standbys or ()
+    client.zadd(BEATS, {"garbage": now, hostile: now - 1, "redbeat:3:gone:1:1:ab": now - LISTED_SECONDS - 1})
+    [old, own] = read_status(app).standbys
     assert (own.host, own.pid) == (socket.gethostname(), os.getpid())
     assert (old.host, old.since.timestamp()) == ("\x1b[31mhost", 1_700_000_000)
     assert [one["pid"] for one in json.loads(ask("--json").output)["standbys"]] == [1, os.getpid()]

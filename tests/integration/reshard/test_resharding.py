@@ -122,7 +122,7 @@ def test_data_without_an_entry_is_merged_into_a_remaining_shard(make_app: MakeAp
         raw.xadd(f"{prefix}:events", {"event": "untold", "entry": f"e{shard}"}, id=f"{2000 - shard}-1")
         raw.set(f"{prefix}:events-read", f"{1000 - shard}-1 beat 12.5", px=10**7)
         raw.set(f"{prefix}:lock", "token")
-        raw.set(f"{prefix}:standbys", "x")
+        raw.set(f"{prefix}:tick", "x")
     raw.set("{redbeat:2}::something", "of the user's")
     report = reshard(make_app, 1)
     assert report.unknown == ["{redbeat:2}::something"]

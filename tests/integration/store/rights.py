@@ -41,12 +41,12 @@ from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
-from redbeat.store.beats import Beats
+from redbeat.store.beats import leave_beats, note_beat, read_company
 from redbeat.store.events import add_quarantined_events, note_told, read_events, read_last_ids
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
-from redbeat.store.lock_tokens import new_token
+from redbeat.store.lock_tokens import beat_of, new_token
 from redbeat.store.members import count_members, first_members
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
@@ -56,7 +56,7 @@ from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, revoke_tokens
 from redbeat.store.unrun import read_unrun
-from redbeat.store.vitals import STANDBY_SECONDS, read_vitals
+from redbeat.store.vitals import read_vitals
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
@@ -407,7 +407,7 @@ def it_asks_in_another_database(ground: Ground) -> None:
 
 
 def it_sees_who_shares_the_shards(ground: Ground) -> None:
-    assert Beats(Store(ground.app())).read() == {}
+    assert read_status(ground.app()).beats == []
 
 
 # -- a beat
@@ -459,21 +459,14 @@ def it_stands_by(ground: Ground) -> None:
         standby = LeaderLock(Store(ground.app()), LOCK, Timing(60))
         assert not standby.acquire()
         assert "holds" in standby.describe_holder()
-        store, who = Store(ground.app()), new_token()
-        standbys = Beats(store, are_standbys=True)
-        [reply] = call_on_nodes(store.client, [standbys.note_call(who, STANDBY_SECONDS)])
-        standbys.noted(reply)
         assert read_status(ground.app()).leader is not None
-        standbys.remove(who)
 
 
-def it_says_that_it_shares_the_shards(ground: Ground) -> None:
-    store = Store(ground.app())
-    beats, who = Beats(store), new_token()
-    [reply] = call_on_nodes(store.client, [beats.note_call(who, 15)])
-    company = beats.noted(reply)
-    assert [*company.ages] == [who]
-    beats.remove(who)
+def it_says_that_it_is_there(ground: Ground) -> None:
+    store, token = Store(ground.app()), new_token()
+    [reply] = call_on_nodes(store.client, [note_beat(store, token, 15)])
+    assert read_company(store, reply).beats == {beat_of(token)}
+    leave_beats(store, token, [])
 
 
 def it_tells_what_has_happened(ground: Ground) -> None:
@@ -772,7 +765,7 @@ CHANGING = (it_sends_all_forms, it_does_what_programs_ask)
 BEAT: tuple[Claim, ...] = (
     *(it_asks_in_another_database, it_runs_the_schedule, it_runs_the_schedule_without_a_lock),
     *(it_stands_by, it_tells_what_has_happened, it_ends_runs_that_are_lost, it_holds_back_runs),
-    *(it_gathers_metrics, it_says_that_it_shares_the_shards),
+    *(it_gathers_metrics, it_says_that_it_is_there),
 )
 STATUS: tuple[Claim, ...] = (
     *(it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database),

@@ -162,7 +162,6 @@ def beating(fake_app: Celery) -> Iterator[Start]:
     def start(timing: Timing = FAST) -> Led:
         led: list[Leadership] = []
         members, store = Membership(fake_app, timing), Store(fake_app)
-        members.follow(store)
         made = Heartbeat(fake_app, timing, members, lambda: led)
         leadership = Leadership(store, KEY, timing, made, members.beat)
         leadership.stand_by().token = new_token()

@@ -111,7 +111,7 @@ OF_ENTRIES = {
 }
 #: keys of a beat or a mover, which stay
 OF_BEATS = {
-    *("lock", "tick", "wake", "released", "standbys", "teller"),
+    *("lock", "tick", "wake", "released", "teller"),
     *("mover", "moving", "left", "arrived", "arriving"),
 }
 #: keys that no shard has, besides those of the layout
