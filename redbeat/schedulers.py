@@ -132,11 +132,12 @@ class RedBeatScheduler(Scheduler):
     _planned: PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
     _has_warned_of_loop = False  # it sends by itself, which was logged
+    _is_made = False  # its constructor was called
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
     ) -> None:
-        lazy = kwargs.pop("lazy", False)
+        lazy, self._is_made = kwargs.pop("lazy", False), True
         super().__init__(app, lazy=True, **kwargs)
         with exit_without_traceback(is_logging=not lazy):
             choose_format(app, is_logging=not lazy)
@@ -198,6 +199,14 @@ class RedBeatScheduler(Scheduler):
                 self._form_shards()
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
+
+    def __getattr__(self, name: str) -> Any:
+        """Call the constructor if it was skipped: tests for 2.x call ``RedBeatScheduler.__new__``."""
+        app = vars(self).get("app")
+        if self._is_made or app is None or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        RedBeatScheduler.__init__(self, app, lazy=True)
+        return getattr(self, name)
 
     @property
     def chooses_client(self) -> bool:

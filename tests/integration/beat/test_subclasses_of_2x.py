@@ -447,3 +447,18 @@ def test_override_that_is_not_called_is_an_error_that_names_the_remedy(
         for name in names:
             [line] = [one for one in lines if f"Own.{name} is not called" in one]
             assert remedy in line
+
+
+def test_scheduler_without_init_stores_and_sends(
+    make_app: MakeApp, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
+    scheduler.app, scheduler.lock = make_app(), MagicMock()
+    scheduler.update_from_dict({"entry": {"task": "echo", "schedule": schedule(3600)}})
+    client.zadd("redbeat::schedule", {"redbeat:entry": server_now(client) - 5})
+    entry = RedBeatSchedulerEntry.from_key("redbeat:entry", app=scheduler.app)
+    entry.reschedule(entry.last_run_at and entry.last_run_at - timedelta(hours=2))
+    scheduler.tick()
+    assert len(messages(broker)) == 1
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    scheduler.close()
