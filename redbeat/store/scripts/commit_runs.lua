@@ -228,7 +228,7 @@ local function note_sent(run)
   if not is_noted then
     unrecorded = text_of_error(member)
   elseif member then
-    looked_at[#looked_at + 1], looked_at[#looked_at + 2] = run.deadline, member
+    looked_at[#looked_at + 1], looked_at[#looked_at + 2] = later(now, run.queue_seconds + 1), member
   end
   return is_noted and ended
 end

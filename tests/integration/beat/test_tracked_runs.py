@@ -138,7 +138,7 @@ def test_deadlines_of_wrong_type_are_logged_once_and_hold_nothing_back(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redbeat.store.store.TYPES_SECONDS", 0.0)
+    monkeypatch.setattr("redbeat.store.schedule.TYPES_SECONDS", 1e-9)
     client.set(DEADLINES, "spoilt")
     for number in range(3):
         write_tracked(client, f"entry-{number}", overlap="buffer_one")
