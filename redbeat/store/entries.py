@@ -263,13 +263,10 @@ def _write_chunk(
 
 def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
     """Return True if any of these entries may be elsewhere than in the one part of this store."""
-    layout = store.config.layout
-    if store.part is None or not layout.generation:
+    layout, here = store.config.layout, store.part
+    if here is None or not layout.generation:
         return False
-    if layout.is_moving:
-        return True
-    here = store.part
-    return any(
+    return layout.is_moving or any(
         not key == layout.keys.entry(name) == here.entry(name)
         for key, name in zip(keys, map(layout.name_of, keys), strict=True)
     )
@@ -352,42 +349,22 @@ def delete_entries(
     """
     total = 0
     for chunk in in_chunks(keys):
-        located, deleted_at = store.located(chunk), set[str]()
-        for _ in range(MAX_SAVE_ATTEMPTS):
-            total += _delete_located(store, located, fence, deleted_at)
-            # one that is on its way to another part may have left before it was its turn
-            located = [key for key in store.located(chunk) if key not in deleted_at]
-            if not located:
-                break
+        asked: set[str] = set()
+        # one that is on its way to another part may have left before it was its turn
+        while left := [key for key in store.located(chunk) if key not in asked]:
+            # each is a stored message, or its name only looks so
+            task_ids = [one for one in map(store.keys.message_id, left) if one is not None]
+            cancelled = LaterStore.beside(store).cancel(task_ids)
+            total += len(cancelled) - cancelled.count(None)
+            groups = store.parts.by_part(left)
+            answers = store.write_all([delete_call(part, fence, those) for part, those in groups])
+            for (_, those), answer in zip(groups, answers, strict=True):
+                if answer is not None:
+                    status, number = answer
+                    store.check_lock(status, fence)
+                    asked.update(those)
+                    total += number
     return total
-
-
-def _delete_located(store: Store, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
-    """Remove entries from where they are; return how many there were.
-
-    Arguments:
-        deleted_at: is told the keys under which nothing is any more.
-    """
-    groups = store.parts.by_part(keys)
-    cancelled = _cancel_among(store, keys)
-
-    answers = store.write_all([delete_call(part, fence, those) for part, those in groups])
-    total = 0
-    for (_, those), answer in zip(groups, answers, strict=True):
-        if answer is not None:
-            status, number = answer
-            store.check_lock(status, fence)
-            deleted_at.update(those)
-            total += number
-    return cancelled + total
-
-
-def _cancel_among(store: Store, keys: Sequence[str]) -> int:
-    """Cancel the stored messages among entries; return how many there were."""
-    # each is a stored message, or its name only looks so
-    task_ids = [one for one in map(store.keys.message_id, keys) if one is not None]
-    found = LaterStore.beside(store).cancel(task_ids)
-    return len(found) - found.count(None)
 
 
 def read_window(store: Store, limit: int) -> list[Stored]:
