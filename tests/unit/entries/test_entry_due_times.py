@@ -21,7 +21,7 @@ from redbeat.entries.preview import next_runs
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.schedules import clocked, cron, rrule
-from redbeat.store.records import Commit, DueEntry, Stored, score_text
+from redbeat.store.records import Commit, DueEntry, Stored, mark_of, score_text
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -62,7 +62,9 @@ def stored_of(
 
 def claimed_of(stored: Stored, score: str = "") -> DueEntry:
     score = score or score_text(stored.score)
-    return DueEntry(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
+    mark = "" if stored.is_meta_foreign else mark_of(stored.meta or "")
+    texts = stored.definition, stored.meta, stored.policy
+    return DueEntry(stored.key, score, *texts, score=score, meta_mark=mark)
 
 
 def decide(app: Celery, stored: Stored | DueEntry, now: datetime) -> Any:
