@@ -110,8 +110,6 @@ UNANSWERED_SECONDS = 10.0
 BROKER_RETRY_SECONDS = 1.0
 #: how often chores are done beside the runs
 CHORES_SECONDS = 0.25
-#: how long beats without a lock hide what they fetched from each other
-LEASE_SECONDS = 30.0
 
 
 class RedBeatScheduler(Scheduler):
@@ -154,7 +152,7 @@ class RedBeatScheduler(Scheduler):
         self._election = self._shards.election
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
         # waiting for the broker ends well before the lock, or a lease, does
-        timing = timing if lock_key else Timing(LEASE_SECONDS)
+        timing = timing if lock_key else Timing(Shard.LEASE_MS / 1000)
         publish_seconds = timing.publish_seconds(self.config.publish_timeout)
         connect_seconds = timing.connect_seconds(self.config.publish_timeout)
         sends_once = self.config.delivery == "at_most_once"
@@ -215,9 +213,7 @@ class RedBeatScheduler(Scheduler):
 
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
-        return self._shards.form(
-            self.store, self._context, self._deliverer.deliver, int(LEASE_SECONDS * 1000)
-        )
+        return self._shards.form(self.store, self._context, self._deliverer.deliver)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -375,8 +371,11 @@ class RedBeatScheduler(Scheduler):
         is_collecting = gc.isenabled()
         gc.disable()  # a burst makes thousands of objects: else it takes 5 % more processor time
         try:
-            if self._send_prepared():
-                self._send_due()
+            while True:
+                batches = shards.take_turn(is_waiting=self._beat is not None)
+                self._deliverer.deliver(batches)
+                if not shards.note_delivered(batches):
+                    break
             if not broker.is_away:
                 shards.send_messages()
         finally:
@@ -390,34 +389,6 @@ class RedBeatScheduler(Scheduler):
         self._figures.ticks.observe(time.monotonic() - began_at)
         is_outdated = self.config.layout is not shards.layout
         return 0 if is_outdated or not seconds else self._wait(seconds)
-
-    def _send_prepared(self) -> bool:
-        """Send the prepared runs whose time has come; return whether to go on."""
-        while begun := self._shards.begin_prepared():
-            self._deliverer.deliver([batch for _, batch in begun])
-            noted = [shard.note_prepared(batch) for shard, batch in begun]
-            if not all(noted):
-                for shard in self._shards.reached:
-                    shard.next_at = max(shard.next_at, time.monotonic() + self._look_seconds)
-                return False
-        return True
-
-    def _send_due(self) -> None:
-        """Send one batch of what is due, of each shard."""
-        fetched = self._shards.fetch(is_waiting=self._beat is not None)
-        if self._election.lock_key is not None:
-            logger.debug("beat: Extending lock...")
-        begun = []
-        for shard, one in fetched:
-            if shard.state is not State.AWAY:  # of a node that is away since then everything stays due
-                begun.append((shard, shard.begin(one)))
-        self._deliverer.deliver([batch for _, batch in begun if batch.fetched.rows])
-        for shard, batch in begun:
-            if not batch.is_out:
-                try:
-                    shard.note_sent(batch, batches=len(fetched))
-                except RedBeatError as exc:
-                    self._shards.fail(shard, exc)
 
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""

@@ -205,8 +205,8 @@ class Election:
         if self.lock_key is None:
             self.is_look_due = any(not one.is_reported for one in self.leaderships)
         elif self.is_divided:
-            is_wanted = is_standby or bool(lost) or not self.heartbeat.is_running
-            self.is_look_due = is_wanted and now >= self._look_at
+            is_time = now >= self._look_at
+            self.is_look_due = is_time and (is_standby or bool(lost) or not self.heartbeat.is_running)
         else:
             self.is_look_due = is_standby
         if retaken:

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redbeat.keys import identity_of
-from redbeat.log.text import as_stored
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
 
@@ -37,7 +36,8 @@ def delayed_before(key: str, policy: Policy, due: datetime, following: datetime 
     room = timedelta(seconds=policy.jitter)
     if following is not None:
         room = min(room, (following - due) * _PART)
-    digest = hashlib.sha256(as_stored(f"{identity_of(key)}\n{due.isoformat()}")).digest()
+    identity = identity_of(key) if key[:1] == "{" else key
+    digest = hashlib.sha256(f"{identity}\n{due.isoformat()}".encode("utf-8", "surrogateescape")).digest()
     return due + room * (int.from_bytes(digest[:6], "big") / 2**48)
 
 
@@ -53,7 +53,10 @@ def due_time_of(
         return at
     if last_run is not None:
         due = next_run(schedule_, policy, last_run, last_run)
-        if due is not None and _is_same(delayed(key, schedule_, policy, due), at):
+        is_near = (
+            due is not None and due - _INSTANT <= at <= due + timedelta(seconds=policy.jitter) + _INSTANT
+        )
+        if due is not None and is_near and _is_same(delayed(key, schedule_, policy, due), at):
             return due
     # it is the last run until ``at``, as no run is delayed beyond the next one
     earliest = at - timedelta(seconds=policy.jitter) - _INSTANT

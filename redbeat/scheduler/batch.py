@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from redbeat.entries.dropped import Dropped
-from redbeat.leadership.leadership import Leadership
-from redbeat.scheduler.decisions import Decision, Reschedule, Send
+from redbeat.scheduler.decisions import Decision, Send
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import Commit, DueEntry, Fence, Fetched, Push
 from redbeat.store.store import Store
+
+if TYPE_CHECKING:  # a shard makes batches
+    from redbeat.scheduler.shard import Shard
 
 #: returns the decision about a due entry at a time (UNIX seconds), by these calendars
 Plan = Callable[[DueEntry, float, Mapping[str, Excluded]], Decision]
 
 
-@dataclass
+@dataclass(eq=False)
 class Batch:
     """Due entries of one shard on their way.
 
     Attributes:
+        store: has them: the shard's, or that of its stored messages.
         plan: makes the decisions about them.
-        fail: records an error as the outcome of its shard, or raises it if it ends the tick.
-        own_keys: keys of RedBeat's own that are not entries', and what others of them begin with.
-        is_of_shard: other shards have entries, too.
         is_leased: they are hidden from other beats, so what is not sent must be given back.
         prepared: decisions that were made before they were due; None: the fetched entries are planned.
         ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
@@ -33,7 +34,6 @@ class Batch:
         doubtful: keys of the entries whose messages may have been lost with a channel.
         recorded: rows that were written, or refused because the entry has changed.
         deleted: entries that were deleted with the run that was sent.
-        left: keys of entries that are still due.
         is_cut: some entries are still due.
         is_from_templates: all messages were made from templates.
         is_pushed: its messages leave in the step that records them, so what is out of date is refused.
@@ -45,14 +45,11 @@ class Batch:
         told, reported: runs that were sent, and dropped runs with their entries' names, to be logged.
     """
 
+    shard: Shard
     store: Store
-    leadership: Leadership
     fence: Fence
     fetched: Fetched
     plan: Plan
-    fail: Callable[[BaseException], None]
-    own_keys: tuple[frozenset[str], tuple[str, ...]]
-    is_of_shard: bool = False
     is_leased: bool = False
     prepared: Sequence[Send] | None = None
     ready: list[Decision] = field(default_factory=list)
@@ -61,7 +58,6 @@ class Batch:
     doubtful: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
     deleted: int = 0
-    left: set[str] = field(default_factory=set)
     is_cut: bool = False
     is_from_templates: bool = True
     is_pushed: bool = False
@@ -81,10 +77,9 @@ class Batch:
         """Leave entries due, for the next batch."""
         rows = list(rows)
         self.is_cut = self.is_cut or bool(rows)
-        self.left.update([row.key for row in rows])
         if self.is_leased:
             # a run that has waited for another one to end goes on waiting: it is looked at again soon
-            self.ready += [Reschedule(row, Commit(row, row.next_score or row.nominal)) for row in rows]
+            self.ready += [Decision(row, Commit(row, row.next_score or row.nominal)) for row in rows]
 
     def publish(self, send: Send) -> None:
         """Note that the message of a run has been sent: the run may be recorded now, and pushes nothing."""

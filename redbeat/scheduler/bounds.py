@@ -21,8 +21,6 @@ from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.scheduler.decisions import (
     Decision,
-    Remove,
-    Reschedule,
     commit_of,
     counted,
     is_asked,
@@ -80,7 +78,7 @@ def settle(
             return put_off(known, row, own_time, dropped)
         nominal, at = _at_instant(own_time)
     if not entry.is_enabled_at(moment):
-        return Reschedule(row, commit_of(row, score_text(_score_at_rest(known, at, moment))))
+        return Decision(row, commit_of(row, score_text(_score_at_rest(known, at, moment))))
     if not asked and is_in_pause(entry, at):
         is_retried, first = False, first_after_pause(entry, bounds, at)
         if first is None or first > moment:
@@ -117,7 +115,7 @@ def put_off(
     to: datetime | None,
     dropped: Sequence[Dropped] = (),
     told: Sequence[Dropped] = (),
-) -> Reschedule | Remove:
+) -> Decision:
     """Return the decision that makes an entry due at ``to``; None: never, so ``after_finish`` applies."""
     entry, policy = known.entry, known.bounds
     commit = commit_of(row, score_text(entry.score_of(to)))
@@ -127,7 +125,7 @@ def put_off(
     commit.is_for_this_definition = policy.exclude is not None
     if to is None and policy.after_finish == "delete":
         commit.new_score = Ending.DELETE
-        return Remove(row, commit, dropped=told)
+        return Decision(row, commit, dropped=told)
     if to is None and policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         try:
@@ -135,7 +133,7 @@ def put_off(
         finally:
             entry.enabled = True
         commit.is_for_this_definition = True
-    return Reschedule(row, commit, dropped=told)
+    return Decision(row, commit, dropped=told)
 
 
 def why_over(policy: Policy) -> str:

@@ -1,15 +1,8 @@
-"""What happens to a due entry: one ``Decision`` for each, with the row that records it. Pure.
+"""What happens to a due entry: a ``Decision``, with the row that records it. Pure.
 
-::
-
-    Send         a run leaves
-    Reschedule   nothing leaves now; the entry has another score
-    Skip         the run is recorded as skipped
-    Remove       the entry leaves the schedule
-    Quarantine   the entry is invalid
-
-A ``Send`` that fails becomes another decision: ``Send.retry``, ``Send.skip``, ``Send.held`` and
-``Send.declined`` return it.
+A ``Send`` is the decision that a run leaves. Any other one leaves nothing: the entry gets another score or
+leaves the schedule, its run is recorded as skipped, or the entry is quarantined. A ``Send`` that fails
+becomes another decision: ``Send.retry``, ``Send.skip``, ``Send.held`` and ``Send.declined`` return it.
 """
 
 from __future__ import annotations
@@ -56,34 +49,6 @@ class Decision:
     commit: Commit
     dropped: Sequence[Dropped] = field(default=(), kw_only=True)
     is_recorded: bool = field(default=False, kw_only=True)
-
-
-@dataclass(slots=True)
-class Reschedule(Decision):
-    """Nothing is sent now: the entry has another score."""
-
-
-@dataclass(slots=True)
-class Skip(Decision):
-    """The run is recorded as skipped, because the application's code has raised an error."""
-
-
-@dataclass(slots=True)
-class Remove(Decision):
-    """The entry leaves the schedule: it is finished, or its hash is gone."""
-
-
-@dataclass(slots=True)
-class Quarantine(Decision):
-    """The entry is invalid, and is tried again when its definition changes, or after a while.
-
-    Attributes:
-        reason: a sentence.
-        is_news: its hash does not say so yet.
-    """
-
-    reason: str = ""
-    is_news: bool = False
 
 
 @dataclass(slots=True)
@@ -139,7 +104,7 @@ class Send(Decision):
         """Whether another run of its entry may hold it back."""
         return self.commit.run is not None and self.commit.run.overlap != "allow"
 
-    def retry(self, reason: str, now: float) -> tuple[Reschedule, bool]:
+    def retry(self, reason: str, now: float) -> tuple[Decision, bool]:
         """Return the decision to try the run again later, and whether its reason is news.
 
         The run keeps its due time, and is coalesced with the entry's later runs when they come due.
@@ -161,9 +126,9 @@ class Send(Decision):
         if attempts == 1:  # the next try begins with this run
             commit.records = (*records_of(self.left_out), *commit.records)
             commit.counted = f"{counted(self.left_out)} unsent"
-        return Reschedule(row, commit, dropped=self.dropped), is_news
+        return Decision(row, commit, dropped=self.dropped), is_news
 
-    def skip(self, reason: str) -> Skip | None:
+    def skip(self, reason: str) -> Decision | None:
         """Return the decision to skip the run; None: it has no next run, or is to run only once."""
         if not self.skip_score:
             return None
@@ -171,24 +136,24 @@ class Send(Decision):
         commit.is_for_this_definition = True
         return self._skipped(commit, reason)
 
-    def executed(self, reason: str) -> Skip:
+    def executed(self, reason: str) -> Decision:
         """Return the decision about a run whose task was executed while it was sent, and has failed."""
         return self._skipped(self.commit, reason)
 
-    def _skipped(self, commit: Commit, reason: str) -> Skip:
+    def _skipped(self, commit: Commit, reason: str) -> Decision:
         commit.records = (*records_of(self.left_out), skipped_record(self.nominal, reason))
         commit.counted, commit.labels = f"{counted(self.left_out)} skipped/error", self.commit.labels
         commit.sent, commit.task_id = "", self.task_id
         # a reservation, or that it has waited for another run to end, is over
         commit.run = None if self.commit.run is None else dropped_run(self.nominal)
-        return Skip(self.due_entry, commit, dropped=self.dropped)
+        return Decision(self.due_entry, commit, dropped=self.dropped)
 
-    def declined(self, until: float) -> Reschedule:
+    def declined(self, until: float) -> Decision:
         """Return the decision about a run that a subclass does not send before ``until``."""
         row = self.due_entry
-        return wait_on(row) if row.next_score else Reschedule(row, commit_of(row, score_text(until)))
+        return wait_on(row) if row.next_score else Decision(row, commit_of(row, score_text(until)))
 
-    def held(self, by: Held) -> Reschedule:
+    def held(self, by: Held) -> Decision:
         """Return the decision about a run that another run of its entry holds back."""
         tracked = self.commit.run
         assert tracked is not None  # noqa: S101 - else nothing holds it back
@@ -197,15 +162,18 @@ class Send(Decision):
         commit.records = (*before, f"{record},{by.members}")
         commit.counted, commit.labels = self.commit.counted, self.commit.labels
         commit.counted += "" if by.is_waiting else " skipped/overlap"
-        return Reschedule(self.due_entry, commit, dropped=self.dropped)
+        return Decision(self.due_entry, commit, dropped=self.dropped)
 
 
-def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> Quarantine:
-    """Return the decision to quarantine an entry; it is tried again after ``retry_seconds``."""
+def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> tuple[Decision, bool]:
+    """Return the decision to quarantine an entry, and whether its hash does not say so yet.
+
+    It is tried again after ``retry_seconds``.
+    """
     before = failure_of(row)
     is_news = before is None or not before.is_about(row, reason)
     if row.next_score:  # it is reported when the entry's own time comes
-        return Quarantine(row, wait_on(row).commit, reason=reason)
+        return wait_on(row), False
     failure = new_failure(row, reason, now) if before is None or is_news else before
     is_same_run = before is not None and before.due and before.is_waiting_for(row)
     retry_at = score_text(now + retry_seconds)
@@ -221,10 +189,10 @@ def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> 
         is_for_this_definition=row.can_hold_error and not row.unread_bytes,
         records=(unsent_record(failure.due, reason),) if is_news else (),
     )
-    return Quarantine(row, commit, reason=reason, is_news=is_news)
+    return Decision(row, commit), is_news
 
 
-def put_off(row: DueEntry, now: float) -> Reschedule:
+def put_off(row: DueEntry, now: float) -> Decision:
     """Return the decision to try a run that has failed before later, as there is no time for it now."""
     if row.next_score:
         return wait_on(row)
@@ -236,22 +204,22 @@ def put_off(row: DueEntry, now: float) -> Reschedule:
         is_asked=is_asked(row, before),
     )
     commit = Commit(row, failure.retry_at, new_error=failure.to_json(), is_for_this_definition=True)
-    return Reschedule(row, commit)
+    return Decision(row, commit)
 
 
-def missing(row: DueEntry, now: float, *, is_known: bool) -> Reschedule | Remove:
+def missing(row: DueEntry, now: float, *, is_known: bool) -> Decision:
     """Return the decision about a member without a hash: look again, or remove it."""
     if is_known:
-        return Remove(row, Commit(row, Ending.UNSCHEDULE))
-    return Reschedule(row, Commit(row, score_text(now + MISSING_GRACE_SECONDS)))
+        return Decision(row, Commit(row, Ending.UNSCHEDULE))
+    return Decision(row, Commit(row, score_text(now + MISSING_GRACE_SECONDS)))
 
 
-def wait_on(row: DueEntry) -> Reschedule:
+def wait_on(row: DueEntry) -> Decision:
     """Return the decision that a run which waits for another one to end waits a little longer.
 
     The deadline of its entry makes it due again.
     """
-    return Reschedule(row, Commit(row, row.next_score))
+    return Decision(row, Commit(row, row.next_score))
 
 
 def is_asked(row: DueEntry, failure: Failure | None) -> bool:

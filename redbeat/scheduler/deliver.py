@@ -18,7 +18,7 @@ stays due.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,18 +31,12 @@ from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing, put_off
-from redbeat.scheduler.sinks import (
-    PipelineSink,
-    ProducerSink,
-    RecordFirstSink,
-    ScriptSink,
-    Sink,
-    report_held,
-)
+from redbeat.scheduler.planner import NO_CALENDARS
+from redbeat.scheduler.sinks import RecordFirstSink, Sink, report_held
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
-from redbeat.store.schedule import Recording, commit_runs, record_last
+from redbeat.store.schedule import Recording, commit_runs, record_last, report_unrecorded
 
 #: how long a tick tries runs that have failed before, if some of them fail again; seconds
 FAILED_SECONDS = 0.1
@@ -50,8 +44,16 @@ FAILED_SECONDS = 0.1
 #: how many of them are planned and sent together
 FAILED_TOGETHER = 10
 
+#: a row of a batch
+Row = tuple[Batch, DueEntry]
+
 #: what the server refuses is recorded as refused, and what it refuses of that stays due
 MAX_ROUNDS = 3
+
+
+def _leave(rows: Iterable[Row]) -> None:
+    for batch, row in rows:
+        batch.leave([row])
 
 
 class Deliverer:
@@ -67,34 +69,56 @@ class Deliverer:
         self._target: Target | None = None
         self._recordings: dict[Recording, tuple[Batch, Sequence[Decision]]] = {}
         self._executor: Executor | None = None
-        self._failed_seconds = 0.0
-        self._script_sink = ScriptSink(context)
+        self._script_sink = Sink(context, self._guard, is_script=True)
 
     def deliver(self, batches: Sequence[Batch]) -> None:
         """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
+        batches, fetched = list[Batch](), batches
+        for batch in fetched:
+            if batch.fetched.rows or batch.prepared:
+                batches.append(batch)
         if not batches:
             return
         context, began_at = self._context, time.monotonic()
-        self._recordings, self._executor = {}, Executor(batches[0].store)
-        self._failed_seconds = FAILED_SECONDS / len(batches)
-        sink: Sink = self._script_sink
+        self._recordings, self._executor = {}, None
+        sink = self._script_sink
         try:
+            usual, failed = self._sort_out(batches)
             context.broker.begin_batch()
-            context.planner.begin()
             context.encoder.begin()
-            sink = self._choose_sink(batches)
-            for number, batch in enumerate(batches):
+            mode, self._target = Mode.CLIENT, None
+            try:
+                mode, self._target = context.delivery.choose(), context.delivery.target
+            except RedBeatError:  # about the schedule's server
+                raise
+            except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
+                context.broker.note_away(exc)  # even if it answers, so that it is not asked in a loop
+            if mode is Mode.RECORD_FIRST:
+                sink = RecordFirstSink(context, self._guard, self._record_now)
+            elif mode is not Mode.SCRIPT:
+                sink = Sink(context, self._guard)
+            for batch in batches:
                 batch.is_pushed = self._target is not None
-                if number and self._is_ending():
-                    batch.leave(batch.fetched.rows)
-                    continue
-                try:
-                    self._send(batch, sink)
-                except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-                    self._give_up(batch, exc)
+                batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
+                if batch.prepared is not None:
+                    self._guard(batch, partial(self._take_prepared, batch, batch.prepared))
+            for first in range(0, len(usual), sink.chunk_size):
+                if first and self._is_ending():
+                    _leave(usual[first:])
+                    break
+                self._send_chunk(usual[first : first + sink.chunk_size], sink)
+            if failed:
+                self._try_failed(failed, sink)
             if sink is not self._script_sink:
                 sink.flush()
-            self._record(batches)
+            for _ in range(MAX_ROUNDS):
+                for batch in batches:
+                    if batch.ready:
+                        self._guard(batch, partial(self._submit, batch))
+                if self._executor is None or not self._recordings:
+                    break
+                self._executor.drain()
+                self._apply_all()
         except BaseException as exc:
             self._end_early(batches, sink, exc)
             raise
@@ -105,128 +129,122 @@ class Deliverer:
         self._tell(batches)
         context.figures.batches.observe(time.monotonic() - began_at)
 
-    def _choose_sink(self, batches: Sequence[Batch]) -> Sink:
-        """Return how messages leave in this tick."""
-        context, delivery = self._context, self._context.delivery
-        mode, self._target = Mode.CLIENT, None
-        try:
-            mode, self._target = delivery.choose(), delivery.target
-        except RedBeatError:  # about the schedule's server
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever the broker's client raises
-            context.broker.note_away(exc)  # even if it answers, so that it is not asked in a loop
-        if mode in (Mode.SCRIPT, Mode.RECORD_FIRST):
-            return self._script_sink if mode is Mode.SCRIPT else RecordFirstSink(context, self._record_now)
+    # -- planning and sending
+
+    def _sort_out(self, batches: Sequence[Batch]) -> tuple[Sequence[Row], Sequence[Row]]:
+        """Return the rows to plan, of entries that exist and belong to their shard, and those that have
+        failed.
+        """
+        context, usual, failed = self._context, list[Row](), list[Row]()
+        missing_before = context.reports.missing
         for batch in batches:
-            batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
-        is_redis = context.broker.outbox is not None
-        return (PipelineSink if is_redis else ProducerSink)(context, self._guard)
-
-    # -- one batch
-
-    def _send(self, batch: Batch, sink: Sink) -> None:
-        if batch.prepared is not None:
-            self._send_prepared(batch, batch.prepared)
-            return
-        context = self._context
-        usual, failed = self._sort_out(batch)
-        # the time of connecting, and of batches before, does not count
-        context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
-        for first in range(0, len(usual), sink.chunk_size):
-            chunk = usual[first : first + sink.chunk_size]
-            if self._cannot_send(batch):
-                batch.leave(chunk)
-                continue
-            self._send_chunk(batch, chunk, sink)
-        if failed:
-            self._try_failed(batch, failed, sink)
-        if batch.ready:
-            self._submit(batch)
-
-    def _cannot_send(self, batch: Batch) -> bool:
-        return batch.is_in_doubt or self._context.broker.is_away
-
-    def _send_chunk(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
-        context = self._context
-        sends: list[Send] = []
-        now = batch.fetched.now
-        calendars = context.calendars.read_of(batch.store, rows)
-        for row in rows:
-            PLANNING.key = row.key
-            try:
-                decision = batch.plan(row, now, calendars)
-            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-                let_through(exc)
-                decision = context.failures.quarantine(batch, row, exc)
-            if isinstance(decision, Send):
-                paused = context.failures.conflicts and context.failures.back_off(batch, decision)
-                if not paused:
-                    sends.append(decision)
+            rows: Sequence[DueEntry] = batch.fetched.rows
+            misplaced = batch.shard.find_misplaced(rows) if batch.shard.number is not None else ()
+            if misplaced:
+                try:
+                    rows = context.failures.keep_home(batch, misplaced)
+                except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
+                    self._give_up(batch, exc)
                     continue
-                decision = paused
-            batch.ready.append(decision)
-        PLANNING.key = None
-        context.encoder.fill(sends)
-        if sends:
-            sink.send(batch, sends)
-        self._submit(batch)
+            own_keys, beginnings = batch.shard.own_keys
+            removed = []
+            for row in rows:
+                if row.type == MISSING:
+                    is_known = context.reports.note_missing(row)
+                    batch.ready.append(missing(row, batch.now, is_known=is_known))
+                    removed += [row.key] if is_known else []
+                    continue
+                if missing_before:
+                    missing_before.pop(row.key, None)
+                row.is_own = row.message is None and (row.key in own_keys or row.key.startswith(beginnings))
+                if row.is_own:
+                    problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
+                    batch.ready.append(context.failures.quarantine(batch, row, problem))
+                else:
+                    (failed if row.error else usual).append((batch, row))
+            if removed:
+                context.reports.report_removed(removed)
+        return usual, failed
 
-    def _try_failed(self, batch: Batch, rows: Sequence[DueEntry], sink: Sink) -> None:
-        """Try runs that have failed before; put the rest off when some fail again and the time is up."""
-        failures, ends_at = self._context.failures, time.monotonic() + self._failed_seconds
-        for first in range(0, len(rows), FAILED_TOGETHER):
-            if self._cannot_send(batch):
-                batch.leave(rows[first:])
-                return
-            count = failures.count
-            self._send_chunk(batch, rows[first : first + FAILED_TOGETHER], sink)
-            sink.flush()
-            if failures.count > count and time.monotonic() >= ends_at:
-                batch.ready += [put_off(row, batch.now) for row in rows[first + FAILED_TOGETHER :]]
-                return
-
-    def _send_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
+    def _take_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs that were planned before they were due, if the recording script can push."""
-        if self._target is None:
-            batch.leave(send.due_entry for send in sends)
-            return
         for send in sends:
-            if self._context.encoder.is_current(send):
+            if self._target is not None and self._context.encoder.is_current(send):
                 batch.ready.append(send)
             else:  # what its message depends on has changed
                 batch.leave([send.due_entry])
         self._submit(batch)
 
-    def _sort_out(self, batch: Batch) -> tuple[Sequence[DueEntry], Sequence[DueEntry]]:
-        """Return the entries to plan, which exist and belong to this shard, and those that have failed."""
+    def _send_chunk(self, chunk: Sequence[Row], sink: Sink) -> None:
+        """Plan rows of several shards, make and send their messages, and submit what may be recorded."""
         context = self._context
-        rows = context.failures.keep_home(batch) if batch.is_of_shard else batch.fetched.rows
-        present, failed, removed = list[DueEntry](), list[DueEntry](), list[str]()
-        own_keys, beginnings = batch.own_keys
-        for row in rows:
-            if row.type == MISSING:
-                is_known = context.reports.note_missing(row)
-                batch.ready.append(missing(row, batch.now, is_known=is_known))
-                removed += [row.key] if is_known else []
+        context.planner.begin()
+        sends: dict[Batch, list[Send]] = {}
+        planned = list[Send]()
+        calendars, is_away = NO_CALENDARS, context.broker.is_away
+        for batch, row in chunk:
+            if is_away or batch.is_in_doubt or batch.is_out:
+                batch.leave([row])
                 continue
-            if context.reports.missing:
-                context.reports.missing.pop(row.key, None)
-            row.is_own = row.message is None and (row.key in own_keys or row.key.startswith(beginnings))
-            if row.is_own:
-                problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
-                batch.ready.append(context.failures.quarantine(batch, row, problem))
+            if batch not in sends:
+                sends[batch] = []
+                if batch.fetched.names_calendars:
+                    try:
+                        rows = [row for one, row in chunk if one is batch]
+                        calendars = context.calendars.read_of(batch.store, rows)
+                    except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
+                        self._give_up(batch, exc)
+                        continue
+            PLANNING.key = row.key
+            try:
+                decision = batch.plan(row, batch.fetched.now, calendars)
+            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                let_through(exc)
+                decision = context.failures.quarantine(batch, row, exc)
+            if isinstance(decision, Send) and context.failures.conflicts:
+                decision = context.failures.back_off(batch, decision) or decision
+            if isinstance(decision, Send):
+                sends[batch].append(decision)
+                planned.append(decision)
             else:
-                (failed if row.error else present).append(row)
-        if removed:
-            context.reports.report_removed(removed)
-        return present, failed
+                batch.ready.append(decision)
+        PLANNING.key = None
+        is_made = context.encoder.fill(planned) if planned else True
+        for batch, those in sends.items():
+            if batch.is_out:
+                continue
+            try:
+                if is_made and sink is self._script_sink:
+                    batch.ready += those  # nothing else is called
+                elif those:
+                    # the time of connecting, and of batches before, does not count
+                    context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
+                    sink.send(batch, those)
+                self._submit(batch)
+            except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
+                self._give_up(batch, exc)
+
+    def _try_failed(self, rows: Sequence[Row], sink: Sink) -> None:
+        """Try runs that have failed before; put the rest off when some fail again and the time is up."""
+        failures, ends_at = self._context.failures, time.monotonic() + FAILED_SECONDS
+        for first in range(0, len(rows), FAILED_TOGETHER):
+            if self._is_ending():
+                _leave(rows[first:])
+                return
+            count, rest = failures.count, rows[first + FAILED_TOGETHER :]
+            self._send_chunk(rows[first : first + FAILED_TOGETHER], sink)
+            sink.flush()
+            if failures.count > count and time.monotonic() >= ends_at:
+                for batch, row in rest:
+                    batch.ready.append(put_off(row, batch.now))
+                return
 
     # -- recording
 
     def _submit(self, batch: Batch) -> None:
         """Write the rows that are ready."""
         ready, batch.ready = batch.ready, []
-        if not ready or self._executor is None:
+        if not ready:
             return
         if batch.quarantined:
             # before they are recorded: after a kill in between they are sent once more
@@ -239,29 +257,13 @@ class Deliverer:
                 if isinstance(decision, Send):
                     decision.commit.pushes = decision.pushes
                 commits.append(decision.commit)
-            recording = commit_runs(
-                batch.store,
-                batch.fence,
-                commits,
-                self._target or NOWHERE,
-                is_patient=batch.prepared is None,
-            )
+            recording = commit_runs(batch.store, batch.fence, commits, self._target or NOWHERE)
             self._recordings[recording] = batch, chunk
+            self._executor = self._executor or Executor(batch.store)
             self._executor.submit(recording)
 
-    def _record(self, batches: Sequence[Batch]) -> None:
-        """Record what is ready, and what becomes ready by what the server says."""
-        for _ in range(MAX_ROUNDS):
-            for batch in batches:
-                if batch.ready:
-                    self._guard(batch, partial(self._submit, batch))
-            if not self._recordings:
-                return
-            self._drain()
-
-    def _drain(self) -> None:
-        assert self._executor is not None  # noqa: S101 - a tick delivers
-        self._executor.drain()
+    def _apply_all(self) -> None:
+        """Apply the outcomes of what was recorded."""
         recordings, self._recordings = self._recordings, {}
         for recording, (batch, decisions) in recordings.items():
             self._guard(batch, partial(self._apply, batch, recording, decisions))
@@ -270,22 +272,28 @@ class Deliverer:
         """Record runs before they are sent (at_most_once); return the recorded ones."""
         batch.ready += sends
         self._submit(batch)
-        self._drain()
+        if self._executor is not None:
+            self._executor.drain()
+        self._apply_all()
         return [send for send in sends if send.is_recorded]
 
     def _apply(self, batch: Batch, recording: Recording, decisions: Sequence[Decision]) -> None:
         """Apply the outcome of a recording to its decisions."""
-        context, refusal = self._context, recording.outcome
-        if isinstance(refusal, StoreRefused) and is_no_permission(refusal):
+        context, outcome = self._context, recording.outcome
+        if isinstance(outcome, StoreRefused) and is_no_permission(outcome):
             sends = [one for one in decisions if isinstance(one, Send)]
             if not any(send.pushes for send in sends):
-                raise refusal
-            context.delivery.note_refused(str(refusal))
+                raise outcome
+            context.delivery.note_refused(str(outcome))
             published = [one for one in sends if one.commit.is_published]
             batch.ready += published
             batch.leave(one.due_entry for one in decisions if one not in published)
             return
-        outcome = recording.answer()
+        if isinstance(outcome, RedBeatError):
+            raise outcome
+        assert outcome is not None  # noqa: S101 - it was drained
+        if outcome.unrecorded:
+            report_unrecorded(batch.store, outcome.unrecorded)
         if outcome.is_moved:
             context.delivery.note_moved()
         for decision, result in zip(decisions, outcome.results, strict=True):
@@ -313,7 +321,6 @@ class Deliverer:
             commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
         else:
             batch.is_cut = True
-            batch.left.add(row.key)
         if decision.dropped and records:
             # a run that is retried has the same runs before it at each try: they are recorded once
             name = batch.store.keys.name(row.key)
@@ -373,7 +380,7 @@ class Deliverer:
             BaseException: the error, if it ends the tick.
         """
         batch.is_out = True
-        batch.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
+        batch.shard.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
         self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:

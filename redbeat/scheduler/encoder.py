@@ -61,45 +61,63 @@ class Encoder:
 
     def begin(self) -> None:
         """Begin a batch: connect to the broker, and find out whether templates may be used."""
-        provider = find_provider()
+        broker, provider = self._broker, find_provider()
         if provider is not None or self._tracing.provider is not None:
             self._tracing.refresh()
-        obstacle = self._obstacle = AWAY if self._broker.is_away else self._find_obstacle(provider)
-        if obstacle not in (AWAY, self._reported):
-            self._reports.report_way(obstacle, is_slower=self._reported == "")
-            self._reported = obstacle
+        self._obstacle = AWAY
+        if broker.is_away:
+            return
+        try:
+            producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
+            self._obstacle = self._templates.begin_batch(
+                producer, broker.outbox or broker.confirms, self._tracing.headers, provider
+            )
+        except RedBeatError:  # about the lock
+            raise
+        except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
+            let_through(exc)
+            logger.debug("beat: Templates cannot be used now: %r", exc)
+            self._obstacle = AWAY if broker.is_of_connection(exc) else reason_of(exc)
+        if self._obstacle not in (AWAY, self._reported):
+            self._reports.report_way(self._obstacle, is_slower=self._reported == "")
+            self._reported = self._obstacle
 
     @property
     def uses_templates(self) -> bool:
         """Whether messages of this batch may have templates."""
         return not self._obstacle
 
-    def _find_obstacle(self, provider: Any) -> str:
-        """Return why Celery makes all messages; '': templates may be used."""
-        try:
-            producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
-            outbox = self._broker.outbox or self._broker.confirms
-            return self._templates.begin_batch(producer, outbox, self._tracing.headers, provider)
-        except RedBeatError:  # about the lock
-            raise
-        except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
-            let_through(exc)
-            logger.debug("beat: Templates cannot be used now: %r", exc)
-            return AWAY if self._broker.is_of_connection(exc) else reason_of(exc)
-
     # -- from a template
 
-    def fill(self, sends: Sequence[Send]) -> None:
-        """Make the messages of those runs that have a template: their ``pushes``."""
+    def fill(self, sends: Sequence[Send]) -> bool:
+        """Make the messages of those runs that have a template: their ``pushes``.
+
+        Returns True if all are made, and nothing else is called for them.
+        """
         if self._obstacle:
-            return
-        found = [send for send in sends if self._find_template(send)]
+            return False
         # spans are begun in a loop of their own: amid the other steps that takes longer, up to twice as long
+        found, now = list[Send](), time.monotonic()
+        for send in sends:
+            known, expires_in = send.known, send.expiration_seconds
+            if known is None or (expires_in is not None and expires_in <= 0):  # Celery warns of that
+                continue
+            template = known.template
+            if template is None or not self._templates.is_current(template, CHECK_SECONDS):
+                if template is None and now < known.template_retry_at:
+                    continue
+                known.template_retry_at = now + CHECK_SECONDS
+                template = known.template = self._make_template(send)
+            if template is not None:
+                send.template = template
+                found.append(send)
         if self._tracing.headers is not None:
             for send in found:
                 self._begin_span(send)
-        for send, tag in zip(found, delivery_tags(len(found)), strict=True):
-            template: MessageTemplate = send.template
+        made = 0
+        tag = str(uuid.uuid4())[:24]  # of version 4; the last twelve digits differ
+        for number, send in enumerate(found):
+            template = send.template
             kind = template.kind
             if kind.is_dropped or (kind.run.trace_names is not None and send.span is None):
                 send.template = None  # the message of another entry differs
@@ -107,7 +125,7 @@ class Encoder:
             trace = NO_HEADERS if send.span is None else send.span.headers
             values = RunValues(send.task_id, send.due, send.expires, send.expiration_seconds, trace)
             try:
-                send.pushes = template.fill(values, tag)
+                send.pushes = template.fill(values, f"{tag}{number:012x}")
             except Exception as exc:  # noqa: BLE001 - Celery raises it again
                 logger.debug("beat: %s has no template: %r", send.name, exc)
                 send.template = None
@@ -115,7 +133,9 @@ class Encoder:
             if kind.run.expires_seconds is not None:
                 expires_at = float(send.nominal) + kind.run.expires_seconds
                 send.valid_until = min(send.valid_until, expires_at)
+            made += 1
             self._figures.compiled += 1
+        return made == len(sends)
 
     def _begin_span(self, send: Send) -> None:
         template = send.template
@@ -130,19 +150,6 @@ class Encoder:
         known, template = send.known, send.template
         is_same = known is not None and known.template is template
         return is_same and not self._obstacle and self._templates.is_current(template)
-
-    def _find_template(self, send: Send) -> bool:
-        known, expires_in = send.known, send.expiration_seconds
-        if known is None or (expires_in is not None and expires_in <= 0):  # Celery warns of that
-            return False
-        template = known.template
-        if template is None or not self._templates.is_current(template, CHECK_SECONDS):
-            if template is None and time.monotonic() < known.template_retry_at:
-                return False
-            known.template_retry_at = time.monotonic() + CHECK_SECONDS
-            template = known.template = self._make_template(send)
-        send.template = template
-        return template is not None
 
     def _make_template(self, send: Send) -> MessageTemplate | None:
         known = send.known
@@ -236,9 +243,3 @@ def why_no_template(entry: RedBeatSchedulerEntry) -> str:
     if type(entry) is not RedBeatSchedulerEntry:
         return f"its class is {type(entry).__qualname__}"
     return "the option 'task_id'" if "task_id" in entry.options else ""
-
-
-def delivery_tags(count: int) -> list[str]:
-    """Return ``count`` UUIDs of version 4: random ones that differ in their last twelve digits."""
-    beginning = str(uuid.uuid4())[:24]
-    return [f"{beginning}{number:012x}" for number in range(count)]

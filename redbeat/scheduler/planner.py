@@ -33,16 +33,17 @@ from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.history import sent_record, skipped_record
+from redbeat.keys import identity_of
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
-from redbeat.policy.jitter import delayed, due_time_of
+from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import Policy
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.limits import Tracking, dropped_run, read_tracks
 from redbeat.runs.tracking import MARK as TRACKED
 from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, why_over
-from redbeat.scheduler.decisions import Decision, Reschedule, Send, counted, records_of
+from redbeat.scheduler.decisions import Decision, Send, counted, records_of
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
@@ -93,6 +94,7 @@ class Known:
     """A decoded entry, kept as long as its texts are the same.
 
     Attributes:
+        identity: the entry's key without shards.
         entry: not for the application's code, which may change it.
         bounds: its policy with its calendar.
         is_bounded: a due time may stand for no run: it is disabled, or its policy excludes some.
@@ -114,6 +116,7 @@ class Known:
 
     definition: str | None
     policy: str | None
+    identity: str
     entry: RedBeatSchedulerEntry
     bounds: Policy
     timetable: Timetable
@@ -183,6 +186,8 @@ class Timetable:
         self.bounds = bounds
         self.tracking = Tracking(bounds) if is_tracked else None
         self._rules = rules_of(schedule, bounds, defaults)
+        patience = self._rules.patience_seconds
+        self._patience = None if patience is None else timedelta(seconds=patience)
         self._step = step_of(schedule, bounds)
         self._asked: tuple[str, datetime, bool] | None = None
         self._run_plan: RunPlan
@@ -206,7 +211,8 @@ class Timetable:
         rules, dropped = self._rules, tuple[Dropped, ...]()
         sent_at: datetime | None = at
         following = next_run(self.schedule, self.bounds, at, at) if self._step is None else at + self._step
-        if rules.stands_alone(at, following, moment):
+        is_late = self._patience is not None and at < moment - self._patience
+        if not is_late and (following is None or following > moment):  # as usual
             ran_at = at if rules.records_due else moment
         else:
             choice = choose_run(self.schedule, self.bounds, at, moment, rules)
@@ -219,7 +225,7 @@ class Timetable:
                 nominal = score_text(sent_at.timestamp())
                 sent_at, due, at_json = _texts_of(float(nominal))
         following_at = math.inf if following is None else following.timestamp()
-        new_score = NEVER if following is None else score_text(following_at)
+        new_score = NEVER if following is None else f"{following_at:.6f}"
         records, counts = ((), "") if not dropped else (records_of(dropped), counted(dropped))
         run, valid_until, ran_at_json = None, 0.0, ""
         if sent_at is not None:
@@ -388,6 +394,7 @@ class Planner:
         return Known(
             row.definition,
             row.policy,
+            identity_of(row.key),
             entry,
             bounds,
             self._timetable_of(entry, bounds, row.policy),
@@ -480,6 +487,7 @@ class Planner:
         send.skip_score = run_plan.new_score
         if known.is_special or excluded or run_plan.following is None:
             self._amend(known, run_plan, excluded, send)
+        send.task_id = commit.task_id = str(known.own_task_id or task_id_of(known.identity, run_plan.due))
         known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
         known.is_meta_foreign = False
         return send
@@ -488,10 +496,11 @@ class Planner:
         """Return the due time of the run that jitter makes due at ``nominal``."""
         score, undelayed = float(nominal), known.undelayed.get(float(nominal))
         if undelayed is None:
-            at, last_run = moment_of(score), known.entry.last_run_at
-            found = due_time_of(
-                row.key, known.entry.schedule, known.bounds, at, last_run and in_utc(last_run)
-            )
+            entry, at = known.entry, moment_of(score)
+            last_run = entry.last_run_at
+            if last_run is not None and last_run.tzinfo is not timezone.utc:
+                last_run = in_utc(last_run)
+            found = due_time_of(row.key, entry.schedule, known.bounds, at, last_run)
             undelayed = nominal if found == at else score_text(found.timestamp())
         return undelayed
 
@@ -503,8 +512,9 @@ class Planner:
         if known.computes_due_at and not is_over:
             following = entry.following_run(run_plan.ran_at, run_plan.following)
         if policy.jitter and run_plan.following is not None:
-            delayed_at = delayed(row.key, entry.schedule, policy, run_plan.following).timestamp()
-            commit.new_score = send.skip_score = score_text(delayed_at)
+            next_but_one = next_run(entry.schedule, policy, run_plan.following, run_plan.following)
+            delayed_at = delayed_before(known.identity, policy, run_plan.following, next_but_one).timestamp()
+            commit.new_score = send.skip_score = f"{delayed_at:.6f}"
             known.undelayed = {float(commit.new_score): run_plan.new_score}
         if run_plan.run is not None and (known.is_timed or policy.jitter or excluded):
             waits = wait_seconds(entry.options, self._moment, self._app.timezone)
@@ -539,12 +549,12 @@ class Planner:
         at, count = moment_of(float(row.nominal)), entry.total_run_count
         due = at.isoformat(timespec="microseconds")
         commit = Commit(row, row.next_score)
-        commit.task_id = str(known.own_task_id or task_id_of(row.key, due))
+        commit.task_id = str(known.own_task_id or task_id_of(known.identity, due))
         why = why_dropped(entry, at, moment)
         if why:
             commit.run, commit.records = dropped_run(row.nominal), (skipped_record(row.nominal, why),)
             commit.counted = " skipped/overlap"
-            return Reschedule(row, commit)
+            return Decision(row, commit)
         if policy.is_finished(count + 1) or float(row.next_score) < 0:
             over = put_off(known, row, None).commit
             over.task_id, over.new_error, commit = commit.task_id, None, over
@@ -570,7 +580,6 @@ class Planner:
         at: datetime,
     ) -> Send:
         entry, policy = known.entry, known.bounds
-        task_id = commit.task_id = str(known.own_task_id or task_id_of(row.key, due))
         limit, headers = known.limit_seconds, known.headers
         expires = left = None
         if known.is_timed and policy.message_queue_seconds is not None:
@@ -588,7 +597,7 @@ class Planner:
             entry.task,
             nominal,
             due,
-            task_id,
+            commit.task_id,
             expires,
             left,
             headers,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
@@ -21,7 +21,6 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
-from redbeat.scheduler.quarantine import find_misplaced
 from redbeat.store.ahead import Cursor, Slice, read_upcoming
 from redbeat.store.executor import Request, run_all
 from redbeat.store.records import DueEntry
@@ -51,6 +50,7 @@ class LookAhead:
     Arguments:
         leadership: this beat's part in who leads that part.
         context: its planner and its encoder prepare runs.
+        find_misplaced: returns the rows that belong to another shard.
 
     Attributes:
         next_at: when to look next whether more falls due soon, monotonic.
@@ -59,8 +59,13 @@ class LookAhead:
         clock: that of the node of this part: nothing of it leaves early.
     """
 
-    def __init__(self, leadership: Leadership, context: Context) -> None:
-        self._context = context
+    def __init__(
+        self,
+        leadership: Leadership,
+        context: Context,
+        find_misplaced: Callable[[Sequence[DueEntry]], Sequence[DueEntry]],
+    ) -> None:
+        self._context, self._find_misplaced = context, find_misplaced
         self._figures = context.figures
         self._store = leadership.store
         self._seconds = self._store.config.lookahead  # how far ahead; 0: nothing is prepared
@@ -142,7 +147,7 @@ class LookAhead:
         for key in again:
             del self._again[key]
         rows = [row for row in found.rows if not self._is_prepared(row)]
-        if misplaced := find_misplaced(self._leadership.store, rows):
+        if misplaced := self._find_misplaced(rows):
             rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
         if rows and not self._can_prepare():

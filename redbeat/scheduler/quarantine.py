@@ -20,7 +20,7 @@ from redbeat.process.memory import Memory
 from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
-from redbeat.scheduler.decisions import Decision, Quarantine, Send, quarantine
+from redbeat.scheduler.decisions import Decision, Send, quarantine
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.figures import count_once
 from redbeat.store.layouts import read_layout
@@ -66,28 +66,25 @@ class Failures:
 
     # -- invalid entries
 
-    def quarantine(self, batch: Batch, row: DueEntry, exc: BaseException) -> Quarantine:
+    def quarantine(self, batch: Batch, row: DueEntry, exc: BaseException) -> Decision:
         """Return the decision about an entry that cannot be planned; log it if it is news."""
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{row.key}: {type(exc).__name__}: {exc}"
         if isinstance(exc, OverflowError):
             reason = f"{row.key}: one of its times is outside the years 1 to 9999 ({exc})."
         reason = shorten(printable(reason))
-        decision = quarantine(row, reason, batch.now, self._quarantine_seconds)
-        self._reports.report_quarantined(row, reason, decision.is_news)
-        if decision.is_news and is_wanted(entry_quarantined.name):
+        decision, is_news = quarantine(row, reason, batch.now, self._quarantine_seconds)
+        self._reports.report_quarantined(row, reason, is_news)
+        if is_news and is_wanted(entry_quarantined.name):
             batch.quarantined.append((batch.store.keys.name(row.key), reason))
         return decision
 
-    def keep_home(self, batch: Batch) -> Sequence[DueEntry]:
-        """Return the fetched entries that belong to this shard; move the others home, or quarantine them.
+    def keep_home(self, batch: Batch, misplaced: Sequence[DueEntry]) -> Sequence[DueEntry]:
+        """Return the fetched entries without those that belong to another shard.
 
         Misplaced entries are not run, as their twins may be in their own shard. They are moved for some time
-        after the layout has changed.
+        after the layout has changed, and else quarantined.
         """
-        rows, store = batch.fetched.rows, batch.store
-        found = find_misplaced(store, rows)
-        if not found:
-            return rows
+        rows, store, found = batch.fetched.rows, batch.store, [*misplaced]
         layout, left = read_layout(store), list[DueEntry]()
         if layout.is_under_way:
             left = found
@@ -179,16 +176,6 @@ class Failures:
 
 
 # -- entries in another shard than the one that their names say: their writer goes by another number of shards
-
-
-def find_misplaced(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
-    """Return the rows of one shard that belong to another shard; [] while entries are being moved."""
-    layout = store.config.layout
-    shards = layout.shards
-    if shards is None or layout.is_moving:
-        return []
-    shard, skipped = layout.shard_of(store.keys), len(store.keys.prefix)
-    return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
 
 
 def _move_home(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:

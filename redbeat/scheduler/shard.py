@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial
 
 from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.layout import shard_of
 from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
@@ -26,10 +27,8 @@ from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import settle_deadlines
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.ahead import FetchAhead, fetch_ahead
-from redbeat.store.executor import Request
 from redbeat.store.later import LaterStore
 from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
-from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
 
 #: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
@@ -106,9 +105,11 @@ class Shard:
         context: what all shards of this beat share.
         deliver: delivers batches.
         fail: records an error as the outcome of this shard, or raises it if it ends the tick.
-        lease_ms: how long beats without a lock hide what they fetched from each other.
 
     Attributes:
+        own_keys: keys of RedBeat's own that are not entries', and what others of them begin with.
+        number: which shard it is; None: the schedule is not sharded.
+        fail: records an error as the outcome of this shard, or raises it if it ends the tick.
         state: what this beat can do with it.
         problem: why it is blocked or away; it may have been so lately if it is ready.
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
@@ -123,6 +124,9 @@ class Shard:
         look_ahead: its prepared runs.
     """
 
+    #: how long beats without a lock hide what they fetched from each other
+    LEASE_MS = 30_000
+
     def __init__(
         self,
         store: Store,
@@ -130,18 +134,16 @@ class Shard:
         context: Context,
         deliver: Callable[[Sequence[Batch]], None],
         fail: Callable[[Shard, BaseException], None],
-        lease_ms: int,
     ) -> None:
         self.store = store
-        self._own_keys = store.own_keys
-        self._is_of_shard = store.config.layout.shard_of(store.keys) is not None
+        self.own_keys = store.own_keys
+        self.number = store.config.layout.shard_of(store.keys)
         self.leadership = leadership
         self._context = context
-        self._fail = fail
-        self._lease_ms = lease_ms
+        self.fail = partial(fail, self)
         self._later = LaterStore.beside(store)
         self.messages = StoredMessages(self._later, self._begin_messages, deliver)
-        self.look_ahead = LookAhead(leadership, context)
+        self.look_ahead = LookAhead(leadership, context, self.find_misplaced)
         self._watch = Watch(max(store.config.run_lease / 3, SILENCE_SECONDS))
         self.state = State.STANDBY
         self.problem: RedBeatError | None = None
@@ -228,19 +230,13 @@ class Shard:
 
     # -- one batch
 
-    def begin_fetch(self, max_entries: int) -> Request[Fetched]:
-        """Return a fetch of so many entries at most."""
-        limit = min(self.store.config.batch_size, max_entries)
-        lease_ms = 0 if self.leadership.lock_key else self._lease_ms
-        return fetch_due(self.store, self.leadership.fence, limit=limit, lease_ms=lease_ms)
-
     def read_ahead(self) -> Fetched | None:
         """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
         ahead, self.ahead = self.ahead, None
         if ahead is None:
             return None
         is_old = time.monotonic() > ahead.asked_at + FRESH_SECONDS  # its clock would be wrong
-        if is_old or ahead.fence != self.leadership.fence:
+        if is_old or ahead.request.fence != self.leadership.fence:
             ahead.close()
             return None
         fetched = ahead.read()
@@ -273,14 +269,11 @@ class Shard:
     def begin(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
         """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery."""
         return Batch(
+            self,
             self.store,
-            self.leadership,
             self.leadership.fence,
             fetched,
             self._context.planner.plan,
-            partial(self._fail, self),
-            self._own_keys,
-            is_of_shard=self._is_of_shard,
             is_leased=prepared is None and not self.leadership.lock_key,
             prepared=prepared,
             is_in_doubt=fetched.is_partial,
@@ -315,19 +308,24 @@ class Shard:
             self.next_at = now + self.leadership.timing.look_seconds
         # only an ordinary fetch says that nothing more is due
         elif not (self.has_backlog or has_settled or self.store.has_retaken_lock or fetched.is_ahead):
-            self.next_at = self._find_next(fetched, next_scores)
+            scores = [*next_scores.values()]
+            if fetched.next_score is not None:
+                scores.append(fetched.next_score)
+            self.head_score, self.next_at = min(scores, default=None), math.inf
+            for score in (self.head_score, fetched.next_deadline):
+                if score is not None:
+                    self.next_at = min(self.next_at, self.fetched_at + (score - fetched.now))
 
-    def _find_next(self, fetched: Fetched, next_scores: Mapping[str, float]) -> float:
-        """Return when its next entry or deadline is due, monotonic."""
-        scores = [score for score in next_scores.values() if score >= 0]
-        if fetched.next_score is not None:
-            scores.append(fetched.next_score)
-        self.head_score = min(scores, default=None)
-        next_at = math.inf
-        for score in (self.head_score, fetched.next_deadline):
-            if score is not None:
-                next_at = min(next_at, self.fetched_at + (score - fetched.now))
-        return next_at
+    def find_misplaced(self, rows: Sequence[DueEntry]) -> Sequence[DueEntry]:
+        """Return the rows that belong to another shard; none while entries are being moved."""
+        layout, found = self.store.config.layout, list[DueEntry]()
+        if layout.shards is None or layout.is_moving:
+            return found
+        skipped = len((self.store.part or self.store.keys).prefix)
+        for row in rows:
+            if shard_of(row.key[skipped:], layout.shards) != self.number:
+                found.append(row)
+        return found
 
     # -- prepared runs and stored messages
 
@@ -353,7 +351,7 @@ class Shard:
     def send_messages(self) -> None:
         """Send one batch of the stored messages that are due."""
         context = self._context
-        lease_ms = 0 if self.leadership.lock_key else self._lease_ms
+        lease_ms = 0 if self.leadership.lock_key else self.LEASE_MS
         batch = self.messages.send(self.leadership.fence, lease_ms)
         context.figures.later += batch.deleted
         if batch.recorded and not context.broker.is_away:
@@ -375,8 +373,8 @@ class Shard:
 
 def next_scores_of(batch: Batch) -> dict[str, float]:
     """Return when recorded entries that stay in the schedule are due next, by key, UNIX seconds."""
-    return {
-        commit.due_entry.key: float(commit.new_score)
-        for commit in batch.recorded
-        if isinstance(commit.new_score, str)
-    }
+    found = {}
+    for commit in batch.recorded:
+        if isinstance(commit.new_score, str) and (score := float(commit.new_score)) >= 0:
+            found[commit.due_entry.key] = score
+    return found

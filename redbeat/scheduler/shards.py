@@ -22,14 +22,15 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.leadership.election import Election
 from redbeat.leadership.leadership import Leadership
+from redbeat.log.logger import logger
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
-from redbeat.store.executor import Executor, Request, run_all
+from redbeat.store.executor import run_all
 from redbeat.store.locks import Held, Locks
 from redbeat.store.records import Fetched
-from redbeat.store.schedule import read_head
+from redbeat.store.schedule import Fetch, fetch_all, read_head
 from redbeat.store.store import Store
 
 Item = TypeVar("Item")
@@ -64,6 +65,7 @@ class Shards:
         election: which of them this beat leads.
         layout: where entries are, as the shards were formed by it; None: they were not yet.
         is_divided: there are several shards.
+        is_moving: entries are on their way from where they were before.
         led: the shards that this beat leads, as of the last check or error.
         reached: those of them whose nodes answer, as far as is known.
         troubles: the errors of shards in this tick, while others went on.
@@ -81,7 +83,7 @@ class Shards:
         self.led: list[Shard] = []
         self.reached: list[Shard] = []
         self.troubles: list[RedBeatError] = []
-        self.has_news = self.is_divided = False
+        self.has_news = self.is_divided = self.is_moving = False
         self._is_hasty = False
 
     def __iter__(self) -> Iterator[Shard]:
@@ -99,7 +101,6 @@ class Shards:
         store: Store,
         context: Context,
         deliver: Callable[[Sequence[Batch]], None],
-        lease_ms: int,
     ) -> bool:
         """Have a shard for each part of the schedule as it is divided now; return True if that has changed.
 
@@ -107,7 +108,6 @@ class Shards:
             store: of any part of the schedule, or of all of it; the part that it is about works with it.
             context: what all shards of this beat share.
             deliver: delivers batches.
-            lease_ms: how long beats without a lock hide what they fetched from each other.
         """
         layout = self._config.layout
         if layout is self.layout:
@@ -122,13 +122,12 @@ class Shards:
             for keys in layout.parts
         )
         self._shards = {
-            one.keys.prefix: kept.get(one.keys.prefix)
-            or Shard(one.store, one, context, deliver, self.fail, lease_ms)
+            one.keys.prefix: kept.get(one.keys.prefix) or Shard(one.store, one, context, deliver, self.fail)
             for one in self.election.leaderships
         }
         self.is_divided = self.election.is_divided
         self._update()
-        self.layout = layout
+        self.layout, self.is_moving = layout, layout.is_moving
         return True
 
     def set_timeouts(self, store: Store) -> None:
@@ -151,11 +150,6 @@ class Shards:
         for one in (store, *(shard.store for shard in self)):
             one.client = chosen.client
         self._is_hasty = is_hasty
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether entries are on their way from where they were before."""
-        return self._config.layout.is_moving
 
     def home_of(self, name: str) -> Shard:
         """Return the shard that the entry called ``name`` belongs to.
@@ -201,10 +195,15 @@ class Shards:
         """
         for leadership in self.election.check():
             self._of(leadership).note_retaken()
-        for shard in self.led:
-            if shard.leadership.unreachable is not None or shard.state is State.AWAY:
+        has_changed = False
+        for shard in self._shards.values():
+            is_standby = shard.state is State.STANDBY
+            is_silent = shard.state is State.AWAY or shard.leadership.unreachable is not None
+            if is_silent and not is_standby:
                 shard.follow_node()
-        self._update()
+            has_changed = has_changed or is_silent or shard.leadership.is_leader is is_standby
+        if has_changed:
+            self._update()
         self.has_news = False
         for shard in self.reached:
             self.has_news = self.has_news or shard.is_lock_retaken or not shard.has_statics
@@ -295,39 +294,69 @@ class Shards:
 
     # -- whose turn it is
 
-    def fetch(self, *, is_waiting: bool) -> list[tuple[Shard, Fetched]]:
-        """Fetch due entries of the shards whose turn it is, in one round trip per node.
+    def take_turn(self, *, is_waiting: bool) -> list[Batch]:
+        """Return the batches to deliver next: prepared runs whose time has come, or what is due by now.
+
+        What is due is fetched in one round trip per node. With a backlog prepared runs wait for what was due
+        before.
 
         Arguments:
             is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
                 nothing is known to be due.
         """
-        found: dict[Shard, Fetched] = {}
-        asked: dict[Shard, Request[Fetched]] = {}
-        turns = self._turns(is_waiting=is_waiting)
-        if not turns:
-            return []
-        executor = Executor(turns[0][0].store)
-        for shard, size in turns:
+        now = time.monotonic()
+        prepared = [
+            shard.begin_prepared()
+            for shard in self.reached
+            if shard.look_ahead.first_score <= now + shard.look_ahead.clock.offset and not shard.has_backlog
+        ]
+        if prepared:
+            return prepared
+        batches, asked, wanted = list[Batch](), list[Shard](), list[Fetch]()
+        for shard, size in self._turns(is_waiting=is_waiting):
             try:
                 fetched = shard.read_ahead() if shard.ahead is not None else None
             except RedBeatError as exc:
                 self.fail(shard, exc)
                 continue
             if fetched is not None:
-                found[shard] = fetched
+                batches.append(shard.begin(fetched))
             else:
-                asked[shard] = shard.begin_fetch(size)
-                executor.submit(asked[shard])
-        executor.drain()
-        for shard, request in asked.items():
+                lease_ms = 0 if shard.leadership.lock_key else shard.LEASE_MS
+                wanted.append(Fetch(shard.store, shard.leadership.fence, size, lease_ms))
+                asked.append(shard)
+        requests = fetch_all(wanted)
+        run_all(requests)
+        now = time.monotonic()
+        for shard, request in zip(asked, requests, strict=True):
+            if isinstance(request.outcome, BaseException):
+                self.fail(shard, request.outcome)
+        for shard, request in zip(asked, requests, strict=True):
+            # of a node that is away since then everything stays due
+            if isinstance(request.outcome, Fetched) and shard.state is not State.AWAY:
+                shard.note_fetched(request.outcome, now)
+                batches.append(shard.begin(request.outcome))
+        if self.election.lock_key is not None:
+            logger.debug("beat: Extending lock...")
+        return batches
+
+    def note_delivered(self, batches: Sequence[Batch]) -> bool:
+        """Record what became of batches; return True if they were prepared, so that more may be due."""
+        is_prepared, is_well = bool(batches) and batches[0].prepared is not None, True
+        for batch in batches:
+            if batch.is_out:
+                continue
             try:
-                found[shard] = request.answer()
-                shard.note_fetched(found[shard], time.monotonic())
+                if is_prepared:
+                    is_well = batch.shard.note_prepared(batch) and is_well
+                else:
+                    batch.shard.note_sent(batch, batches=len(batches))
             except RedBeatError as exc:
-                found.pop(shard, None)
-                self.fail(shard, exc)
-        return list(found.items())
+                self.fail(batch.shard, exc)
+        if not is_well:
+            for shard in self.reached:
+                shard.next_at = max(shard.next_at, time.monotonic() + self.election.timing.look_seconds)
+        return is_prepared and is_well
 
     def _turns(self, *, is_waiting: bool) -> list[tuple[Shard, int]]:
         """Return which shards to fetch from now, and how many entries of each at most."""
@@ -347,18 +376,6 @@ class Shards:
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         return [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
-
-    def begin_prepared(self) -> list[tuple[Shard, Batch]]:
-        """Return a batch for each shard with prepared runs whose time has come.
-
-        With a backlog they wait for what was due before.
-        """
-        now, begun = time.monotonic(), list[tuple[Shard, Batch]]()
-        for shard in self.reached:
-            look_ahead = shard.look_ahead
-            if look_ahead.first_score <= now + look_ahead.clock.offset and not shard.has_backlog:
-                begun.append((shard, shard.begin_prepared()))
-        return begun
 
     def send_messages(self) -> None:
         """Send one batch of the stored messages that are due, of each shard."""

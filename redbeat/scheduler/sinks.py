@@ -2,10 +2,10 @@
 
 ::
 
-    ScriptSink       the broker is the schedule's own server: the recording script pushes messages
-    PipelineSink     the broker is another Redis: one pipeline, then the record
-    ProducerSink     any other broker: published one by one; RabbitMQ confirms later
-    RecordFirstSink  with at_most_once: recorded before they are sent
+    Sink             where schedule and broker are one server, the script that records a run pushes its
+                     message; another Redis gets messages in one pipeline; any other broker gets them one by
+                     one, and RabbitMQ confirms later
+    RecordFirstSink  with at_most_once: runs are recorded before they are sent
 
 Invariant: a message that was sent is recorded, or its entry stays due with the same task id.
 """
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
@@ -54,205 +54,85 @@ MAX_UNRECORDED = 500
 AT_MOST_ONCE_CHUNK = 20
 
 
-class Sink(Protocol):
+class Sink:
     """How the messages of a tick leave.
+
+    The script that records a run pushes its message, or a Redis broker gets messages in one pipeline, or
+    they are published one by one; on RabbitMQ several are unconfirmed at a time.
+
+    Arguments:
+        guard: does a step for one shard.
+        is_script: the recording script pushes messages.
 
     Attributes:
         chunk_size: runs that are planned and sent together.
     """
 
-    chunk_size: int
-
-    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Send messages; a run that may be recorded becomes ready in its batch, as what it has become."""
-
-    def flush(self) -> None:
-        """Send what was collected, and wait for what is on its way."""
-
-    def end_early(self) -> None:
-        """Find out in two seconds what has arrived, as the tick ends with an error."""
-
-
-class ScriptSink:
-    """The script that records a run pushes its message."""
-
-    chunk_size = 100
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Make the messages. Those that leave at once, to a fan-out for example, are recorded after it."""
-        context = self._context
-        by_celery = [send for send in sends if send.template is None]
-        if not by_celery:
-            batch.ready += sends
-            return
-        admitted = {id(send) for send in reserve(context, batch, by_celery)}
-        left = deque(send for send in sends if send.template is not None or id(send) in admitted)
-        with hold_interrupts() as held:
-            while left:
-                if held.arrived is not None:
-                    held.let_arrive()
-                send = left[0]
-                if send.template is not None:
-                    batch.ready.append(left.popleft())
-                    continue
-                if not context.broker.has_time():
-                    batch.leave(one.due_entry for one in left)
-                    return
-                left.popleft()
-                exc = _attempt(context, batch, send, self._make)
-                is_away = context.broker.is_away
-                if exc is not None and is_away and origin_of(exc) is Origin.BROKER:
-                    left.appendleft(send)
-                elif exc is not None:
-                    batch.ready.append(context.failures.decide(batch, send, exc))
-                if is_away:
-                    batch.leave(one.due_entry for one in left)
-                    return
-
-    def _make(self, batch: Batch, send: Send, producer: Any) -> None:
-        pushes = make(self._context, batch, send, producer)
-        if isinstance(pushes, tuple) and pushes:
-            send.pushes = pushes
-            batch.ready.append(send)
-        else:
-            note_published(self._context, batch, send)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is on its way."""
-
-    def end_early(self) -> None:
-        """Do nothing: nothing is on its way."""
-
-
-class PipelineSink(ScriptSink):
-    """Messages are collected, and sent in one pipeline before they are recorded."""
-
-    def __init__(self, context: Context, guard: Guard) -> None:
-        super().__init__(context)
-        self._guard = guard
+    def __init__(self, context: Context, guard: Guard, *, is_script: bool = False) -> None:
+        self._context, self._guard, self._is_script = context, guard, is_script
+        self._collects = is_script or context.broker.outbox is not None
+        # one by one the whole batch, so that runs like one that ends the connection can go last
+        self.chunk_size = 100 if self._collects else sys.maxsize
         self._collected: list[tuple[Batch, Send]] = []
-
-    def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Make the messages, and collect them."""
-        before, batch.ready = batch.ready, []
-        super().send(batch, reserve(self._context, batch, sends))
-        collected = [one for one in batch.ready if isinstance(one, Send) and one.pushes]
-        self._collected += [(batch, send) for send in collected]
-        batch.ready = before + [one for one in batch.ready if not (isinstance(one, Send) and one.pushes)]
-        if len(self._collected) >= MAX_UNRECORDED:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what was collected; runs that failed before go last."""
-        collected, self._collected = self._collected, []
-        for is_again in (False, True):  # one that ends the connection lets all before it arrive again
-            self._send_together([one for one in collected if one[1].has_failed is is_again])
-
-    def _send_together(self, collected: Sequence[tuple[Batch, Send]]) -> None:
-        collected = [one for one in collected if not one[0].is_out]
-        broker = self._context.broker
-        for batch in {id(batch): batch for batch, _ in collected}.values():
-            self._guard(batch, batch.leadership.confirm)
-        collected = [one for one in collected if not one[0].is_out]
-        if not collected:
-            return
-        if broker.outbox is None:
-            for batch, send in collected:
-                batch.leave([send.due_entry])
-            return
-        try:
-            with hold_interrupts():
-                outcomes = self._send_all([send.pushes for _, send in collected])
-                for (batch, send), failure in zip(collected, outcomes, strict=True):
-                    send.pushes = ()
-                    if failure is None:
-                        batch.publish(send)
-        except RedBeatError:  # about the schedule's server, or the lock
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it is not known what was sent
-            broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
-            for batch, send in collected:
-                send.pushes = ()
-                batch.leave([send.due_entry])
-            return
-        for (batch, send), failure in zip(collected, outcomes, strict=True):
-            if failure is None:
-                tell_published(self._context, batch, send)
-            elif is_refusal(failure):
-                broker.note_away(failure)
-                batch.leave([send.due_entry])
-            else:
-                batch.ready.append(self._context.failures.retry(batch, send, failure))
-
-    def _send_all(self, batches: list[Pushes]) -> list[Exception | None]:
-        """Send the writes of each run; where one of them ends the connection, each run alone.
-
-        Returns the error of each, None for one that was sent.
-
-        Raises what the redis client raises when the broker is unreachable, or does not answer in time.
-        """
-        outbox = self._context.broker.outbox
-        if outbox is None:
-            raise ConnectionError("the connection to the broker has ended")
-        try:
-            found: list[Exception | None] = call_watched(
-                partial(outbox.send, batches), partial(is_answered, outbox.kombu_client.ping)
-            )
-        except RequestBroken as exc:
-            if len(batches) == 1:
-                return [exc]
-            return [outcome for one in batches for outcome in self._send_all([one])]
-        return found
-
-
-class ProducerSink:
-    """Messages are published one by one; on RabbitMQ several are unconfirmed at a time."""
-
-    #: the whole batch, so that runs like one that ends the connection can go last
-    chunk_size = sys.maxsize
-
-    def __init__(self, context: Context, guard: Guard) -> None:
-        self._context, self._guard = context, guard
         self._unconfirmed: list[tuple[Batch, Send, Publication]] = []
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Publish messages; a run that RabbitMQ has not confirmed yet becomes ready later."""
-        self._publish(batch, reserve(self._context, batch, sends))
-        if len(self._unconfirmed) >= MAX_UNRECORDED:
+        """Send messages; a run that may be recorded becomes ready in its batch, as what it has become."""
+        if self._is_script:  # what Celery makes may leave at once, to a fan-out for example
+            by_celery = reserve(self._context, batch, [send for send in sends if send.template is None])
+            admitted = set(map(id, by_celery))
+            sends = [send for send in sends if send.template is not None or id(send) in admitted]
+        else:
+            sends = reserve(self._context, batch, sends)
+        self._send_each(batch, sends)
+        if len(self._collected) + len(self._unconfirmed) >= MAX_UNRECORDED:
             self.flush()
 
-    def _publish(self, batch: Batch, sends: Sequence[Send]) -> None:
-        context = self._context
-        left = deque(sends)
+    def _send_each(self, batch: Batch, sends: Sequence[Send]) -> None:
+        if self._collects and not [send for send in sends if send.template is None]:
+            self._collect(batch, sends)
+            return
+        context, broker, left = self._context, self._context.broker, deque(sends)
         with hold_interrupts() as held:  # a run that was sent and is not noted would be sent again
             while left:
                 if held.arrived is not None:
                     held.let_arrive()
-                if not context.broker.has_time():
-                    batch.leave(one.due_entry for one in left)
-                    return
+                if self._collects and left[0].template is not None:
+                    self._collect(batch, [left.popleft()])
+                    continue
+                if not broker.has_time():
+                    break
                 send = left.popleft()
-                may_repeat = partial(self._may_repeat, send)
-                exc = _attempt(context, batch, send, self._publish_one, may_repeat)
+                exc = _attempt(context, batch, send, self._send_one, partial(self._may_repeat, send))
                 if exc is not None:
                     left = self._note_failed(batch, send, exc, left)
+                if broker.is_away:
+                    break
+        batch.leave(one.due_entry for one in left)
 
-    def _publish_one(self, batch: Batch, send: Send, producer: Any) -> None:
-        is_deferrable = self._is_deferrable(batch, send)
+    def _collect(self, batch: Batch, sends: Sequence[Send]) -> None:
+        if self._is_script:
+            batch.ready += sends
+        else:
+            self._collected += [(batch, send) for send in sends]
+
+    def _send_one(self, batch: Batch, send: Send, producer: Any) -> None:
+        is_deferrable = not self._collects and self._is_deferrable(batch, send)
         sent = make(self._context, batch, send, producer, is_deferrable=is_deferrable)
         if isinstance(sent, Publication) and not sent.is_confirmed:
             self._unconfirmed.append((batch, send, sent))
             return
-        if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
-            self._context.broker.send(sent)
+        if isinstance(sent, tuple) and sent:
+            if self._collects:
+                send.pushes = sent
+                self._collect(batch, [send])
+                return
+            self._context.broker.send(sent)  # a Redis broker has taken the place of another one
         note_published(self._context, batch, send)
 
     def _may_repeat(self, send: Send) -> bool:
         """Return True if an error may be that of a stale connection, and not of this run or one before."""
-        return not (self._has_lost or send.due_entry.error)
+        return self._collects or not (self._has_lost or send.due_entry.error)
 
     def _is_deferrable(self, batch: Batch, send: Send) -> bool:
         """Return True if the messages of a run may be confirmed later."""
@@ -269,22 +149,29 @@ class ProducerSink:
         context = self._context
         is_brokers = origin_of(exc) is Origin.BROKER
         if is_brokers and context.broker.is_away:  # all of them are sent, oldest first, when it is back
-            self._leave_unsettled(self._note_settled())
-            batch.leave(one.due_entry for one in (send, *left))
-            return deque()
+            _leave(self._note_settled())
+            return deque([send, *left])
         if is_brokers and self._has_lost:  # the error may be that of a message before
             batch.doubtful.add(send.due_entry.key)
             again = self._note_settled()
             own = [one for other, one in again if other is batch]
             for other, one in again:
                 if other is not batch:
-                    self._guard(other, partial(self._publish, other, [one]))
+                    self._guard(other, partial(self._send_each, other, [one]))
             return deque([*own, send, *left])
         batch.ready.append(context.failures.decide(batch, send, exc))
         return left
 
+    # -- what is on its way
+
     def flush(self) -> None:
-        """Wait for the confirms; what RabbitMQ does not know of is sent again, each alone."""
+        """Send what was collected, and wait for the confirms.
+
+        What RabbitMQ does not know of is sent again, each alone. Collected runs that failed before go last.
+        """
+        collected, self._collected = self._collected, []
+        for is_again in (False, True):  # one that ends the connection lets all before it arrive again
+            self._send_together([one for one in collected if one[1].has_failed is is_again])
         broker = self._context.broker
         while self._unconfirmed:
             try:
@@ -293,13 +180,13 @@ class ProducerSink:
                 broker.recover(exc)
             unsettled = self._note_settled()
             if broker.is_away:
-                self._leave_unsettled(unsettled)
+                _leave(unsettled)
                 return
             for batch, send in unsettled:
-                self._guard(batch, partial(self._publish, batch, [send]))
+                self._guard(batch, partial(self._send_each, batch, [send]))
 
     def end_early(self) -> None:
-        """Find out in two seconds what has arrived."""
+        """Find out in two seconds what has arrived, as the tick ends with an error."""
         if self._unconfirmed:
             with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                 self._context.broker.settle(LAST_WORDS_SECONDS)
@@ -319,24 +206,75 @@ class ProducerSink:
                 batch.doubtful.add(send.due_entry.key)
         return unsettled
 
-    @staticmethod
-    def _leave_unsettled(unsettled: Sequence[tuple[Batch, Send]]) -> None:
-        for batch, send in unsettled:
-            batch.leave([send.due_entry])
+    def _send_together(self, collected: Sequence[tuple[Batch, Send]]) -> None:
+        broker = self._context.broker
+        for batch in dict.fromkeys(batch for batch, _ in collected):
+            self._guard(batch, batch.shard.leadership.confirm)
+        collected = [one for one in collected if not one[0].is_out]
+        if not collected:
+            return
+        messages = [send.pushes for _, send in collected]
+        for _, send in collected:
+            send.pushes = ()
+        try:
+            with hold_interrupts():
+                outcomes = self._send_all(messages)
+                for (batch, send), failure in zip(collected, outcomes, strict=True):
+                    if failure is None:
+                        batch.publish(send)
+        except RedBeatError:  # about the schedule's server, or the lock
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever the client raises: it is not known what was sent
+            broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
+            _leave(collected)
+            return
+        for (batch, send), failure in zip(collected, outcomes, strict=True):
+            if failure is None:
+                tell_published(self._context, batch, send)
+            elif is_refusal(failure):
+                broker.note_away(failure)
+                batch.leave([send.due_entry])
+            else:
+                batch.ready.append(self._context.failures.retry(batch, send, failure))
+
+    def _send_all(self, messages: list[Pushes]) -> list[Exception | None]:
+        """Send the writes of each run; where one of them ends the connection, each run alone.
+
+        Returns the error of each, None for one that was sent.
+
+        Raises what the redis client raises when the broker is unreachable, or does not answer in time.
+        """
+        outbox = self._context.broker.outbox
+        if outbox is None:
+            raise ConnectionError("the connection to the broker has ended")
+        try:
+            found: list[Exception | None] = call_watched(
+                partial(outbox.send, messages), partial(is_answered, outbox.kombu_client.ping)
+            )
+        except RequestBroken as exc:
+            if len(messages) == 1:
+                return [exc]
+            return [outcome for one in messages for outcome in self._send_all([one])]
+        return found
 
 
-class RecordFirstSink(ScriptSink):
+def _leave(runs: Iterable[tuple[Batch, Send]]) -> None:
+    for batch, send in runs:
+        batch.leave([send.due_entry])
+
+
+class RecordFirstSink(Sink):
     """With at_most_once a run is recorded before its message is sent; what cannot be sent then is lost.
 
     Arguments:
         record: records runs now, and returns the recorded ones.
     """
 
-    chunk_size = AT_MOST_ONCE_CHUNK
-
-    def __init__(self, context: Context, record: Callable[[Batch, Sequence[Send]], list[Send]]) -> None:
-        self._context = context
-        self._record = record
+    def __init__(
+        self, context: Context, guard: Guard, record: Callable[[Batch, Sequence[Send]], list[Send]]
+    ) -> None:
+        super().__init__(context, guard)
+        self.chunk_size, self._record = AT_MOST_ONCE_CHUNK, record
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs, then send them, none of them twice."""
@@ -438,7 +376,7 @@ def _attempt(
     while True:
         try:
             producer = context.hooks.producer  # it connects, and makes the outbox
-            batch.leadership.confirm()  # after that, as connecting may take long
+            batch.shard.leadership.confirm()  # after that, as connecting may take long
             step(batch, send, producer)
         except RunDeclined as exc:
             batch.ready.append(send.declined(batch.now + exc.seconds))

@@ -13,15 +13,12 @@ from typing import Any, NamedTuple
 from redbeat.errors import LockLost
 from redbeat.store.executor import Executor, Request
 from redbeat.store.records import DueEntry, Fence, Fetched, due_entries_of, text_of
-from redbeat.store.schedule import FETCH_BYTES, fetch_due
+from redbeat.store.schedule import Fetch, fetch_all
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
-#: how many entries are fetched ahead at most
+#: how many entries are fetched ahead at most: the call blocks the server
 MAX_ENTRIES = 500
-
-#: how many entries one of these calls fetches at most: it blocks the server
-CALL_ENTRIES = 125
 
 #: larger entries are not read before they are due, as many are read at once; bytes
 UPCOMING_BYTES = 16_384
@@ -31,17 +28,15 @@ _READ_UPCOMING = Script("read_upcoming")
 
 @dataclass
 class FetchAhead:
-    """Fetches that are on their way while the batch before them is planned and sent.
+    """A fetch that is on its way while the batch before it is planned and sent.
 
-    Nothing is lost if they are dropped, as a fetch without a lease changes nothing.
+    Nothing is lost if it is dropped, as a fetch without a lease changes nothing.
 
     Attributes:
-        fence: with which they were asked for.
-        asked_at: when they were, monotonic.
+        asked_at: when it was asked for, monotonic.
     """
 
-    fence: Fence
-    requests: Sequence[Request[Fetched]]
+    request: Request[Fetched]
     executor: Executor
     asked_at: float
 
@@ -51,55 +46,32 @@ class FetchAhead:
         Raises:
             LockLost: another beat holds the lock.
         """
-        is_read = self.executor.exchange(0)
-        self.close()
-        rows: dict[str, DueEntry] = {}  # by key, as the schedule may have changed between the calls
-        found: Fetched | None = None
-        for request in self.requests:
-            fetched = request.outcome
-            if isinstance(fetched, LockLost):
-                raise fetched
-            if not is_read or not isinstance(fetched, Fetched):
-                return None
-            has_more = fetched.has_more
-            found = found or fetched
-            rows |= {row.key: row for row in fetched.rows}
-            if len(fetched.rows) < CALL_ENTRIES:  # the next call has left out what this one hasn't returned
-                break
-        return found and replace(found, rows=list(rows.values()), has_more=has_more, is_ahead=True)
+        is_read, outcome = self.executor.exchange(0), self.request.outcome
+        self.executor.close()
+        if isinstance(outcome, LockLost):
+            raise outcome
+        return replace(outcome, is_ahead=True) if is_read and isinstance(outcome, Fetched) else None
 
     def close(self) -> None:
-        """Give the connection back; answers that weren't read are waited for, and dropped."""
+        """Give the connection back; an answer that was not read is waited for, and dropped."""
         self.executor.close()
 
 
 def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
-    """Ask for the entries that are due after those ``pending``, and don't wait for the answer.
+    """Ask for the entries that are due after those ``pending``, and do not wait for the answer.
 
-    Returns None where that isn't possible.
+    Returns None where that is not possible.
 
     Arguments:
         pending: the rows of the fetch before, none of which has been committed yet.
     """
     if store.config.is_cluster:
         return None
-    firsts = range(0, min(limit, MAX_ENTRIES), CALL_ENTRIES)
-    requests = [
-        fetch_due(
-            store,
-            fence,
-            limit=min(CALL_ENTRIES, limit - first),
-            pending=pending,
-            offset=first,
-            max_bytes=FETCH_BYTES // len(firsts),
-        )
-        for first in firsts
-    ]
+    [request] = fetch_all([Fetch(store, fence, min(limit, MAX_ENTRIES), pending=pending)])
     executor = Executor(store, is_spare=True)
-    for request in requests:
-        executor.submit(request)
-    is_asked = executor.exchange(len(requests))
-    return FetchAhead(fence, requests, executor, time.monotonic()) if is_asked else None
+    executor.submit(request)
+    is_asked = executor.exchange(request.rows)
+    return FetchAhead(request, executor, time.monotonic()) if is_asked else None
 
 
 class Cursor(NamedTuple):

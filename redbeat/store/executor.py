@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +27,7 @@ from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
+from redbeat.store.records import Fence, LockStatus
 from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
@@ -63,6 +64,8 @@ class Request(Generic[Answer]):
         rows: how many rows the call has.
         waits_for_replicas: it is sent apart from others, and until replicas have what it wrote.
         outcome: the answer, or why there is none: LockLost, say; None: it is not known yet.
+        fence: the answer has the ``status`` of this lock; None: the script checks no lock.
+        finish: completes the answer; None: it is complete.
     """
 
     store: Store
@@ -70,13 +73,8 @@ class Request(Generic[Answer]):
     rows: int = 1
     waits_for_replicas: bool = False
     outcome: Answer | RedBeatError | None = None
-
-    def take(self, reply: Any) -> None:
-        """Read the reply."""
-        try:
-            self.outcome = self.call.read(reply)
-        except RedBeatError as exc:
-            self.outcome = exc
+    fence: Fence | None = None
+    finish: Callable[[Answer], Answer] | None = None
 
     def run(self) -> Answer:
         """Return the answer; the call is sent alone, and again while Redis is away, or the layout changes.
@@ -95,7 +93,8 @@ class Request(Generic[Answer]):
             with store.translating():
                 return store.replicas.send(client, call) if self.waits_for_replicas else call.send(client)
 
-        return self.call.read(store.following(send))
+        _take((self, store.following(send)))
+        return self.answer()
 
     def answer(self) -> Answer:
         """Return the answer of a request whose outcome is known.
@@ -106,6 +105,18 @@ class Request(Generic[Answer]):
         if isinstance(self.outcome, RedBeatError):
             raise self.outcome
         return self.outcome  # type: ignore[return-value]
+
+
+def _take(*replies: tuple[Request[Any], Any]) -> None:
+    """Give requests their outcomes by the replies to their calls."""
+    for request, reply in replies:
+        try:
+            answer = request.call.read(reply)
+            if request.fence is not None and answer.status is not LockStatus.HELD:
+                request.store.check_lock(answer.status, request.fence)
+            request.outcome = answer if request.finish is None else request.finish(answer)
+        except RedBeatError as exc:
+            request.outcome = exc
 
 
 def ask(request: Request[Answer]) -> Answer:
@@ -166,10 +177,19 @@ class Executor:
 
         Returns False if that isn't possible, or an error has ended the connection.
         """
+        replies = list[tuple[Request[Any], Any]]()
         try:
             with self._store.translating():
                 if self._unsent:
-                    self._write()
+                    self._stream = self._stream or Stream.open(self._client, is_spare=self._is_spare)
+                if self._unsent and self._stream is not None:
+                    commands = []
+                    for request in self._unsent:
+                        commands.append(request.call.words())
+                        self._unread.append(request)
+                    self._unread_rows += self._unsent_rows
+                    self._unsent, self._unsent_rows = [], 0
+                    self._stream.write_all(commands)
                 while self._stream is not None and self._unread_rows > most_unread:
                     reply = self._stream.read()
                     request = self._unread.popleft()
@@ -177,7 +197,7 @@ class Executor:
                     if isinstance(reply, ResponseError):
                         self._left.append(request)
                     else:
-                        request.take(reply)
+                        replies.append((request, reply))
         except RedBeatError as exc:
             logger.debug("beat: Calls are sent one after the other: %r", exc)
             self._error, self._can_stream = exc.__cause__, False
@@ -185,22 +205,11 @@ class Executor:
         except BaseException:
             self.close()
             raise
-        return self._can_stream
-
-    def _write(self) -> None:
-        if self._stream is None:
-            self._stream = Stream.open(self._client, is_spare=self._is_spare)
+        _take(*replies)
         if self._stream is None:
             self._can_stream = False
             self.close()
-            return
-        commands = []
-        for request in self._unsent:
-            commands.append(request.call.words())
-            self._unread.append(request)
-        self._unread_rows += self._unsent_rows
-        self._unsent, self._unsent_rows = [], 0
-        self._stream.write_all(commands)
+        return self._can_stream
 
     def close(self) -> None:
         """Give the connection back; what was written is waited for, 2 seconds at most.
@@ -216,6 +225,7 @@ class Executor:
             stream.close()
 
 
+@dataclass(eq=False, slots=True)
 class Stream:
     """One connection of a client's pool, not available to others until ``close``.
 
@@ -223,10 +233,9 @@ class Stream:
         unread: of how many commands the replies weren't read yet.
     """
 
-    def __init__(self, pool: Any, connection: Any) -> None:
-        self._pool = pool
-        self._connection = connection
-        self.unread = 0
+    _pool: Any
+    _connection: Any
+    unread: int = 0
 
     @classmethod
     def open(cls, client: Any, *, is_spare: bool = False) -> Stream | None:
@@ -370,7 +379,7 @@ def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException 
             if reply is None or isinstance(reply, Exception):  # it says why
                 request.outcome = request.run()
             else:
-                request.take(reply)
+                _take((request, reply))
         except RedBeatError as exc:
             request.outcome = exc
             is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all

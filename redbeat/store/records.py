@@ -132,6 +132,7 @@ class Fetched:
         next_deadline: when the next one passes, UNIX seconds; None: there is none.
         other_score: when the first stored message is to be sent, UNIX seconds, or in a fetch of these, when
             the first entry is due; None: there is none.
+        names_calendars: an entry may refer to a calendar.
     """
 
     status: LockStatus
@@ -144,6 +145,7 @@ class Fetched:
     deadlines: Sequence[Deadline] = ()
     next_deadline: float | None = None
     other_score: float | None = None
+    names_calendars: bool = False
 
 
 @dataclass(slots=True)
@@ -502,6 +504,34 @@ def due_entries_of(others: str | bytes, texts: str | bytes) -> list[DueEntry]:
         other["meta_mark"] = other.pop("meta_crc32", entries[place].meta_mark)
         entries[place] = replace(entries[place], **other)
     return entries
+
+
+def fetched_of(reply: Sequence[Any]) -> Fetched:
+    """Return what a reply of fetch_due says."""
+    status, now, upcoming, has_more, others, texts, deadlines, next_deadline, other_head = reply
+    others, texts = text_of(others), text_of(texts)
+    return Fetched(
+        status=LockStatus(status),
+        now=float(now),
+        next_score=float(upcoming) if upcoming else None,
+        has_more=bool(has_more),
+        rows=due_entries_of(others, texts),
+        deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
+        next_deadline=float(next_deadline) if next_deadline else None,
+        other_score=float(other_head) if other_head else None,
+        names_calendars="exclude" in others or "exclude" in texts,
+    )
+
+
+def committed_of(reply: Sequence[Any]) -> Committed:
+    """Return what a reply of commit_runs says."""
+    status, is_moved, digits, reasons, unrecorded = reply
+    told = map(text_of, reasons)
+    results: list[Result] = [
+        digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
+        for digit in text_of(digits)
+    ]
+    return Committed(LockStatus(status), bool(is_moved), results, text_of(unrecorded))
 
 
 def stored_of(keys: Sequence[str], others: str | bytes, texts: str | bytes) -> list[Stored]:

@@ -8,19 +8,19 @@ changes only what was fetched.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     call_briefly,
     is_no_permission,
     is_refusal,
-    without_retry,
 )
-from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreRefused
+from redbeat.errors import LayoutChanged, RedBeatError, StoreRefused
 from redbeat.keys import HISTORY_NAMES, Keys
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
@@ -35,7 +35,6 @@ from redbeat.store.records import (
     Clear,
     Commit,
     Committed,
-    Deadline,
     DueEntry,
     Ending,
     Fence,
@@ -46,12 +45,11 @@ from redbeat.store.records import (
     Target,
     TrackedRun,
     committed_as_one,
+    committed_of,
     digest_of,
-    due_entries_of,
-    held_of,
+    fetched_of,
     mark_of,
     score_text,
-    text_of,
     texts_of,
 )
 from redbeat.store.scripts.script import Call, Script
@@ -94,71 +92,61 @@ def _head_of(reply: Sequence[Any]) -> Head:
     return Head(float(now), *(float(head) if head else None for head in heads))
 
 
-def fetch_due(
-    store: Store,
-    fence: Fence,
-    *,
-    limit: int,
-    lease_ms: int = 0,
-    pending: Sequence[DueEntry] = (),
-    offset: int = 0,
-    max_bytes: int = FETCH_BYTES,
-) -> Request[Fetched]:
+class Fetch(NamedTuple):
+    """What to fetch of one part.
+
+    Attributes:
+        limit: how many entries at most.
+        lease_ms: how long they are hidden from other beats; 0: they are not. Those of an answer that was lost
+            stay hidden for that time.
+        pending: due entries that are left out, the first ones.
+    """
+
+    store: Store
+    fence: Fence
+    limit: int
+    lease_ms: int = 0
+    pending: Sequence[DueEntry] = ()
+
+
+def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
     """Read the entries that are due, oldest first, the next due time, and which deadlines have passed.
 
     The outcome is LockLost if another beat holds the lock, and StoreRefused if the connection ends each time,
     as a proxy cuts large answers, say.
-
-    Arguments:
-        limit: how many entries at most.
-        lease_ms: how long they are hidden from other beats; 0: they aren't. Those of an answer that was
-            lost stay hidden for that time.
-        pending: due entries that are left out, the first ones.
-        offset: how many are left out after them.
-        max_bytes: about how many bytes of entries at most.
     """
-    keys = store.keys
-    call = _FETCH_DUE.call(
-        keys,
-        fence=fence,
-        other=store.schedule_key if store.holds_messages else keys.later,
-        limit=limit,
-        max_bytes=max_bytes,
-        entry_bytes=store.config.max_entry_bytes,
-        lease_ms=lease_ms,
-        pending=len(pending),
-        last_pending=pending[-1].key if pending else None,
-        offset=offset,
-        are_messages=store.holds_messages,
-    )
-
-    def read(reply: Sequence[Any]) -> Fetched:
-        fetched = fetched_of(reply)
-        if fetched.status is not LockStatus.HELD:
-            store.check_lock(fetched.status, fence)
-        if store.config.is_cluster:
-            fetched = _without_moving(store, fetched)
-        if store.holds_messages:
-            store.read_bodies(fetched)
-        return fetched
-
-    call.read = read
-    return Request(store, call)
+    requests = []
+    for store, fence, limit, lease_ms, pending in wanted:
+        keys = store.part or store.keys
+        call = _FETCH_DUE.call(
+            keys,
+            fence=fence,
+            other=store.schedule_key if store.holds_messages else keys.later,
+            limit=limit,
+            max_bytes=FETCH_BYTES,
+            entry_bytes=store.config.max_entry_bytes,
+            lease_ms=lease_ms,
+            pending=len(pending),
+            last_pending=pending[-1].key if pending else None,
+            are_messages=store.holds_messages,
+        )
+        call.read = fetched_of
+        finish = partial(_complete, store) if store.config.is_cluster or store.holds_messages else None
+        requests.append(Request(store, call, fence=fence, finish=finish))
+    return requests
 
 
-def fetched_of(reply: Sequence[Any]) -> Fetched:
-    """Return what a reply of fetch_due says."""
-    status, now, upcoming, has_more, others, texts, deadlines, next_deadline, other_head = reply
-    return Fetched(
-        status=LockStatus(status),
-        now=float(now),
-        next_score=float(upcoming) if upcoming else None,
-        has_more=bool(has_more),
-        rows=due_entries_of(others, texts),
-        deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
-        next_deadline=float(next_deadline) if next_deadline else None,
-        other_score=float(other_head) if other_head else None,
-    )
+def fetch_due(store: Store, fence: Fence, *, limit: int, lease_ms: int = 0) -> Request[Fetched]:
+    """Read the due entries of one part, as ``fetch_all`` does."""
+    return fetch_all([Fetch(store, fence, limit, lease_ms)])[0]
+
+
+def _complete(store: Store, fetched: Fetched) -> Fetched:
+    if store.config.is_cluster:
+        fetched = _without_moving(store, fetched)
+    if store.holds_messages:
+        store.read_bodies(fetched)
+    return fetched
 
 
 def _without_moving(store: Store, fetched: Fetched) -> Fetched:
@@ -180,17 +168,13 @@ class Recording(Request[Committed]):
     """Commits about one part, as ``commit_runs`` takes them."""
 
     commits: Sequence[Commit] = ()
-    fence: Fence = Fence()  # noqa: RUF009 - immutable
     target: Target = NOWHERE
-    is_patient: bool = True
 
     def run(self) -> Committed:
         """Record all rows, or each alone where the server refuses one of them.
 
         The result of a row that the server refuses is a sentence that says why.
         """
-        if not self.is_patient:
-            return self._run_now()
         count = len(self.commits)
         try:
             return self.send(self.store.watched())
@@ -201,7 +185,7 @@ class Recording(Request[Committed]):
                 return _unrecorded([str(exc)])
         found = []
         for commit in self.commits:
-            one = commit_runs(self.store, self.fence, [commit], self.target)
+            one = commit_runs(self.store, self.fence or Fence(), [commit], self.target)
             try:
                 found.append(one.send(self.store.watched()))
             except StoreRefused as exc:
@@ -210,39 +194,21 @@ class Recording(Request[Committed]):
                 found.append(_unrecorded([str(exc)]))
         return committed_as_one(found)
 
-    def _run_now(self) -> Committed:
-        """Record prepared runs without waiting for Redis; what cannot be recorded now stays due.
-
-        They are fetched when Redis is back: their policy may leave out runs by then, or send one for several.
-        """
-        try:
-            return self.send(without_retry(self.store.client))
-        except LockLost:
-            raise
-        except RedBeatError as exc:
-            logger.debug("beat: Prepared runs cannot be recorded now: %s", exc)
-            return _unrecorded([False] * len(self.commits))
-
 
 def commit_runs(
     store: Store,
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
-    *,
-    is_patient: bool = True,
 ) -> Recording:
     """Record at most ``CALL_ROWS`` commits, and make their pushes at ``target`` in the same step.
 
     With ``redbeat_wait_replicas`` it also waits for replicas, a second at most. The outcome is LockLost if
     another beat holds the lock: nothing was written. StoreUnavailable: it isn't known whether it was.
-
-    Arguments:
-        is_patient: Redis is waited for as the settings say; else the rows stay due where it is away.
     """
     are_entries = not store.holds_messages
     call = commit_call(
-        store.keys,
+        store.part or store.keys,
         fence,
         commits,
         target,
@@ -250,18 +216,14 @@ def commit_runs(
         kept=store.config.history if are_entries else 0,
         tells=" ".join([one.name for one in _TOLD if one.receivers]) if are_entries else "",
     )
-
-    def read(reply: Sequence[Any]) -> Committed:
-        committed = _committed_of(reply)
-        if committed.status is not LockStatus.HELD:
-            store.check_lock(committed.status, fence)
-        if committed.unrecorded:
-            _report_unrecorded(store, committed.unrecorded)
-        return committed
-
-    call.read = read
     return Recording(
-        store, call, len(commits), store.replicas.wanted > 0, None, commits, fence, target, is_patient
+        store,
+        call,
+        len(commits),
+        waits_for_replicas=store.replicas.wanted > 0,
+        fence=fence,
+        commits=commits,
+        target=target,
     )
 
 
@@ -272,7 +234,6 @@ def record_last(published: Sequence[tuple[Store, Fence, Sequence[Commit]]]) -> N
             store,
             replace(fence, lock_ms=min(fence.lock_ms, LAST_LOCK_MS)),
             commits[first : first + CALL_ROWS],
-            is_patient=False,
         )
         for store, fence, commits in published
         for first in range(0, len(commits), CALL_ROWS)
@@ -305,6 +266,7 @@ def commit_call(
     histories: list[str] = []
     scores: list[str] = []
     new_scores: list[str] = []
+    sent: list[str | bool] = []
     values: list[str | int] = []
     queues: dict[str, int] = {}
     write_lists: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
@@ -316,8 +278,10 @@ def commit_call(
         key = due_entry.key
         entry_keys.append(key)
         scores.append(due_entry.score)
+        sent.append(commit.sent == due_entry.score or commit.sent or False)
         is_end = isinstance(new_score, Ending)
         new_scores.append(_ENDINGS[new_score] if isinstance(new_score, Ending) else new_score)
+        rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
         is_strict = commit.is_for_this_definition or bool(pushes) or new_score is Ending.DELETE
         new_meta = commit.new_meta
         if is_strict or commit.new_definition:
@@ -337,7 +301,6 @@ def commit_call(
                 targets += ((push.command, queues.setdefault(push.queue, len(queues) + 1)),)
                 values.append(push.value)
             writes = write_lists.setdefault(targets, len(write_lists) + 1)
-        rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
         valid_until = "" if commit.valid_until is None else score_text(commit.valid_until)
         fields = commit.labels, is_strict, new_meta is not None, writes, valid_until
         place = None if rare else usual.get(fields)
@@ -366,12 +329,12 @@ def commit_call(
         tells=tells,
         scores=scores,
         new_scores=new_scores,
-        sent=[commit.sent == commit.due_entry.score or commit.sent or False for commit in commits],
+        sent=sent,
         rows=rows,
         write_lists=[*write_lists],
         values=values,
     )
-    call.read = _committed_of
+    call.read = committed_of
     return call
 
 
@@ -427,16 +390,6 @@ def _run_row(commit: Commit, run: TrackedRun, keeps: bool) -> dict[str, Any]:
     return row
 
 
-def _committed_of(reply: Sequence[Any]) -> Committed:
-    status, is_moved, digits, reasons, unrecorded = reply
-    told = map(text_of, reasons)
-    results: list[Result] = [
-        digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
-        for digit in text_of(digits)
-    ]
-    return Committed(LockStatus(status), bool(is_moved), results, text_of(unrecorded))
-
-
 def _unrecorded(results: list[Result]) -> Committed:
     return Committed(LockStatus.HELD, is_moved=False, results=results)
 
@@ -446,7 +399,7 @@ def _is_about_all(exc: StoreRefused) -> bool:
     return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
 
 
-def _report_unrecorded(store: Store, error: str) -> None:
+def report_unrecorded(store: Store, error: str) -> None:
     """Report why records couldn't be added to histories, or to the runs in progress."""
     said = store.config.said
     if "WRONGTYPE" not in error:

@@ -131,7 +131,7 @@ class Layout:
 
     def write_app(self, directory: Path, extra: str = "", **settings: Any) -> None:
         """Write the app `module` for `celery beat`, with the source `extra` at its end."""
-        extra = f"import redbeat.schedulers\nredbeat.schedulers.LEASE_SECONDS = {LEASE_SECONDS}\n{extra}"
+        extra = f"from redbeat.scheduler.shard import Shard\nShard.LEASE_MS = {LEASE_SECONDS * 1000}\n{extra}"
         write_app(directory, "module", self.queue.url, extra=extra, **{**self.all_settings(), **settings})
 
     def make_app(self, **settings: Any) -> Celery:

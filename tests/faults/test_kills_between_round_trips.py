@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from redbeat import schedulers
+from redbeat.scheduler.shard import Shard
 from tests.faults.bursts import Burst, Layout, StoredBurst
 from tests.faults.children import (
     Fuse,
@@ -45,7 +45,7 @@ Kill = Callable[..., None]
 
 @pytest.fixture(autouse=True)
 def _short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedulers, "LEASE_SECONDS", 0.1)  # no longer than a pause takes
+    monkeypatch.setattr(Shard, "LEASE_MS", 100)  # no longer than a pause takes
 
 
 def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:

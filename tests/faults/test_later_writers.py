@@ -20,8 +20,8 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import schedulers
 from redbeat.later import batch, install
+from redbeat.scheduler.shard import Shard
 from redbeat.schedulers import RedBeatScheduler
 from tests.conftest import MakeApp
 from tests.faults.bursts import LATER
@@ -99,7 +99,7 @@ def test_many_writers_and_beats_at_once_send_each_message_once(
     lock_key: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(schedulers, "LEASE_SECONDS", LEASE_SECONDS)
+    monkeypatch.setattr(Shard, "LEASE_MS", LEASE_SECONDS * 1000)
     each = 60
     settings = {"redbeat_durable_after": 0, "redbeat_batch_size": 7, "redbeat_lock_key": lock_key}
 

@@ -15,7 +15,6 @@
 -- ARGV pending       how many of those that are due to leave out, as they are pending
 -- ARGV last_pending  the key of the last of these; null: there are none. If it has another place by now, there are no
 --                    texts, and has_more is 1
--- ARGV offset        how many more to leave out after them
 -- ARGV are_messages  true: they are entries of stored messages, which are read, too
 --
 -- The limit counts entries that are returned, not members without a hash. Entries are looked for among the next 200,000
@@ -50,10 +49,9 @@ if status == 'lost' then return {status, now, '', 0, '[]', '', {}, '', ''} end
 if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
   return {status, now, '', 1, '[]', '', {}, '', ''}
 end
-offset = pending + offset
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-local bytes, seen = 0, {}
+local bytes, seen, offset = 0, {}, pending
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
 local window = math.min(limit, chunk)
 repeat

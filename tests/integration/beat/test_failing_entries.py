@@ -19,7 +19,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.scheduler.quarantine import MAX_CONFLICTS
-from redbeat.store.schedule import Recording
+from redbeat.store import schedule as schedule_module
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -170,20 +170,13 @@ def test_server_that_refuses_the_login_fails_no_entry(
     """A password that is changed while a batch is sent."""
     asked = []
 
-    def refuse(recording: Recording, *args: Any) -> Any:
-        asked.append(recording)
+    def refuse(*args: Any) -> Any:
+        asked.append(args)
         raise StoreRefused("Redis refused the connection: invalid password", is_login=True)
-
-    def take_refusal(recording: Recording, _reply: Any) -> None:
-        try:
-            refuse(recording)
-        except StoreRefused as exc:
-            recording.outcome = exc
 
     names = write_burst(client, 20)
     with monkeypatch.context() as patched:
-        patched.setattr(Recording, "take", take_refusal)
-        patched.setattr(Recording, "send", refuse)
+        patched.setattr(schedule_module, "committed_of", refuse)
         with pytest.raises(StoreRefused):
             scheduler.tick()
     assert len(asked) <= 2, "no row is asked for alone"

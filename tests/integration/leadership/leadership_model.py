@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redbeat.keys import NO_PART, Keys
-from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target
-from redbeat.store.schedule import commit_call, fetched_of
+from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target, fetched_of
+from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import renew_call
 from tests.support.schedule import LATER, LOCK, SCHEDULE, TICK
@@ -47,7 +47,6 @@ FETCH = {
     "lease_ms": 0,
     "pending": 0,
     "last_pending": None,
-    "offset": 0,
     "are_messages": False,
 }
 

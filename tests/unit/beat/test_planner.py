@@ -165,9 +165,9 @@ def test_finished_entry_ends_as_its_policy_says(
 
 def test_quarantined_entry_is_postponed_with_its_reason() -> None:
     entry = due_entry()
-    decision = quarantine(entry, "bad", NOW, 300)
+    decision, is_news = quarantine(entry, "bad", NOW, 300)
     commit = decision.commit
-    assert decision.is_news
+    assert is_news
     assert (commit.new_score, commit.new_meta) == (seconds(305), None)
     assert commit.is_for_this_definition
     assert json.loads(commit.new_error) == {
@@ -182,16 +182,16 @@ def test_quarantined_entry_is_postponed_with_its_reason() -> None:
 
 
 def test_repeated_quarantine_is_not_logged_and_keeps_its_beginning() -> None:
-    first = quarantine(due_entry(), "bad", NOW, 300).commit
-    again = quarantine(due_entry(error=first.new_error), "bad", NOW + 300, 300)
-    assert not again.is_news
+    first = quarantine(due_entry(), "bad", NOW, 300)[0].commit
+    again, is_news = quarantine(due_entry(error=first.new_error), "bad", NOW + 300, 300)
+    assert not is_news
     assert json.loads(again.commit.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
 
 
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
     entry = due_entry(schedule={"__type__": "crontab", "minute": "*/5"})
     for late in (5, 305):
-        entry.error = quarantine(entry, "bad", NOW + late, 300).commit.new_error
+        entry.error = quarantine(entry, "bad", NOW + late, 300)[0].commit.new_error
         entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
     for misfire, due in (("earliest", NOON), ("latest", NOON + timedelta(minutes=10))):
         entry.policy = json.dumps({"misfire": misfire})

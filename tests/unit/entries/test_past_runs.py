@@ -121,7 +121,7 @@ def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
     run = Planner(app).plan(entry, 105.0)
     assert isinstance(run, Send)
     assert 106 <= float(str(run.retry("broken", 105.0)[0].commit.new_score)) <= 106.25
-    assert quarantine(entry, "bad", 105.0, 300).is_news
+    assert quarantine(entry, "bad", 105.0, 300)[1]
 
 
 @pytest.mark.parametrize(("attempts", "pause"), [(1, 1), (2, 2), (6, 32), (7, 60), (2**31 - 1, 60)])
@@ -144,7 +144,7 @@ def test_failure_is_news_unless_definition_and_reason_are_the_same() -> None:
         ({"definition_sha1": "0"}, "broken", True),
     ):
         error = json.dumps({**RECORD, **changes})
-        assert quarantine(due_entry(error), reason, 105.0, 300).is_news is is_news
+        assert quarantine(due_entry(error), reason, 105.0, 300)[1] is is_news
 
 
 ZONES = (

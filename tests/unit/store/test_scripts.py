@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 from redbeat.keys import NO_PART, Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
-from redbeat.store.schedule import commit_call, fetched_of
+from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
 from tests.support.scripts import SCRIPTS
 
@@ -75,7 +75,7 @@ def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
 def test_reply_in_bytes_is_read_as_text() -> None:
     others, texts = b'[{"row": 1, "score": "2"}]', b"\0".join([b"k\xff", b"1", b"{\xff}", *[b""] * 5])
     reply = [b"ok", b"1.5", b"2.5", 1, others, texts, [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
-    assert fetched_of(reply) == records.Fetched(
+    assert records.fetched_of(reply) == records.Fetched(
         records.LockStatus.HELD,
         now=1.5,
         next_score=2.5,
