@@ -45,9 +45,6 @@ _SHARED = ("layout", "generation", "beats", "audit", "unrun", "tokens", "pinged"
 #: the guard of names that no layout says anything about
 UNGUARDED = "-"
 
-#: what follows in a key that remembers a request: the entry's name, a colon, and a SHA-256
-_REQUEST = re.compile(r"(.*):([0-9a-f]{64})", re.DOTALL)
-
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
 
@@ -302,13 +299,9 @@ class Keys:
         beginning = self.stored_message("")
         return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
 
-    def requested(self, key: str, request: str) -> str:
-        """Return the key that remembers for a day what a request has sent of the entry under ``key``.
-
-        Arguments:
-            request: its SHA-256, in hex digits.
-        """
-        return f"{self.about(self.name(key)).backfilling}:{request}"
+    def request(self, task_id: str) -> str:
+        """Return the key that remembers for a day the request whose run has ``task_id``: a string."""
+        return self.own(f"change:request:{task_id}", is_shared=True)
 
     def kind_held(self, key: str) -> str:
         """Return what ``key`` holds, in words: 'sorted set', 'hash' ..."""
@@ -356,12 +349,6 @@ class Keys:
     def unmoved(self, kind: str) -> str:
         """Return how a key of one of ``kinds`` begins that couldn't be merged with what was here."""
         return f"{self.prefix}{UNMOVED_NAMES}{kind}:"
-
-    def request_of(self, key: str) -> tuple[str, str] | None:
-        """Return the name of the entry, and the request, that ``key`` remembers; None: it is another key."""
-        kind, rest = self.kind_of(key)
-        found = _REQUEST.fullmatch(rest) if kind == "backfilling" else None
-        return None if found is None else (found[1], found[2])
 
     @cached_property
     def passing(self) -> frozenset[str]:

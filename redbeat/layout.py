@@ -158,10 +158,6 @@ class ShardedKeys(Keys):
         """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
         return self.at(key).message_id(key)
 
-    def requested(self, key: str, request: str) -> str:
-        """Return the key that remembers for a day what a request has sent of the entry under ``key``."""
-        return self.at(key).requested(key, request)
-
     def name(self, key: str) -> str:
         """Return the name of the entry under ``key``."""
         return self.at(key).name(key)

@@ -73,11 +73,11 @@ def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, 
     Raises:
         EntryError: it has sent one with other arguments.
     """
-    found = read_request(Store(entry.app), entry.key, _digest_of(request))
+    task_id = request_id_of(entry.key, request)
+    found = read_request(Store(entry.app), task_id)
     if found is None:
         return None
-    task_id, _, digest = found.partition(" ")
-    if digest != _digest_of(_text_of(overrides)):
+    if found != _digest_of(overrides):
         raise EntryError(f"{entry.key}: trigger: the same key was used for other arguments.", entry.key)
     return Sent(task_id, is_repeated=True)
 
@@ -113,16 +113,12 @@ def _trigger_alone(entry: RedBeatSchedulerEntry, request: str, overrides: Mappin
             return found
         task_id = request_id_of(entry.key, request)
         trigger(entry, {**overrides, "task_id": task_id})
-        text = f"{task_id} {_digest_of(_text_of(overrides))}"
-        note_request(store, entry.key, _digest_of(request), text)
+        note_request(store, task_id, _digest_of(overrides))
         return Sent(task_id)
 
 
-def _text_of(overrides: Mapping[str, Any]) -> str:
-    return json.dumps(overrides, sort_keys=True, default=str)
-
-
-def _digest_of(text: str) -> str:
+def _digest_of(overrides: Mapping[str, Any]) -> str:
+    text = json.dumps(overrides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

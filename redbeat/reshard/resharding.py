@@ -264,7 +264,6 @@ class Resharding:
         """Move all entries to where they belong."""
         strays = Strays(self._store, layout)
         sources = layout.parts
-        strays.look_for_requests(sources)
         due = self._move_from(strays, sources, MARGIN_SECONDS)
         for _ in range(MAX_LOOKS):
             self._move_due(due)

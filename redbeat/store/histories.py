@@ -143,22 +143,17 @@ def note_backfilled(store: Store, key: str, due: str) -> None:
     _write_beside(store, key, write)
 
 
-def read_request(store: Store, key: str, request: str) -> str | None:
-    """Return what is remembered of a request for a run of an entry; None: nothing is."""
-    [located] = store.located([key])
-    name = store.keys.requested(located, request)
-    found = store.ask(lambda client: client.get(name), name)
-    return None if found is None else text_of(found)
+def read_request(store: Store, task_id: str) -> str | None:
+    """Return what is remembered of the request whose run has this id; None: nothing is."""
+    name = store.keys.request(task_id)
+    found: str | None = text_of(store.ask(lambda client: client.get(name), name))
+    return found
 
 
-def note_request(store: Store, key: str, request: str, text: str) -> None:
+def note_request(store: Store, task_id: str, text: str) -> None:
     """Record for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
-
-    def write(located: str) -> None:
-        name = store.keys.requested(located, request)
-        store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
-
-    _write_beside(store, key, write)
+    name = store.keys.request(task_id)
+    store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
 
 
 @contextmanager

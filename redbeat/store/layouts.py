@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter, methodcaller
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from redbeat.errors import (
     ConfigurationError,
@@ -124,15 +124,10 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
     base = store.config.base_keys
     is_slot_checked = is_slot_checked and store.config.is_single_without_hash_tag
 
-    def ask(client: Any) -> list[Any]:
-        if not is_slot_checked:
-            return list(client.hmget(base.layout, _FIELDS))
-        with client.pipeline(transaction=False) as pipeline:
-            pipeline.hmget(base.layout, _FIELDS)
-            pipeline.exists(base.layout, base.generation)
-            return list(pipeline.execute()[0])
-
-    found = store.ask(ask, base.layout)
+    asks = [methodcaller("hmget", base.layout, _FIELDS)]
+    if is_slot_checked:
+        asks.append(methodcaller("exists", base.layout, base.generation))
+    found, *_ = store.ask_each(asks, [base.layout])
     texts = [text_of(text) or "" for text in found]
     if not any(texts[:2]):
         return Layout(base)

@@ -16,7 +16,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -82,6 +82,10 @@ class Hidden(NamedTuple):
     record: bytes = b""
     values: Sequence[bytes] = ()
 
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        return sum(map(len, self.values))
+
 
 class Move(NamedTuple):
     """What was hidden together, on its way from one part to another.
@@ -125,8 +129,7 @@ class Mover:
         self.token = secrets.token_hex(16)
         self.tally = Tally()
         self._round_seconds = 0.0  # how long the last round has taken
-        # by the generation keys of the parts where they are, and their names
-        self._unmovable, self._alone = set[tuple[str, str]](), set[tuple[str, str]]()
+        self._unmovable = set[tuple[str, str]]()  # by the generation keys of their parts, and their names
         self._parts: dict[str, Keys] = {}  # by their generation keys: those of which this is the mover
         self._renew_at = 0.0
         #: called with how many were moved by now
@@ -206,7 +209,9 @@ class Mover:
         due, left, moves = list[Stray](), list[Stray](), list[Move]()
         with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
             began = time.monotonic()
-            lots = [(secrets.token_hex(8), lot) for lot in self._lots_of(strays)]
+            ordered = sorted(strays, key=_way_of)
+            ways = (those for _, those in groupby(ordered, _way_of))
+            lots = [(secrets.token_hex(8), lot) for those in ways for lot in in_chunks(those, CALL_ITEMS)]
             calls = [_hide_call(self.token, id_, lot, margin_seconds, is_foreign) for id_, lot in lots]
             replies = self._try(calls)
             for (id_, lot), rows in zip(lots, replies, strict=True):
@@ -220,25 +225,15 @@ class Mover:
                         (due if word == b"due" else left).append(stray)
                 if found:
                     moves.append(Move(id_, lot[0].source, lot[0].target, found))
-            too_large = self._deliver(moves, began)
+            again = self._deliver(moves, began)
             self._round_seconds = time.monotonic() - began
             self._raise_first(replies)
-        self._alone |= too_large
-        return due, left + [one for one in strays if _place_of(one) in too_large]
-
-    def _lots_of(self, strays: Iterable[Stray]) -> Iterator[list[Stray]]:
-        """Yield what is hidden by one call each."""
-
-        def way_of(stray: Stray) -> tuple[str, str, bool]:
-            return stray.source.prefix, stray.target.prefix, _place_of(stray) in self._alone
-
-        for (_, _, is_alone), those in groupby(sorted(strays, key=way_of), way_of):
-            yield from in_chunks(those, 1 if is_alone else CALL_ITEMS)
+        return due, left + [one for one in strays if _place_of(one) in again]
 
     def _deliver(self, moves: Sequence[Move], began: float = math.inf) -> set[tuple[str, str]]:
         """Write what was hidden to where it belongs, and drop it; put back what can't be written.
 
-        Returns what was put back as the connection has ended each time: it may be written if it is alone.
+        Returns what was put back and is to be tried once more, without the item that was too large.
 
         Arguments:
             began: when this process has hidden it, monotonic.
@@ -248,28 +243,30 @@ class Mover:
         if moves:
             longest = self.tally.longest_hidden_seconds
             self.tally.longest_hidden_seconds = max(longest, time.monotonic() - began)
-        ended, too_large, errors = list[tuple[Move, bool]](), set[tuple[str, str]](), list[Any]()
+        ended, again, errors = list[tuple[Move, bool]](), set[tuple[str, str]](), list[Any]()
         for move, reply in zip(moves, replies, strict=True):
             problems = self._problems_of(move, reply)
             if problems is None:  # it is unknown whether it was written, so it stays hidden
                 errors.append(reply)
                 continue
             arrived = [item for item, why in zip(move.items, problems, strict=True) if not why]
-            failed = {text_of(item.name): why for item, why in zip(move.items, problems, strict=True) if why}
-            back = [item for item in move.items if text_of(item.name) in failed]
+            back = [item for item, why in zip(move.items, problems, strict=True) if why]
             ended += [(move._replace(items=arrived), True), (move._replace(items=back), False)]
             self.tally.moved += len(arrived)
-            if _is_broken(reply) and len(move.items) > 1:
-                too_large |= {(move.source.generation, name) for name in failed}
-            elif isinstance(reply, Exception) and not _is_broken(reply):
+            failed = {text_of(item.name): why for item, why in zip(move.items, problems, strict=True) if why}
+            if failed and _is_broken(reply):
+                largest = text_of(max(back, key=Hidden.size).name)
+                again |= {(move.source.generation, name) for name in failed if name != largest}
+                failed = {largest: failed[largest]}
+            elif isinstance(reply, Exception):
                 errors.append(reply)
-            else:
-                errors += self._note_unmoved(move.source, failed)
+                continue
+            errors += self._note_unmoved(move.source, failed)
         for refused in self._call([self._end_call(*one) for one in ended if one[0].items]):
             self.tally.unmerged += map(text_of, refused)
         self.on_progress(self.tally.moved)
         self._raise_first(errors)
-        return too_large
+        return again
 
     def _problems_of(self, move: Move, reply: Any) -> list[str] | None:
         """Return why each item couldn't be written, '': it was; None: that can't be found out."""
@@ -321,7 +318,7 @@ class Mover:
             moves: list[Move] = []
             for part, rows in zip(waiting, found, strict=True):
                 if items := [Hidden(name, record, values) for name, _, record, *values in rows]:
-                    id_, target = _way_of(part, items[0])
+                    id_, target = _goal_of(part, items[0])
                     moves.append(Move(id_, part, by_beginning.get(target, part), items))
             waiting = [one.source for one in moves]
             self._deliver(moves)
@@ -354,7 +351,11 @@ def _place_of(stray: Stray) -> tuple[str, str]:
     return stray.source.generation, stray.name
 
 
-def _way_of(part: Keys, item: Hidden) -> tuple[str, str]:
+def _way_of(stray: Stray) -> tuple[str, str]:
+    return stray.source.prefix, stray.target.prefix
+
+
+def _goal_of(part: Keys, item: Hidden) -> tuple[str, str]:
     """Return the id of the move of a hidden item, and how the keys of entries begin where it goes."""
     try:
         noted = json.loads(text_of(item.record))

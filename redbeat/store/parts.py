@@ -83,9 +83,6 @@ class Parts(tuple[Keys, ...]):
         Arguments:
             key_of: returns the key or the name of an item's entry; None: the item itself is it.
         """
-        if not self.is_divided:
-            every = [*items]
-            return [(self[0], every)] if every else []
         by_part: dict[Keys, list[Item]] = {}
         for item in items:
             part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]

@@ -35,23 +35,6 @@ class Strays:
         keys = layout.keys
         self._home: Callable[[str], Keys] = keys.home if isinstance(keys, ShardedKeys) else lambda _: keys
         self._base = layout.base
-        #: generation key of a part, and the name of an entry, to what remembers its requests
-        self._requests: dict[tuple[str, str], list[tuple[str, str]]] = {}
-
-    def look_for_requests(self, parts: Sequence[Keys]) -> None:
-        """Find the keys that remember what requests have sent; all keys of the server are looked at."""
-        for part, key in self._keys_in(parts, lambda part: part.kinds["backfilling"]):
-            self._note_request(part, key)
-
-    def _note_request(self, part: Keys, key: str) -> str | None:
-        """Note ``key``, if it remembers a request; return the name of its entry."""
-        found = part.request_of(key)
-        if found is None:
-            return None
-        noted = self._requests.setdefault((part.generation, found[0]), [])
-        if (one := part.kind_of(key)) not in noted:
-            noted.append(one)
-        return found[0]
 
     def found_in(self, part: Keys) -> Iterator[Stray]:
         """Yield the entries and the stored messages that ``part`` names anywhere; one may come twice."""
@@ -94,7 +77,6 @@ class Strays:
         message_id = part.message_id(part.entry(name))
         if message_id is not None:
             kept.append(("body", message_id))
-        kept += self._requests.get((part.generation, name), ())
         yield Stray(part, home, name, tuple(kept), tuple((owners or {}).get(name, ())))
 
     def _owners(self, part: Keys) -> dict[str, list[str]]:
@@ -123,15 +105,11 @@ class Strays:
         lock_key = self._store.config.lock_key
         for part, key in self._keys_in(parts):
             kind, rest = part.kind_of(key)
-            name = self._note_request(part, key)
-            if name is not None:
-                names[part, name] = None
-            elif key in part.passing or key in (part.generation, lock_key):
+            is_shared = part.is_part(self._base) and self._base.is_shared(key)
+            if is_shared or key in part.passing or key in (part.generation, lock_key):
                 continue
-            elif kind in OF_A_PART:
+            if kind in OF_A_PART:
                 own[part].append(kind)
-            elif part.is_part(self._base) and self._base.is_shared(key):
-                continue
             elif kind == "owner":  # it has names whose entries are gone, or have another owner by now
                 unneeded[part].add(key)
             elif kind == "body":
@@ -152,7 +130,7 @@ class Strays:
         names: dict[tuple[Keys, str], None] = {}
         for word in "history", "backfilled", "backfilling":
             for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
-                names[part, self._note_request(part, key) or part.kind_of(key)[1]] = None
+                names[part, part.kind_of(key)[1]] = None
         return [one for part, name in names for one in self._stray(part, name)]
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:

@@ -118,7 +118,6 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
             write("ZADD", deadlines, now + 99, b"\0" + running)
     backfilling = prefix + b":backfilling:" + name
     may_write(0.1, "SET", backfilling, "who", "PX", 900_000)
-    may_write(0.1, "SET", backfilling + b":%064x" % chance.getrandbits(256), "2", "PX", 900_000)
     if may_write(0.2, "SADD", prefix + b":statics", name):
         owners = (b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3)))
         write("SADD", prefix + b":static-owners", *owners)
@@ -212,8 +211,6 @@ def _rows(rest: bytes, value: Any, prefix: bytes) -> Iterator[tuple[bytes, Any, 
             yield rest + b" " + name, text, name
     elif kept := OF_AN_ENTRY.match(rest):
         name = rest[kept.end() :]
-        if kept[1] == b"backfilling":
-            name = re.sub(rb":[0-9a-f]{64}$", b"", name)
         yield rest, value, b":later:" + name if kept[1] == b"body" else name
     elif rest.startswith(b":") and not rest.startswith((b"::", b":own:", b":later:")):
         yield rest, value, None

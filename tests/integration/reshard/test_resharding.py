@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -354,13 +353,20 @@ def test_mover_that_has_resumed_after_a_kill_is_left_alone(
     assert hidden_keys(raw) == []
 
 
-def test_mover_renews_its_lease(make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "LEASE_MS", 300)
+def test_mover_renews_its_leases_and_is_refused_when_another_has_one(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mover, "RENEW_SECONDS", 0)
-    app = make_app()
-    Entry.save_many(Entry(f"{number}", "echo", 3600, app=app) for number in range(2 * mover.ROUND_ITEMS))
-    reshard(make_app, 4, lambda: bool(time.sleep(0.03)))  # type: ignore[func-returns-value]
-    assert raw.exists("redbeat::schedule") == 0
+    store = Store(make_app(redbeat_shards=4))
+    working, parts = Mover(store), store.parts
+    working.open(parts)
+    for part in parts:
+        raw.pexpire(part.mover, 500)
+    working.renew()
+    assert all(raw.pttl(part.mover) > 500 for part in parts)
+    raw.set(parts[3].mover, "another's")
+    with pytest.raises(ReshardRefused, match="Another process moves these entries"):
+        working.renew()
 
 
 def test_mover_paused_while_its_entries_were_hidden_is_refused(

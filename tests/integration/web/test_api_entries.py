@@ -271,7 +271,7 @@ def test_trigger_repeated_with_its_key_sends_one_run(program: Programs, app: Cel
         assert one.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": wrong}).status_code == 400
     assert sent(app) == 4
     store = Store(app)
-    kept = [*store.client.scan_iter(f"{store.keys.prefix}:backfilling:*")]
+    kept = [*store.client.scan_iter(f"{store.keys.prefix}:change:request:*")]
     assert len(kept) == 2
     assert all(0 < store.client.ttl(name) <= 24 * 3600 for name in kept)
     assert program().ask("PUT", "/pause", {"names": ["one"]}, key).status_code == 400
