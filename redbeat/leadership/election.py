@@ -50,7 +50,7 @@ from redbeat.log.text import counted
 from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
 from redbeat.store.lock_tokens import beat_of, holder_in_words
-from redbeat.store.locks import Held, Locks
+from redbeat.store.locks import Held, release_locks
 from redbeat.store.nodes import Command, Sendable
 from redbeat.store.store import Store
 
@@ -79,6 +79,7 @@ class Election:
         timing: how long each lock lives, and what follows from that.
 
     Attributes:
+        store: the whole schedule, as this asks for it.
         heartbeat: renews the locks.
         members: the beats that share the shards, this one included.
         timing: the same, as it was set last.
@@ -90,8 +91,8 @@ class Election:
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         app = store.config.app
-        self._store = Store(app)  # of its own: that of the scheduler may become one of a shard
-        self._store.progress.on_answer = self.note_progress
+        self.store = Store(app)  # of its own: that of the scheduler may become one of a shard
+        self.store.progress.on_answer = self.note_progress
         self.lock_key = lock_key
         self.timing = timing
         self._leaderships: dict[str, Leadership] = {}
@@ -101,7 +102,6 @@ class Election:
         self.members = Membership(app, timing)
         self.heartbeat = Heartbeat(app, timing, self.members, lambda: self.leading)
         self._assignment = ShardAssignment(self.members.beat, timing)
-        self._locks = Locks(self._store)
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
         self._away_until: dict[str, float] = {}  # by the names of nodes
@@ -134,11 +134,9 @@ class Election:
         self._assignment.set_shards(wanted)
         self._look_at = -math.inf
         self.is_divided = len(self.leaderships) > 1
-        self._locks.close()
-        self._locks = Locks(self._store, self.timing.renewal_seconds / 2 if self.is_divided else None)
 
     def _lock_key_of(self, store: Store) -> str | None:
-        base = self._store.config.base_keys
+        base = self.store.config.base_keys
         if self.lock_key is None or store.keys.prefix == base.prefix:
             return self.lock_key
         return store.keys.prefixed(base.name(self.lock_key))
@@ -146,7 +144,7 @@ class Election:
     @property
     def has_new_layout(self) -> bool:
         """Whether Redis has had another layout, at the last look, than is worked with."""
-        return self.is_divided and self.members.generation > self._store.config.layout.generation
+        return self.is_divided and self.members.generation > self.store.config.layout.generation
 
     def set_lock_key(self, lock_key: str | None) -> None:
         """Use other locks from now on, as the constructor takes their key."""
@@ -224,7 +222,7 @@ class Election:
 
     def _named(self, leaderships: Iterable[Leadership]) -> str:
         """Return a phrase for the log: these shards."""
-        return self._store.config.layout.named([leadership.keys for leadership in leaderships])
+        return self.store.config.layout.named([leadership.keys for leadership in leaderships])
 
     def _locks_named(self, leaderships: Sequence[Leadership]) -> str:
         """Return a phrase for the log: the locks of these shards."""
@@ -260,9 +258,9 @@ class Election:
             return []  # the heartbeat also finds out who else is there
         locks = [self._stand_by(leadership) for leadership in others]
         besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in others]
-        if not self._is_away(self._store.config.base_keys):
+        if not self._is_away(self.store.config.base_keys):
             besides.append(self.members.call(is_silent=is_announced))
-        found, replies = look_at(self._locks, locks, besides)
+        found, replies = look_at(self.store, locks, besides)
         self._answered_at, away_seconds = now, 2 * (time.monotonic() - now)
         for leadership, rest_ms, tick in zip(others, found, replies, strict=False):
             leadership.note_look(rest_ms, tick)
@@ -270,11 +268,11 @@ class Election:
                 self.note_away(leadership.keys, away_seconds)
         for reply in replies[len(others) :]:
             if not self.members.note(reply):
-                self.note_away(self._store.config.base_keys, away_seconds)
+                self.note_away(self.store.config.base_keys, away_seconds)
         if self.has_new_layout:  # no script refuses a beat that leads nothing
-            self._store.config.looked_at = -math.inf
-        self._store.parts  # noqa: B018 - it looks where entries are, if it is time to
-        results = take(self._locks, locks, found, partial(self._may_take, others))
+            self.store.config.looked_at = -math.inf
+        self.store.parts  # noqa: B018 - it looks where entries are, if it is time to
+        results = take(self.store, locks, found, partial(self._may_take, others))
         for lock, result in zip(locks, results, strict=True):
             if isinstance(result, RedBeatError) and not isinstance(result, LockLost):
                 self._report(lock.key, result)
@@ -296,11 +294,11 @@ class Election:
         """Return True if the node of a shard has just kept all others waiting: it isn't asked."""
         if not self._away_until:
             return False
-        return self._away_until.get(self._store.node_of(keys) or "", 0.0) > time.monotonic()
+        return self._away_until.get(self.store.node_of(keys) or "", 0.0) > time.monotonic()
 
     def note_away(self, keys: Keys, seconds: float = AWAY_SECONDS) -> None:
         """Record that the node of a shard hasn't answered: it isn't asked for a while."""
-        node = self._store.node_of(keys)
+        node = self.store.node_of(keys)
         if node is not None:
             self._away_until[node] = time.monotonic() + min(seconds, AWAY_SECONDS)
 
@@ -335,7 +333,7 @@ class Election:
                 "beat: Took %s over from %s, which has not renewed for %s s.",
                 self._named(gone) if self.is_divided else "the lock",
                 holder_in_words(token),
-                self._store.config.takeover_after,
+                self.store.config.takeover_after,
                 extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=token),
             )
         words = self._locks_named(taken)
@@ -430,7 +428,7 @@ class Election:
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any shard."""
         now, heartbeat, leaderships = time.monotonic(), self.heartbeat, self.leaderships
-        progresses = {store.progress for store in (self._store, *(one.store for one in leaderships))}
+        progresses = {store.progress for store in (self.store, *(one.store for one in leaderships))}
         asks_since = min((at for one in progresses if (at := one.asks_since) is not None), default=None)
         asked_at = now if asks_since is None else asks_since
         # Redis is an excuse only where the heartbeat waits for it, too
@@ -465,7 +463,6 @@ class Election:
         self.heartbeat.stop()
         # any other beat listens on one of these
         self.members.leave([one.keys.wake for one in self.leaderships] if self.is_divided else [])
-        self._locks.close()
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""
@@ -486,7 +483,7 @@ class Election:
         if is_ending:
             logger.info("beat: Releasing %s", words, extra=LEADER_RELEASED.of(lock=keys))
         try:
-            answers = self._locks.release(held) if held else []
+            answers = release_locks(self.store, held) if held else []
             for lock in foreign:
                 lock.release()
             errors: list[Exception] = [answer for answer in answers if isinstance(answer, Exception)]

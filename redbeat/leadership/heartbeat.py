@@ -22,7 +22,7 @@ from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread
-from redbeat.store.locks import Held, Locks
+from redbeat.store.locks import Held, release_locks, renew_locks
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Heartbeat(BackgroundThread):
             return True
         held = [Held(store.of_part(one.keys), one.fence) for one in led]
         idle_seconds, besides = began_at - self.progressed_at, [self._members.call()]
-        errors, [reply] = Locks(store).renew(held, idle_seconds, self.find_obstacle(), besides)
+        errors, [reply] = renew_locks(store, held, idle_seconds, self.find_obstacle(), besides)
         self._members.note(reply)
         for one, (part, fence), error in zip(led, held, errors, strict=True):
             one.note_renewal(fence, began_at, part, error)
@@ -156,7 +156,7 @@ class Heartbeat(BackgroundThread):
             return
         # without a mark, so that this beat may take them again
         locks = [Held(store.of_part(one.keys), replace(one.fence, mark="")) for one in led]
-        Locks(store).release(locks, besides=[self._members.leave_call()])
+        release_locks(store, locks, [self._members.leave_call()])
         for one in led:
             one.has_given_up = True
         keys, what = [str(one.lock_key) for one in led], what_hangs()

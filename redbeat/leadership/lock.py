@@ -37,7 +37,17 @@ from redbeat.config.timing import Timing
 from redbeat.connection.retry import is_full
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
-from redbeat.store.locks import FOR_EVER, NO_KEY, Held, LockKey, Locks, Take
+from redbeat.store.locks import (
+    FOR_EVER,
+    NO_KEY,
+    Held,
+    LockKey,
+    Take,
+    look_at_locks,
+    read_tokens,
+    renew_locks,
+    take_locks,
+)
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
@@ -120,9 +130,8 @@ class LeaderLock:
         return True
 
     def _take(self) -> bool:
-        locks = Locks(self.store)
-        found, _ = look_at(locks, [self])
-        [result] = take(locks, [self], found, lambda _place, _silent: True)
+        found, _ = look_at(self.store, [self])
+        [result] = take(self.store, [self], found, lambda _place, _silent: True)
         if isinstance(result, RedBeatError):
             raise result
         return result
@@ -285,12 +294,12 @@ class LeaderLock:
             f"The lock {self.key} can't be {done}: it isn't held by this beat (any more).", self.key
         )
 
-    def give_up(self, mark: str) -> bool:
+    def give_up(self, mark: str = "") -> bool:
         """Release it and wake the standbys; return True if it was held. Redis isn't waited for long.
 
         Arguments:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
-                vanished, and no command of this object takes it back that arrives late.
+                vanished, and no command of this object takes it back that arrives late; '': none.
         """
         return self.lock_key.release(self.token, mark)
 
@@ -299,7 +308,7 @@ class LeaderLock:
 
 
 def look_at(
-    locks: Locks, wanted: Sequence[LeaderLock], besides: Sequence[Any] = ()
+    store: Store, wanted: Sequence[LeaderLock], besides: Sequence[Any] = ()
 ) -> tuple[list[int | RedBeatError], list[Any]]:
     """Return how long each lock lives, and the replies to the calls ``besides``.
 
@@ -307,7 +316,7 @@ def look_at(
         StoreUnavailable: no node can be reached.
     """
     try:
-        found, replies = locks.look([lock.lock_key for lock in wanted], *besides)
+        found, replies = look_at_locks(store, [lock.lock_key for lock in wanted], *besides)
     except RedBeatError as exc:
         for lock in wanted:
             lock.note_look(exc, 0.0)
@@ -319,7 +328,7 @@ def look_at(
 
 
 def take(
-    locks: Locks,
+    store: Store,
     wanted: Sequence[LeaderLock],
     found: Sequence[int | RedBeatError],
     may_take: Callable[[int, frozenset[str]], bool],
@@ -335,7 +344,7 @@ def take(
     """
     results = [rest_ms if isinstance(rest_ms, RedBeatError) else False for rest_ms in found]
     silent = [place for place, lock in enumerate(wanted) if results[place] is False and lock.is_silent]
-    tokens = locks.tokens([wanted[place].lock_key for place in silent])
+    tokens = read_tokens(store, [wanted[place].lock_key for place in silent])
     holders = {
         place: replaceable(token) if isinstance(token, str) else ""
         for place, token in zip(silent, tokens, strict=True)
@@ -352,10 +361,10 @@ def take(
                 takes[place] = lock.begin_take(rest_ms)
         elif holder and may_take(place, replaced):
             takes[place] = lock.begin_take(rest_ms, holder)
-    for (place, asked), answer in zip(takes.items(), locks.take([*takes.values()]), strict=True):
+    for (place, asked), answer in zip(takes.items(), take_locks(store, [*takes.values()]), strict=True):
         results[place] = wanted[place].note_take(asked, answer)
     held = [place for place in takes if results[place] is True]
-    renewed, _ = locks.renew([Held(wanted[place].store, wanted[place].fence) for place in held])
+    renewed, _ = renew_locks(store, [Held(wanted[place].store, wanted[place].fence) for place in held])
     for place, error in zip(held, renewed, strict=True):
         if error is not None:
             results[place] = error

@@ -28,7 +28,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import run_all
-from redbeat.store.locks import Held, Locks
+from redbeat.store.locks import Held, renew_locks
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import Fetch, fetch_all, read_head
 from redbeat.store.store import Store
@@ -76,7 +76,6 @@ class Shards:
         self._config: RedBeatConfig = store.config
         self.election = Election(store, lock_key, timing)
         self._timing = timing
-        self._locks = Locks(store)
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
         self.layout: Layout | None = None
         self._shards: dict[str, Shard] = {}  # by prefix
@@ -147,7 +146,7 @@ class Shards:
             except StoreUnavailable:  # a cluster's client connects at once: no node can be reached
                 return
         chosen = self._hasty if is_hasty and self._hasty is not None else Store(self._config.app)
-        for one in (store, *(shard.store for shard in self)):
+        for one in (store, self.election.store, *(shard.store for shard in self)):
             one.client = chosen.client
         self._is_hasty = is_hasty
 
@@ -401,7 +400,8 @@ class Shards:
         """Renew the locks."""
         led = self.reached
         locks = [Held(shard.store, shard.leadership.fence) for shard in led]
-        errors, _ = self._locks.renew(locks, obstacle=self.election.heartbeat.find_obstacle())
+        obstacle = self.election.heartbeat.find_obstacle()
+        errors, _ = renew_locks(self.election.store, locks, obstacle=obstacle)
         for shard, error in zip(led, errors, strict=True):
             if error is not None:
                 self.fail(shard, error)

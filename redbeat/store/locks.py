@@ -6,13 +6,12 @@ Invariant: a lock is taken and released in the same step that compares its token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import call_briefly, without_retry
-from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.errors import RedBeatError
 from redbeat.store.executor import Request
 from redbeat.store.layouts import refusal_of
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
@@ -50,8 +49,8 @@ class LockKey(NamedTuple):
         return int(self.store.ask(methodcaller("pttl", self.name), self.name, kind="string"))
 
     def release(self, token: str, mark: str = "") -> bool:
-        """Release it as :meth:`Locks.release` does; True: ``token`` was its holder's."""
-        [answer] = Locks(self.store).release([Held(self.store, Fence(self.name, token, mark=mark))])
+        """Release it as :func:`release_locks` does; True: ``token`` was its holder's."""
+        [answer] = release_locks(self.store, [Held(self.store, Fence(self.name, token, mark=mark))])
         if isinstance(answer, RedBeatError):
             raise answer
         return answer
@@ -101,113 +100,81 @@ class Held(NamedTuple):
 _Question = tuple[LockKey, Sendable, Callable[[Any], Any]]
 
 
-class Locks:
-    """The locks of several parts; each method is one round trip a node.
+# -- several locks; each function is one round trip a node
+#
+# Each returns the answer about each lock, in their order, or the error, which concerns no other one:
+# StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached; it raises StoreUnavailable if
+# none can be. Where calls ``besides`` are sent along, their replies come last, raw.
 
-    Each returns the answer about each lock, in their order, or the error, which concerns no other one:
-    StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached. Redis is waited for, as the
-    settings say, only if none can be; then they raise StoreUnavailable. Where calls ``besides`` are sent
-    along, their replies come last, raw.
 
-    Arguments:
-        store: of the whole schedule.
-        patience_seconds: for how long one node of a cluster is waited for at first, as parts on others are to
-            go on meanwhile; None: as ``store`` does.
+def look_at_locks(
+    store: Store, locks: Sequence[LockKey], *besides: Sendable
+) -> tuple[list[int | RedBeatError], list[Any]]:
+    """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
+    return _ask(
+        store, [(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks], besides
+    )
+
+
+def read_tokens(store: Store, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
+    """Return the token in each; None: no process holds it."""
+    return _ask(store, [(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
+
+
+def take_locks(store: Store, takes: Sequence[Take]) -> list[bool | RedBeatError]:
+    """Take each that is free, or still held by its silent holder; True: it is the caller's."""
+    return _ask(store, [(one.key, one.call(), bool) for one in takes])[0]
+
+
+def renew_locks(
+    store: Store,
+    held: Sequence[Held],
+    idle_seconds: float = 0,
+    obstacle: str = "",
+    besides: Sequence[Sendable] = (),
+) -> tuple[list[RedBeatError | None], list[Any]]:
+    """Let each live for its full time from now on; LockLost stands where another beat holds it.
+
+    A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
     """
+    questions: list[_Question] = []
+    for part, fence in held:
+        call = renew_call(part.keys, fence, idle_seconds, obstacle)
+        questions.append((LockKey(part, fence.lock_key or ""), call, partial(_check, part, fence)))
+    return _ask(store, questions, besides)
 
-    def __init__(self, store: Store, patience_seconds: float | None = None) -> None:
-        self._store = store
-        self._patience_seconds = patience_seconds if store.config.is_cluster else None
-        self._quick: Store | None = None
 
-    def close(self) -> None:
-        """Close the connections that were made for this."""
-        quick, self._quick = self._quick, None
-        if quick is not None:
-            quick.close()
+def release_locks(
+    store: Store, held: Sequence[Held], besides: Sequence[Sendable] = ()
+) -> list[bool | RedBeatError]:
+    """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't waited
+    for long.
 
-    def _quick_client(self) -> Any:
-        """Return the client that is asked first: it gives up soon."""
-        if self._patience_seconds is None:
-            return without_retry(self._store.client)
-        if self._quick is None:
-            self._quick = Store.hasty(self._store.config.app, self._patience_seconds)
-        return self._quick.client
+    The ``mark`` of a fence says for a minute who has released the lock, so that it doesn't seem to have
+    vanished, and no command takes it back that arrives late.
+    """
+    questions: list[_Question] = []
+    for part, fence in held:
+        call = _RELEASE_LOCK.call(part.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
+        questions.append((LockKey(part, fence.lock_key or ""), call, bool))
+    calls = [*(call for _, call, _ in questions), *besides]
+    with store.translating():
+        replies = call_briefly(lambda: call_on_nodes(without_retry(store.client), calls))
+    return [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
 
-    def look(
-        self, locks: Sequence[LockKey], *besides: Sendable
-    ) -> tuple[list[int | RedBeatError], list[Any]]:
-        """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
-        return self._ask(
-            [(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks], besides
-        )
 
-    def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
-        """Return the token in each; None: no process holds it."""
-        return self._ask([(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
-
-    def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
-        """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-        return self._ask([(one.key, one.call(), bool) for one in takes])[0]
-
-    def renew(
-        self,
-        locks: Sequence[Held],
-        idle_seconds: float = 0,
-        obstacle: str = "",
-        besides: Sequence[Sendable] = (),
-    ) -> tuple[list[RedBeatError | None], list[Any]]:
-        """Let each live for its full time from now on; LockLost stands where another beat holds it.
-
-        A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
-        """
-        questions: list[_Question] = []
-        for store, fence in locks:
-            call = renew_call(store.keys, fence, idle_seconds, obstacle)
-            questions.append((LockKey(store, fence.lock_key or ""), call, partial(_check, store, fence)))
-        return self._ask(questions, besides)
-
-    def release(
-        self, locks: Sequence[Held], *, besides: Sequence[Sendable] = ()
-    ) -> list[bool | RedBeatError]:
-        """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't
-        waited for long.
-
-        The ``mark`` of a fence says for a minute who has released the lock, so that it doesn't seem to have
-        vanished, and no command takes it back that arrives late.
-
-        Arguments:
-            besides: is called along with that.
-        """
-        questions: list[_Question] = []
-        for store, fence in locks:
-            call = _RELEASE_LOCK.call(store.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
-            questions.append((LockKey(store, fence.lock_key or ""), call, bool))
-        calls = [*(call for _, call, _ in questions), *besides]
-        with self._store.translating():
-            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
-        return [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
-
-    def _ask(
-        self, questions: Sequence[_Question], besides: Sequence[Sendable] = ()
-    ) -> tuple[list[Any], list[Any]]:
-        replies = self._call([*(call for _, call, _ in questions), *besides])
-        answers = [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
-        return answers, replies[len(questions) :]
-
-    def _call(self, calls: Sequence[Sendable]) -> list[Any]:
-        if not calls:
-            return []
-        replies: list[Any] = []
-        with self._store.translating():
-            if self._patience_seconds is not None:
-                with suppress(StoreUnavailable):  # a cluster's client connects at once
-                    replies = call_on_nodes(self._quick_client(), calls)
-            if _are_all_away(replies):
-                replies = call_on_nodes(self._store.client, calls)
-            if _are_all_away(replies):
-                raise replies[0]
-        return replies
+def _ask(
+    store: Store, questions: Sequence[_Question], besides: Sequence[Sendable] = ()
+) -> tuple[list[Any], list[Any]]:
+    calls = [*(call for _, call, _ in questions), *besides]
+    if not calls:
+        return [], []
+    with store.translating():
+        replies = call_on_nodes(store.client, calls)
+        if all(isinstance(reply, Exception) and is_away(reply) for reply in replies):
+            raise replies[0]
+    answers = [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
+    return answers, replies[len(questions) :]
 
 
 def _answer(lock: LockKey, call: Sendable, read: Callable[[Any], Any], reply: Any) -> Any:
@@ -232,7 +199,3 @@ def _lifetime(lock: LockKey, reply: int) -> int:
     if rest_ms == FOR_EVER:
         lock.token()  # raises if the key isn't a string: no beat writes one without an end
     return rest_ms
-
-
-def _are_all_away(replies: Sequence[Any]) -> bool:
-    return all(isinstance(reply, Exception) and is_away(reply) for reply in replies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.membership import Membership
 from redbeat.store.lock_tokens import beat_of, new_beat, new_token
-from redbeat.store.locks import FOR_EVER, NO_KEY, Held, Locks
+from redbeat.store.locks import FOR_EVER, NO_KEY, Held, renew_locks
 from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -52,30 +52,26 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         holder: str = HOLDER,
         frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
-        class OneLock:
-            def __init__(self, *_: object) -> None:
-                pass
+        def look(_store: object, _locks: object) -> tuple[list[int], list[object]]:
+            if rest is None:
+                raise StoreUnavailable("away")
+            return [FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY], []
 
-            def look(self, _locks: object) -> tuple[list[int], list[object]]:
-                if rest is None:
-                    raise StoreUnavailable("away")
-                return [FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY], []
-
-            def tokens(self, locks: Sized) -> list[str]:
-                return [holder] * len(locks)
-
-            def take(self, takes: Iterable[Any]) -> list[bool | StoreRefused]:
-                if frozen[0] <= now < frozen[1]:
-                    refused = StoreRefused("full")
-                    refused.__cause__ = ResponseError("OOM command not allowed")
-                    return [refused for _ in takes]
-                return [take.silent == (holder if rest else "") for take in takes]
-
-            def renew(self, locks: Sized) -> tuple[list[None], list[object]]:
-                return [None] * len(locks), []
+        def take(_store: object, takes: Iterable[Any]) -> list[bool | StoreRefused]:
+            if frozen[0] <= now < frozen[1]:
+                refused = StoreRefused("full")
+                refused.__cause__ = ResponseError("OOM command not allowed")
+                return [refused for _ in takes]
+            return [take.silent == (holder if rest else "") for take in takes]
 
         now, rest = 0.0, None
-        monkeypatch.setattr("redbeat.leadership.lock.Locks", OneLock)
+        for name, call in {
+            "look_at_locks": look,
+            "read_tokens": lambda _store, locks: [holder] * len(locks),
+            "take_locks": take,
+            "renew_locks": lambda _store, locks: ([None] * len(locks), []),
+        }.items():
+            monkeypatch.setattr(f"redbeat.leadership.lock.{name}", call)
         monkeypatch.setattr(
             "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
         )
@@ -177,13 +173,13 @@ def beating(fake_app: Celery) -> Iterator[Start]:
 
 
 def raising(*errors: Exception) -> Callable[..., Any]:
-    """A renewal that fails so at first, and then is that of Locks."""
-    left, renew = list(errors), Locks.renew
+    """A renewal that fails so at first."""
+    left = list(errors)
 
-    def failing(locks: Locks, *args: Any) -> Any:
+    def failing(*args: Any) -> Any:
         if left:
             raise left.pop(0)
-        return renew(locks, *args)
+        return renew_locks(*args)
 
     return failing
 
@@ -207,7 +203,7 @@ def test_heartbeat_goes_on_after_an_error_and_does_not_count_as_stuck(
     errors: list[Exception],
     logged: list[str],
 ) -> None:
-    monkeypatch.setattr(Locks, "renew", raising(*errors))
+    monkeypatch.setattr("redbeat.leadership.heartbeat.renew_locks", raising(*errors))
     led = beating()
     eventually(lambda: fake_app.redbeat_redis.get(KEY) == led.token)
     assert led.leadership.lost is None
@@ -229,7 +225,7 @@ def test_renewal_of_a_released_lock_does_not_take_it_back(fake_app: Celery, beat
     fence = led.leadership.fence
     led.leadership.lock.release()
     held = [Held(led.leadership.store, fence)]
-    [lost], _ = Locks(led.leadership.store).renew(held)  # one that was on its way
+    [lost], _ = renew_locks(led.leadership.store, held)  # one that was on its way
     assert isinstance(lost, LockLost)
     assert not fake_app.redbeat_redis.exists(KEY)
     assert not led.leadership.is_leader
