@@ -40,7 +40,7 @@ _PASSING = (
     *("mover", "moving", "left", "arrived", "arriving"),
 )
 #: what all shards share
-_SHARED = ("layout", "generation", "beats", "audit", "unrun", "tokens", "pinged", "calendar_owners")
+_SHARED = ("layout", "generation", "beats", "audit", "tokens", "pinged", "calendar_owners")
 
 #: the guard of names that no layout says anything about
 UNGUARDED = "-"
@@ -215,8 +215,6 @@ class Keys:
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
     audit = _OwnKey("audit", "stream", is_shared=True)
     """stream: the users' changes by the command line and the dashboard"""
-    unrun = _OwnKey("unrun", "sorted set", is_shared=True)
-    """zset: name of each entry that was deleted before its first run, scored by how often it was in a row"""
     tokens = _OwnKey("tokens", "hash", is_shared=True)
     """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
     later = _OwnKey("later", "sorted set")

@@ -75,7 +75,6 @@ from redbeat.store.entries import delete_entries, read_entries, read_entry, writ
 from redbeat.store.members import rank_of
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
-from redbeat.store.unrun import note_deletion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -456,7 +455,6 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         store = Store(self.app)
         if store.keys.message_id(self.key) is None:
             _check_name(self)
-            note_deletion(store, self.key)
         delete_entries(store, [self.key])
         self.seen_at = None
 

@@ -20,7 +20,6 @@ from redbeat.log.text import as_stored, is_utf8
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
-from redbeat.store.server import Server
 from redbeat.store.store import Store
 
 _TAKE_FIGURES, _COUNT_STATES = Script("take_figures"), Script("count_states")
@@ -89,20 +88,6 @@ OTHER = "other"
 ALL_OTHERS = Labels(OTHER, OTHER, OTHER)
 
 
-class Asked(NamedTuple):
-    """What is asked of one part.
-
-    Attributes:
-        keys: the names in it.
-        token: the lock's, or the caller's where there is no lock.
-        labels: new ones, by their ids.
-    """
-
-    keys: Keys
-    token: str
-    labels: Mapping[str, Labels]
-
-
 class Taken(NamedTuple):
     """What was counted since it was last taken.
 
@@ -134,10 +119,15 @@ class Counted(NamedTuple):
     others: dict[str, float]
 
 
-def take_figures(store: Store, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
+def take_figures(
+    store: Store, asked: Sequence[tuple[Keys, str, Mapping[str, Labels]]], *, has_lock: bool
+) -> list[Taken | None]:
     """Take what was counted since it was last taken in some parts; None: of that one another beat does.
 
     One round trip for each node.
+
+    Arguments:
+        asked: each part; the lock's token, or the caller's where there is no lock; new labels by their ids.
     """
     config, teller_ms = store.config, 0 if has_lock else TELLER_MS
 
@@ -174,14 +164,12 @@ def read_minutes(store: Store) -> tuple[bool, dict[int, dict[str, int]]]:
     """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
     since 1970, under all labels together; what can't be read of it is left out.
     """
-    parts = store.all_parts
-    totals = [keys.totals for keys in parts]
-    is_counted = any(store.ask_each([methodcaller("exists", key) for key in totals], totals))
+    hashes = _read_hashes(store, [keys.minutes for keys in store.all_parts])
     minutes: dict[int, Counter[str]] = {}
-    for texts in _read_hashes(store, [keys.minutes for keys in parts]):
+    for texts in hashes:
         for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
             minutes.setdefault(number, Counter()).update(counted)
-    return is_counted, {number: dict(counted) for number, counted in minutes.items()}
+    return any(hashes), {number: dict(counted) for number, counted in minutes.items()}
 
 
 def read_labels(store: Store, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
@@ -193,9 +181,12 @@ def read_labels(store: Store, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
 
 def forget_figures(store: Store, keys: Keys, ids: Iterable[str], fields: Iterable[str]) -> None:
     """Forget labels, and fields of what was ever counted, in one part."""
-    for key, names in ((keys.labels, ids), (keys.totals, fields)):
-        for chunk in in_chunks(names):
-            store.ask(methodcaller("hdel", key, *map(as_stored, chunk)), key)
+    asks = [
+        methodcaller("hdel", key, *map(as_stored, chunk))
+        for key, names in ((keys.labels, ids), (keys.totals, fields))
+        for chunk in in_chunks(names)
+    ]
+    store.ask_each(asks, [keys.labels, keys.totals])
 
 
 def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Counted:
@@ -204,11 +195,6 @@ def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Cou
     [[following, now, scheduled, due, others]] = store.ask_all([call])
     found = {member: float(score) for member, score in _by_turns(others).items()}
     return Counted(text_of(following), float(now), scheduled, due, found)
-
-
-def are_there(store: Store, names: Sequence[tuple[Keys, str]]) -> list[bool]:
-    """Return of each entry, by its part and its name, True if it exists; one round trip for each node."""
-    return Server(store).which_exist([keys.entry(name) for keys, name in names])
 
 
 def read_late(
@@ -224,7 +210,6 @@ def read_late(
         are_expected: the entries of which a run should have succeeded by then, instead.
     """
     zset_of = attrgetter("expected" if are_expected else "schedule")
-
     asks = []
     for zset, first in ((zset_of(keys), first) for keys, first in firsts.items()):
         asks.append(methodcaller("zcount", zset, "(0", latest))
@@ -242,7 +227,6 @@ def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
     if not expected:
         return
     parts = {key: store.parts.of(key) for key in expected}
-
     asks = []
     for key, at in expected.items():
         zset, member = parts[key].expected, as_stored(parts[key].running(key))

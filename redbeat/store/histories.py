@@ -11,21 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from operator import methodcaller
-from typing import Any
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
-from redbeat.keys import Keys
 from redbeat.log.logger import logger
+from redbeat.log.text import as_stored
 from redbeat.store.entries import add_record_by, record_text
 from redbeat.store.locks import LockKey, Take
 from redbeat.store.records import text_of
-from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
-
-#: the longest record, or name, that RedBeat writes, in bytes; longer ones aren't read
-RECORD_BYTES = 16 * 1024
-
-_READ_SHORT = Script("read_short")
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
@@ -34,35 +27,18 @@ REQUEST_SECONDS = 24 * 3600
 
 
 def _beside(store: Store, key: str) -> tuple[str, str, str]:
-    """Return the keys of what is kept beside an entry, wherever that is now."""
-    return store.keys.beside(*store.located([key]))
+    """Return the keys of what is kept beside an entry, wherever that is now.
 
-
-def _write_beside(
-    store: Store,
-    key: str,
-    write: Callable[[str], object],
-    take_back: Callable[[str], bool] = lambda _key: True,
-) -> None:
-    """Call ``write(key)`` for the entry wherever it is now; again if it was moved just then.
-
-    Arguments:
-        take_back: ``take_back(key)`` undoes that at a former place; False: it was moved along.
+    If it is moved to another shard before something is written there, that follows it.
     """
-    [located] = store.located([key])
-    while True:
-        write(located)
-        [now] = store.located([key])
-        if now == located or not take_back(located):
-            return
-        located = now
+    return store.keys.beside(*store.located([key]))
 
 
 def read_history_texts(store: Store, key: str, limit: int) -> list[str]:
     """Return the records of one entry, the newest first."""
     history, *_ = _beside(store, key)
-    [[records]] = store.ask_all([_newest_call([history], limit, is_strict=True)])
-    return records
+    found = store.ask(methodcaller("lrange", as_stored(history), 0, limit - 1), history)
+    return [*map(text_of, found)]
 
 
 def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
@@ -81,12 +57,10 @@ def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[
 
 def read_newest(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
     """Return for each entry the newest records of its history; a key of another type counts as empty."""
-
-    def read(groups: list[tuple[Keys, list[str]]]) -> list[list[list[str]]]:
-        pasts = [[part.beside(key)[0] for key in those] for part, those in groups]
-        return store.ask_all([_newest_call(past, limit) for past in pasts])
-
-    return store.parts.in_order(store.located(keys), read)
+    histories = [store.keys.beside(key)[0] for key in store.located(keys)]
+    asks = [methodcaller("lrange", as_stored(one), 0, limit - 1) for one in histories]
+    found = store.ask_each(asks, is_tolerant=True)
+    return [[] if isinstance(one, Exception) else [*map(text_of, one)] for one in found]
 
 
 def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
@@ -97,21 +71,11 @@ def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
     if not store.config.history:
         return
     try:
-        _add_record(store, key, record_text(record, at))
+        [located] = store.located([key])
+        with store.translating(store.keys.beside(located)[0]):
+            add_record_by(store, store.client, located, record_text(record, at))
     except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
         logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
-
-
-def _add_record(store: Store, key: str, text: str) -> None:
-    def write(located: str) -> None:
-        with store.translating(store.keys.beside(located)[0]):
-            add_record_by(store, store.client, located, text)
-
-    def take_back(located: str) -> bool:
-        history, *_ = store.keys.beside(located)
-        return bool(store.ask(methodcaller("lrem", history, 1, text), history))
-
-    _write_beside(store, key, write, take_back)
 
 
 def take_from_history(store: Store, key: str, record: str) -> None:
@@ -135,12 +99,8 @@ def are_backfilled(store: Store, key: str, dues: Sequence[str]) -> list[bool]:
 
 def note_backfilled(store: Store, key: str, due: str) -> None:
     """Record that ``backfill`` has sent the run of this due time."""
-
-    def write(located: str) -> None:
-        _, backfilled, _ = store.keys.beside(located)
-        store.ask(lambda client: client.sadd(backfilled, due), backfilled)
-
-    _write_beside(store, key, write)
+    _, backfilled, _ = _beside(store, key)
+    store.ask(lambda client: client.sadd(backfilled, due), backfilled)
 
 
 def read_request(store: Store, task_id: str) -> str | None:
@@ -180,20 +140,3 @@ def backfilling(store: Store, key: str) -> Iterator[Callable[[], None]]:
     finally:
         with suppress(RedBeatError):  # it ends by itself
             lock.release(token)
-
-
-def short_call(
-    keys: Sequence[str], words: Sequence[Any], *, is_strict: bool = False
-) -> Call[list[list[str]]]:
-    """Return the call that reads each of ``keys`` by a command; texts that are too long are left out.
-
-    Arguments:
-        words: the command, and what follows the key.
-        is_strict: a key of another type is an error; else it counts as empty.
-    """
-    call = _READ_SHORT.call(keys=keys, words=words, text_bytes=RECORD_BYTES, is_strict=is_strict)
-    return call.reading(lambda found: [[*map(text_of, texts)] for texts in found])
-
-
-def _newest_call(past: Sequence[str], limit: int, *, is_strict: bool = False) -> Call[list[list[str]]]:
-    return short_call(past, ["LRANGE", 0, limit - 1], is_strict=is_strict)

@@ -21,7 +21,6 @@ from redbeat.keys import NO_PART, Keys
 from redbeat.layout import shards_named
 from redbeat.log.text import as_stored
 from redbeat.store.entries import are_elsewhere
-from redbeat.store.histories import short_call
 from redbeat.store.records import (
     Fence,
     LockStatus,
@@ -182,11 +181,9 @@ class Applied:
 
 def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
     """Return the owner of each entry; '': it wasn't applied from a file."""
-    found = store.parts.in_order(
-        store.located(keys),
-        lambda groups: store.ask_all([short_call(those, ["HGET", "owner"]) for _, those in groups]),
-    )
-    return [texts[0] if texts else "" for texts in found]
+    asks = [methodcaller("hget", as_stored(key), "owner") for key in store.located(keys)]
+    found = store.ask_each(asks, is_tolerant=True)
+    return ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
 
 
 def names_owned_by(store: Store, owner: str) -> set[str]:

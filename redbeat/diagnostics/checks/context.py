@@ -27,7 +27,6 @@ from redbeat.store.members import count_members
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.unrun import read_unrun
 
 
 @dataclass(frozen=True)
@@ -82,11 +81,6 @@ class Context:
     def config(self) -> RedBeatConfig:
         """The app's settings."""
         return ensure_conf(self.app)
-
-    @cached_property
-    def deleted_unrun(self) -> dict[str, int]:
-        """How often entries were deleted before their first run, by their names."""
-        return read_unrun(self.store)
 
     @property
     def now(self) -> datetime:

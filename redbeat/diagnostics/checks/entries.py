@@ -18,9 +18,6 @@ from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.records import Stored
 
-#: deletions of an entry before its first run from which on it is reported
-MANY_DELETIONS = 3
-
 #: how much of a wrong text is shown
 EXCERPT_LENGTH = 80
 
@@ -210,20 +207,4 @@ def _sentence(reason: str, key: str) -> str:
     return words if words.endswith((".", "...")) else f"{words}."
 
 
-def check_recreated(context: Context, row: Row) -> Iterator[Finding]:
-    """Find entries that are deleted and saved again more often than they are due."""
-    entry, name = row.entry, context.name_of(row.key)
-    times = context.deleted_unrun.get(name, 0)
-    if entry is None or entry.total_run_count or times < MANY_DELETIONS:
-        return
-    yield Finding(
-        Severity.WARNING,
-        "recreated",
-        name,
-        f"It has never run, and was deleted {times} times before its first run: a new entry is due at its "
-        "schedule's next time after it was saved.",
-        "Save it without deleting it first: then it keeps its last_run_at, and its due time.",
-    )
-
-
-ENTRY_CHECKS = (check_hash, check_usable, check_calendar, check_typos, check_future, check_recreated)
+ENTRY_CHECKS = (check_hash, check_usable, check_calendar, check_typos, check_future)

@@ -81,6 +81,5 @@ for _, one in ipairs(beside) do
     for _, text in ipairs(one.content) do redis.call(commands[one.kind], key, text) end
   end
 end
--- without the right to publish the change is made all the same, and noticed a little later
 redis.pcall('PUBLISH', wake, 'applied')
 return 0

@@ -18,6 +18,5 @@ for _, key in ipairs(entries) do
   deleted = deleted + redis.call('DEL', key)
 end
 for _, key in ipairs(beside) do redis.call('DEL', key) end
--- without the right to publish the change is made all the same, and noticed a little later
 redis.pcall('PUBLISH', wake, 'deleted')
 return {status, deleted}

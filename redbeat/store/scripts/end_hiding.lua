@@ -60,6 +60,5 @@ for _, name in ipairs(names) do
     end
   end
 end
--- without the right to publish it is noticed a little later
 if is_soon then redis.pcall('PUBLISH', wake, 'moved') end
 return refused

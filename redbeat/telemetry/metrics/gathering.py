@@ -25,15 +25,14 @@ from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread, surviving
 from redbeat.store.figures import (
     TELLER_MS,
-    Asked,
     Labels,
-    are_there,
     count_entry_states,
     forget_figures,
     read_labels,
     read_totals,
     take_figures,
 )
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.vitals import Vitals, read_vitals
 from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
@@ -268,7 +267,7 @@ class Gathering:
         for part in self._parts.values():
             if tokens[part.keys] != part.token or asked_at > part.taken_at + gap_seconds:
                 part.totals = None  # another beat may have taken some meanwhile
-        asked = [Asked(keys, tokens[keys], part.pending) for keys, part in self._parts.items()]
+        asked = [(keys, tokens[keys], part.pending) for keys, part in self._parts.items()]
         found = dict(zip(self._parts, take_figures(store, asked, has_lock=has_lock), strict=True))
         if not has_lock and time.monotonic() >= self._next_read_at:  # others give and remove some, too
             self._next_read_at = time.monotonic() + UPKEEP_SECONDS
@@ -348,7 +347,7 @@ class Gathering:
         for part in parts:
             part.next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
         named = [(part, id_, one) for part in parts for id_, one in part.labels.items() if one.entry != OTHER]
-        there = are_there(store, [(part.keys, one.entry) for part, _, one in named])
+        there = Server(store).which_exist([part.keys.entry(one.entry) for part, _, one in named])
         gone: dict[Keys, set[str]] = {part.keys: set() for part in parts}
         for (part, id_, one), is_there in zip(named, there, strict=True):
             if not is_there or not self.book.is_current(one):

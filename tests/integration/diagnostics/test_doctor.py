@@ -127,13 +127,6 @@ def overdue(sick: Sick) -> None:
     sick.progress.settle(at=sick.now + 10)
 
 
-def recreated(sick: Sick) -> None:
-    for name, times in (("recreated", 4), ("moved", 1)):
-        for _ in range(times):
-            Entry(name, "echo", 3600, app=sick.app).save().delete()
-        Entry(name, "echo", 3600, app=sick.app).save()
-
-
 def mixed(sick: Sick) -> None:
     """One run that 2.x has recorded since the leader leads; and others that it has not."""
     sick.led()
@@ -201,7 +194,6 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
     "never again": (bad(score=-1), ["never-again warning bad"]),
     "disabled for good": (bad(score=-1, enabled=False), []),
     "no such day": (bad(schedule=FEBRUARY), ["no-time warning bad"]),
-    "recreated": (recreated, ["recreated warning recreated"]),
     "ping hosts": (
         lambda s: s.save("a", ping_url="http://pings.local:8000/secret"),
         ["ping-hosts warning redbeat_ping_hosts"],

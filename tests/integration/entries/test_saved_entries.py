@@ -42,7 +42,6 @@ HOUR = 3600.0
 
 
 #: counts deletions of entries that never ran
-UNRUN = "redbeat::unrun"
 
 
 def hourly(app: Celery, name: str = "entry", **fields: Any) -> Entry:
@@ -68,13 +67,12 @@ def test_save_of_a_new_entry_takes_one_round_trip_and_keeps_the_runs_of_an_exist
     assert server_now(client) + HOUR - 60 < (score_of(client, "new-3") or 0) < server_now(client) + HOUR + 1
 
 
-def test_delete_twice_leaves_only_the_count_of_unrun_entries(app: Celery, client: redis.Redis) -> None:
+def test_delete_twice_leaves_nothing(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
     assert sorted(client.keys()) == [SCHEDULE, "redbeat:entry"]
     entry.delete()
     entry.delete()
-    assert client.keys() == [UNRUN]
-    assert client.zrange(UNRUN, 0, -1, withscores=True) == [("entry", 1)]
+    assert client.keys() == []
 
 
 def test_reschedule_counts_from_the_given_time(app: Celery, client: redis.Redis) -> None:
@@ -96,7 +94,7 @@ def test_deleted_entry_is_not_recreated(
     entry.delete()
     with pytest.raises(EntryNotFound):
         change(entry)
-    assert client.keys() == [UNRUN]
+    assert client.keys() == []
 
 
 def test_next_records_a_run(app: Celery, client: redis.Redis) -> None:
@@ -230,8 +228,7 @@ def test_key_that_is_not_utf8_can_be_deleted(app: Celery, server: Any, client: r
     with server.client(db=1, decode_responses=False) as raw:
         raw.hset(b"redbeat:half-\x80", mapping={"definition": "{}", "meta": "{}"})
         hourly(app, ESCAPED).delete()
-        assert raw.keys() == [b"redbeat::unrun"]
-        assert raw.zrange("redbeat::unrun", 0, -1) == [b"half-\x80"]
+        assert raw.keys() == []
     with pytest.raises(EntryNotFound):
         Entry.from_key("good", app=app)
 

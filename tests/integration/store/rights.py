@@ -55,7 +55,6 @@ from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, revoke_tokens
-from redbeat.store.unrun import read_unrun
 from redbeat.store.vitals import read_vitals
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
@@ -176,8 +175,6 @@ def it_saves_moves_and_deletes(ground: Ground) -> None:
     next(entry)
     assert entry.rank == 0
     entry.delete()
-    Entry("new", "tasks.report", 60, app=app).save().delete()
-    assert read_unrun(Store(app)) == {"new": 1}
 
 
 def it_changes_and_runs_by_name(ground: Ground) -> None:

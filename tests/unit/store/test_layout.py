@@ -115,7 +115,7 @@ OF_BEATS = {
     *("mover", "moving", "left", "arrived", "arriving"),
 }
 #: keys that no shard has, besides those of the layout
-SHARED = {"layout", "beats", "audit", "unrun", "tokens", "pinged"}
+SHARED = {"layout", "beats", "audit", "tokens", "pinged"}
 
 
 def own_keys() -> set[str]:
