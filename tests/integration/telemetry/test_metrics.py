@@ -18,7 +18,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
-from redbeat.store.figures import WORDS, Asked, Labels, read_labels, take_figures
+from redbeat.store.figures import WORDS, Labels, read_labels, take_figures
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
@@ -250,7 +250,7 @@ def test_labels_of_deleted_entries_are_removed_with_their_totals(app: Celery, cl
     client.hset(NAMES.totals, mapping={f"{there}:sent": 4, f"{gone}:sent": 4})
     labels = {id_: book.known[id_] for id_ in (there, gone)}
     gathering.book.load(labels)
-    take_figures(store, [Asked(store.keys, "nobody", labels)], has_lock=True)
+    take_figures(store, [(store.keys, "nobody", labels)], has_lock=True)
     gathering.gather()
     assert {one.entry for one in shown_by(gathering).labels.values()} == {"other", "there"}
     assert read_labels(store, [store.keys])[0] == {there: Labels("tasks.report", "celery", "there")}
