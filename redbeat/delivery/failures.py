@@ -117,13 +117,6 @@ def reason_of(exc: BaseException) -> str:
     return shorten(f"{setting}: {reason}" if setting else reason)
 
 
-def kind_of(exc: BaseException) -> str:
-    """Return what errors of one kind have in common: their class, and where they were raised."""
-    cause = cause_of(exc)
-    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(cause.__traceback__)]
-    return f"{type(cause).__name__} {''.join(places[-1:])}"
-
-
 def cause_of(exc: BaseException) -> BaseException:
     """Return the exception that Celery and kombu have wrapped in ``exc``."""
     if isinstance(exc, SchedulingError):

@@ -8,7 +8,7 @@ from logging import ERROR
 from typing import Any
 
 from redbeat.config.masking import mask_secrets
-from redbeat.delivery.failures import Origin, kind_of, origin_of, reason_of
+from redbeat.delivery.failures import Origin, cause_of, origin_of, reason_of
 from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused
 from redbeat.layout import shard_of
 from redbeat.log import events
@@ -144,9 +144,10 @@ class Failures:
             send.span.note_failed(exc)
         if not is_news:
             return
-        what = f"{'skipped' if event is events.RUN_SKIPPED else 'not sent'} by the same kind of error"
+        kind = type(cause_of(exc)).__name__
+        what = f"{'skipped' if event is events.RUN_SKIPPED else 'not sent'} by {kind}"
         if event is not events.RUN_LOST and not self._reports.has_line(
-            ERROR, events.RUNS_FAILED, what, send.name, kind=kind_of(exc), reason=reason
+            ERROR, events.RUNS_FAILED, what, send.name, reason
         ):
             return
         fields = {

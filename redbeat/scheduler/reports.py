@@ -72,7 +72,6 @@ class _Many:
 
     Attributes:
         event: about those without a line of their own.
-        what: that this has happened to them, after their number.
         ends_at: when they are logged, monotonic.
         count: how many they are, and those with a line.
         names: the first of them.
@@ -81,7 +80,6 @@ class _Many:
 
     level: int
     event: LogEvent
-    what: str
     ends_at: float
     count: int = 0
     names: list[str] = field(default_factory=list)
@@ -105,7 +103,7 @@ class Reports:
         self.ahead_seconds = 0.0
         self.missing = Memory[str, float](MAX_MISSING)
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
-        self._many: dict[tuple[str, str], _Many] = {}
+        self._many = Memory[str, _Many](MAX_KINDS)
         self.troubled: dict[str, str] = {}
         self._next_standby_at = self._look_for_workers_at = 0.0
         self._say_untracked_at = time.monotonic() + WORKERS_SECONDS  # workers may start with beat
@@ -117,21 +115,16 @@ class Reports:
         name = self._name_of(key)
         logger.log(level, message, _short(name), *args, extra=event.of(entry=name, **fields))
 
-    def has_line(
-        self, level: int, event: LogEvent, what: str, name: str, *, kind: str = "", reason: str = ""
-    ) -> bool:
+    def has_line(self, level: int, event: LogEvent, what: str, name: str, reason: str = "") -> bool:
         """Count what happens to an entry, and perhaps to many; return True if it has a line of its own.
 
         Arguments:
             event: about those that have none.
             what: what happens, after their number: 'removed from the schedule'.
-            kind: the kind of ``reason``.
         """
-        key = what, kind
-        if key not in self._many and len(self._many) >= MAX_KINDS:
-            key = what, ""
-        ends_at = time.monotonic() + MINUTE_SECONDS
-        many = self._many.setdefault(key, _Many(level, event, what, ends_at))
+        many = self._many.get(what)
+        if many is None:
+            many = self._many[what] = _Many(level, event, time.monotonic() + MINUTE_SECONDS)
         many.count, many.reason = many.count + 1, reason
         if many.count <= NAMED_ALONE:
             return True
@@ -146,19 +139,17 @@ class Reports:
             is_ending: beat ends, so that this is the last time.
         """
         now = time.monotonic()
-        for key, many in list(self._many.items()):
+        for what, many in list(self._many.items()):
             if now < many.ends_at and not is_ending:
                 continue
-            del self._many[key]
+            del self._many[what]
             others = many.count - NAMED_ALONE
             if others > 0:
                 fields = {"count": others, "entries": many.names, "reason": many.reason}
                 extra = many.event.of(**{name: fields[name] for name in many.event.fields})
                 names = ", ".join(map(_short, many.names)) + (", ..." if others > len(many.names) else "")
                 reason = f"; the last: {many.reason}" if many.reason else ""
-                logger.log(
-                    many.level, "beat: And %d more %s: %s%s", others, many.what, names, reason, extra=extra
-                )
+                logger.log(many.level, "beat: And %d more %s: %s%s", others, what, names, reason, extra=extra)
 
     def report_sent(self, runs: Iterable[Send]) -> None:
         """Log that ``runs`` were sent."""
