@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from redis import exceptions
+
 from redbeat.errors import ConfigurationError, RedBeatKeyExpiryError
 from redbeat.log.events import REDIS_EVICTS
 from redbeat.log.logger import logger
@@ -32,6 +34,7 @@ def check_key_expiry(client: Any, mode: str = "error") -> list[str]:
     Raises:
         RedBeatKeyExpiryError: with ``raise``, if there is such a policy.
         ConfigurationError: there is no such mode.
+        redis.exceptions.ConnectionError, TimeoutError: the server can't be reached.
     """
     if mode not in _LEVELS:
         raise ConfigurationError(f"mode: must be one of {', '.join(_LEVELS)}, got {mode!r}.")
@@ -39,6 +42,8 @@ def check_key_expiry(client: Any, mode: str = "error") -> list[str]:
         return []
     try:
         answer = client.config_get("maxmemory*")
+    except (exceptions.ConnectionError, exceptions.TimeoutError):  # the server is away, or refuses the login
+        raise
     except Exception as exc:  # noqa: BLE001 - whatever the caller's client raises: managed servers refuse CONFIG
         level = logging.ERROR if mode == "raise" else logging.WARNING
         logger.log(

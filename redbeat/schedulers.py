@@ -191,7 +191,7 @@ class RedBeatScheduler(Scheduler):
                 if self._is_choosing:
                     self.setup_schedule()
                 self._is_choosing = False
-                check_key_expiry(self.store.client, self.config.key_expiry_check)
+                self.store.ask(lambda client: check_key_expiry(client, self.config.key_expiry_check))
                 check_rights(self.store)
                 settle_layout(self.store, is_writer=True)
                 self._form_shards()
