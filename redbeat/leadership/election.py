@@ -356,7 +356,7 @@ class Election:
             end: ends what is on its way in a shard, such as a fetch that was sent ahead.
         """
         live, now = self.members.live, time.monotonic()
-        if len(live) < 2 or self.lock_key is None:
+        if not self.is_divided or len(live) < 2 or self.lock_key is None:
             return False
         leaving = list[Leadership]()
         for leadership in self.leading:

@@ -30,6 +30,7 @@ from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, calls_of, server_now, write_raw
+from tests.support.scripts import SCRIPTS
 from tests.support.servers import Server
 
 KEYS = Keys()
@@ -154,7 +155,7 @@ def test_lock_whose_taking_was_not_answered_is_released(
 ) -> None:
     once = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}  # else the client asks again
     app = make_app(redbeat_redis_url=way.url(server.url(1)), redbeat_redis_options=once)
-    cut = way.cut_on(b"redbeat:3:", "reply")
+    cut = way.cut_on(SCRIPTS["take_lock"].sha1.encode(), "reply")
     scheduler = RedBeatScheduler(app)
     with pytest.raises(StoreUnavailable):
         scheduler.stand_for_leader()
