@@ -9,8 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from redis import exceptions
-
+from redbeat.connection.retry import CONNECTION_ERRORS
 from redbeat.errors import ConfigurationError, RedBeatKeyExpiryError
 from redbeat.log.events import REDIS_EVICTS
 from redbeat.log.logger import logger
@@ -42,7 +41,7 @@ def check_key_expiry(client: Any, mode: str = "error") -> list[str]:
         return []
     try:
         answer = client.config_get("maxmemory*")
-    except (exceptions.ConnectionError, exceptions.TimeoutError):  # the server is away, or refuses the login
+    except CONNECTION_ERRORS:
         raise
     except Exception as exc:  # noqa: BLE001 - whatever the caller's client raises: managed servers refuse CONFIG
         level = logging.ERROR if mode == "raise" else logging.WARNING

@@ -23,6 +23,8 @@ from redbeat.log.logger import logger
 
 #: the base of all errors of the redis client
 ClientError = redis.exceptions.RedisError
+#: what it raises when the server is away, or refuses the login
+CONNECTION_ERRORS = redis.exceptions.ConnectionError, redis.exceptions.TimeoutError
 
 #: how long each step waits for Redis when a beat ends
 LAST_WORDS_SECONDS = 2.0
