@@ -48,7 +48,6 @@ class ShardAssignment:
         """Set which shards there are."""
         self._shards = tuple(shards)
         self._leaders.clear()
-        self._refused = {pair: until for pair, until in self._refused.items() if pair[0] in shards}
 
     def leader_of(self, shard: str, live: frozenset[str]) -> str:
         """Return which of the live beats is to lead the shard."""

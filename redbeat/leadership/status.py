@@ -22,7 +22,7 @@ from redbeat.store.beats import LISTED_SECONDS, read_beats
 from redbeat.store.lock_tokens import beat_of, holder_of
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
-from redbeat.store.vitals import Vitals, ask_vitals, by_one_clock
+from redbeat.store.vitals import Vitals, ask_vitals
 
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
@@ -272,18 +272,12 @@ def status_in(store: Store) -> Status:
     calls: list[Any] = [*ask_vitals(store, keys), read_beats(store)]
     answers: list[Any] = store.try_all(calls)
     *each, listed = answers
-    read = by_one_clock([one for one in each if isinstance(one, Vitals)])
+    read = [one for one in each if isinstance(one, Vitals)]
     for one in each:
         if isinstance(one, RedBeatError) and not (read and isinstance(one, StoreUnavailable)):
             raise one
-    rest = iter(read)
     parts = [
-        _shard_of(
-            next(rest) if isinstance(one, Vitals) else one,
-            config.lock_key_in(part),
-            layout.shard_of(part),
-            store.node_of(part),
-        )
+        _shard_of(one, config.lock_key_in(part), layout.shard_of(part), store.node_of(part))
         for part, one in zip(keys, each, strict=True)
     ]
     is_known = all(one.stored is not None for one in read)

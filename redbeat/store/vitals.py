@@ -6,12 +6,11 @@ Invariant: it only reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
-from redbeat.store.records import score_text, text_of
+from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
@@ -48,31 +47,6 @@ class Vitals(NamedTuple):
     overdue: int
     first_message: float | None
     entries: int
-
-
-def by_one_clock(parts: Sequence[Vitals]) -> list[Vitals]:
-    """Return the same by the clock of the first, so that what is long ago by any clock is so by this one.
-
-    Each node of a cluster has a clock of its own, and one may be wrong. Those that differ by less than a
-    second count as one.
-    """
-    now = parts[0].now if parts else 0.0
-    return [one if abs(now - one.now) < 1 else _moved_by(now - one.now, one) for one in parts]
-
-
-def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
-    def moved(moment: float | None) -> float | None:
-        return None if moment is None else moment + seconds
-
-    ticked, space, obstacle = vitals.tick.partition(" ")
-    with suppress(ValueError):  # another program has written something else
-        ticked = score_text(float(ticked) + seconds)
-    return vitals._replace(
-        now=vitals.now + seconds,
-        tick=ticked + space + obstacle,
-        oldest=moved(vitals.oldest),
-        first_message=moved(vitals.first_message),
-    )
 
 
 def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vitals]:
