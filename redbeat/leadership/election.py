@@ -14,8 +14,8 @@ either for 8 seconds more   any: the beat that it is assigned to leaves it alone
 ==========================  ============================================================================
 
 A lock that this beat holds is handed over where a batch ends, if its shard is assigned to another beat by
-now. A shard that was taken from a beat, or in its place, isn't
-handed over to that one for a while: it may announce itself, and yet reach nothing.
+now. A shard that was taken from a beat, or in its place, isn't handed over to that one for a while: it may
+announce itself, and yet reach nothing.
 """
 
 from __future__ import annotations

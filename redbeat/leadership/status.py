@@ -140,7 +140,7 @@ class Status:
         oldest_message: since when the first of them should have been sent; None: none should.
         beats: those that are there, the oldest first; None: not known, as the node that knows is away, or
             their key has another type.
-        nodes: the addresses of all nodes of a cluster, if the schedule is divided.
+        nodes: the addresses of all nodes of a cluster; (): it is one server.
         is_moving: entries are moved, as the number of shards is being changed.
     """
 
@@ -266,7 +266,7 @@ def ask_status(app: Any = None) -> Status:
 
 
 def status_in(store: Store) -> Status:
-    """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
+    """Return who leads and what is due in ``store``: one round trip for each node."""
     config, keys = store.config, store.parts
     layout = config.layout  # it is known from here on
     calls: list[Any] = [*ask_vitals(store, keys), read_beats(store)]
@@ -281,7 +281,7 @@ def status_in(store: Store) -> Status:
         for part, one in zip(keys, each, strict=True)
     ]
     is_known = all(one.stored is not None for one in read)
-    status = Status(
+    return Status(
         now=datetime.fromtimestamp(read[0].now, timezone.utc),
         lock_key=config.lock_key,
         parts=parts,
@@ -290,10 +290,9 @@ def status_in(store: Store) -> Status:
         overdue_messages=sum(one.overdue for one in read),
         oldest_message=_first(_moment(one.first_message) for one in read),
         beats=None if isinstance(listed, RedBeatError) else _beats_of(listed, parts, read[0].now),
+        nodes=store.nodes(),
+        is_moving=layout.is_moving,
     )
-    if keys.is_divided:
-        return replace(status, nodes=store.nodes(), is_moving=layout.is_moving)
-    return status
 
 
 def _shard_of(
