@@ -21,10 +21,9 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -35,6 +34,7 @@ from amqp.method_framing import frame_writer
 from amqp.serialization import dumps
 
 from redbeat.delivery.outbox import no_queue
+from redbeat.delivery.placeholders import RunValues
 from redbeat.store.records import Push
 
 #: how many messages may be unconfirmed at a time, and their bytes: what may arrive twice when a connection is
@@ -43,6 +43,10 @@ MAX_UNCONFIRMED = 500
 MAX_BYTES = 4_000_000
 #: how many messages are written together
 MAX_WRITTEN = 32
+
+#: in the frames of an entry, the id and the due time of a run
+_MARKS = RunValues(str(uuid.uuid4()), uuid.uuid4().hex, None, None)
+_ID, _DUE = _MARKS.task_id.encode(), _MARKS.due.encode()
 
 #: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes
 LARGE_BYTES = 256 * 1024
@@ -68,13 +72,27 @@ class Publication:
         return not self.unconfirmed and not self.is_lost and self.failure is None
 
 
+class Frames(NamedTuple):
+    """A message as it is written.
+
+    Attributes:
+        address: its exchange and its routing key.
+        message_id: its correlation id, by which it is known if it comes back.
+        is_immediate: it is to be returned if no worker waits for it, for which RabbitMQ ends the connection.
+    """
+
+    frames: bytes
+    address: tuple[str, str]
+    message_id: Any
+    is_immediate: bool
+
+
 class _Message(NamedTuple):
     """What is kept of a message until it is confirmed."""
 
     publication: Publication
-    exchange: str
-    routing_key: str
-    properties: Mapping[str, Any]
+    address: tuple[str, str]
+    message_id: Any
     size_bytes: int
     declared: Iterable[Any]
 
@@ -102,9 +120,9 @@ class Confirms:
         self._open_now = channel.open
         self._publication: Publication | None = None  # of the run that is being sent
         self.declared: Iterable[Any] = ()
-        self._frames: list[bytes] = []
+        self._written: list[bytes] = []
         # py-amqp's, but it keeps the frames, so that several messages are written together
-        collecting = SimpleNamespace(write=lambda frames: self._frames.append(bytes(frames)))
+        collecting = SimpleNamespace(write=lambda frames: self._written.append(bytes(frames)))
         self._make_frames = frame_writer(channel.connection, collecting)
         self._begin()
         channel.events["basic_ack"].add(self._note_ack)
@@ -162,18 +180,28 @@ class Confirms:
         if self.on_sample is not None:
             self.on_sample(message, exchange, routing_key, mandatory, immediate)
             return
+        frames = self._frames_of(message, exchange, routing_key, mandatory, immediate)
+        self._send(frames, timeout, confirm_timeout)
+
+    def _frames_of(
+        self, message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool
+    ) -> Frames:
+        self._written.clear()
+        arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
+        self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
+        message_id = message.properties.get("correlation_id")
+        return Frames(b"".join(self._written), (exchange, routing_key), message_id, immediate)
+
+    def _send(self, message: Frames, timeout: float | None, confirm_timeout: float | None = None) -> None:
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
-        self._frames.clear()
-        arguments = _arguments_of(exchange, routing_key, mandatory, immediate)
-        self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
-        frames = b"".join(self._frames)
+        frames, address, message_id, is_immediate = message
         is_alone = (
             self._publication is None
             or self._is_first
-            or immediate
-            or exchange not in self._present
+            or is_immediate
+            or address[0] not in self._present
             or len(frames) > LARGE_BYTES
         )
         if is_alone:
@@ -186,7 +214,7 @@ class Confirms:
         self._bytes += len(frames)
         self._last_tag += 1
         self._unconfirmed[self._last_tag] = _Message(
-            publication, exchange, routing_key, message.properties, len(frames), self.declared
+            publication, address, message_id, len(frames), self.declared
         )
         self._unwritten.append(frames)
         if is_alone:
@@ -194,7 +222,7 @@ class Confirms:
             if publication.failure is not None:
                 raise publication.failure
             self._is_first = False
-            self._present.add(exchange)
+            self._present.add(address[0])
         elif len(self._unwritten) >= MAX_WRITTEN:
             self._write(timeout)
             self._hear()
@@ -278,20 +306,35 @@ class Confirms:
         """Return no queues: messages do not depend on them."""
         return []
 
-    def publish_draft(self, draft: str, declared: Iterable[Any], timeout: float) -> None:
-        """Publish the message of ``draft``; raises what :meth:`publish` raises.
+    def publish_run(self, template: Any, draft: str, task_id: str, due: str, timeout: float) -> None:
+        """Publish the message of a run from ``template``; raises what :meth:`publish` raises.
+
+        Where only the id and the due time differ from run to run, an entry's frames are made once, with marks
+        in their places.
 
         Arguments:
-            declared: what was declared for it.
+            draft: the message.
             timeout: how long that may take, seconds.
         """
-        self.declared = declared
-        message, info = message_of(draft)
+        self.declared = template.kind.declared
         try:
-            self.publish(message, **info, timeout=timeout)
+            if template.frames is None and template.kind.run.is_plain:
+                marked = template.fill(_MARKS, "")[0].value
+                template.frames = self._frames_of_draft(marked)
+            message, own_id, own_due = template.frames, task_id.encode(), due.encode()
+            if message is None or (len(own_id), len(own_due)) != (len(_ID), len(_DUE)):
+                message = self._frames_of_draft(draft)
+            else:
+                frames = message.frames.replace(_ID, own_id).replace(_DUE, own_due)
+                message = Frames(frames, message.address, task_id, message.is_immediate)
+            self._send(message, timeout)
         except Exception:
-            self._forget_declared(declared)
+            self._forget_declared(self.declared)
             raise
+
+    def _frames_of_draft(self, draft: str) -> Frames:
+        message, info = message_of(draft)
+        return self._frames_of(message, **info)
 
     # -- what the broker says
 
@@ -315,26 +358,11 @@ class Confirms:
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order
-        identity = _identity_of(exchange, routing_key, returned.properties)
+        identity = (exchange, routing_key), returned.properties.get("correlation_id")
         for tag, message in self._unconfirmed.items():
-            if tag in self._returned:
-                continue
-            if _identity_of(message.exchange, message.routing_key, message.properties) == identity:
+            if tag not in self._returned and (message.address, message.message_id) == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return
-
-
-@lru_cache(maxsize=1_000)
-def _arguments_of(exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> bytes:
-    """Return the arguments of Basic.Publish as py-amqp encodes them."""
-    encoded: bytes = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
-    return encoded
-
-
-def _identity_of(exchange: str, routing_key: str, properties: Mapping[str, Any]) -> tuple[str, ...]:
-    headers = properties.get("application_headers") or {}
-    ids = properties.get("correlation_id"), headers.get("id"), headers.get("redbeat_entry")
-    return exchange, routing_key, *map(str, ids)
 
 
 # -- drafts: messages as JSON texts, in the form of messages on Redis, so that templates apply

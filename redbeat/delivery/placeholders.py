@@ -163,6 +163,11 @@ class RunPlaceholders(NamedTuple):
     trace_names: Sequence[str] | None
 
     @property
+    def is_plain(self) -> bool:
+        """True if messages of one entry differ only in the run's id, its due time, and their delivery tag."""
+        return not self.is_expiring and self.expires_seconds is None and not self.trace_names
+
+    @property
     def paths(self) -> list[Path]:
         """Where the values are."""
         paths: list[Path] = [("headers", name) for name in ("id", "root_id", "redbeat_due")]

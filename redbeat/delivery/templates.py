@@ -21,14 +21,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta, timezone
 from itertools import repeat
 from operator import itemgetter
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 from redbeat.delivery import guard
-from redbeat.delivery.amqp import Confirms
+from redbeat.delivery.amqp import Confirms, Frames
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
@@ -166,16 +167,19 @@ class Kind:
         del self._text, self.fingerprint
 
 
-class MessageTemplate(NamedTuple):
+@dataclass(slots=True)
+class MessageTemplate:
     """The message of one entry, except for the values of its runs.
 
     Attributes:
         kind: what it shares with other entries.
         own: the texts of its entry's values.
+        frames: the same for RabbitMQ; None: they were not needed yet.
     """
 
     kind: Kind
     own: tuple[str, ...]
+    frames: Frames | None = None
 
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""

@@ -344,7 +344,8 @@ def make(
         return send.pushes
     with broker.sending(None, is_deferrable=is_deferrable) as publication:
         [draft] = send.pushes
-        broker.confirms.publish_draft(str(draft.value), template.kind.declared, broker.publish_seconds())
+        seconds = broker.publish_seconds()
+        broker.confirms.publish_run(template, str(draft.value), send.task_id, send.due, seconds)
     return () if isinstance(publication, list) else publication
 
 

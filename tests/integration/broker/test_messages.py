@@ -11,7 +11,7 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,6 @@ from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
-from redbeat.delivery.amqp import message_of
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate
@@ -432,12 +431,28 @@ def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -
     confirms, producer = compiling.broker.confirms, compiling.broker.producer
     written: list[bytes] = []
     confirms.on_sample = lambda *args: written.append(frames_of(producer.channel, *args))
+    producer.expiration_seconds = values.expiration_seconds
     try:
-        with producer.sampling(values):
-            compiling.send(call, values)
+        compiling.send(call, values)
     finally:
         confirms.on_sample = None
     return written
+
+
+def frames_of_template(
+    compiling: Compiling, template: MessageTemplate, runs: Iterable[RunValues]
+) -> list[bytes]:
+    """Return the frames that a template lets beat write for the last of several runs."""
+    confirms = compiling.broker.confirms
+    written: list[bytes] = []
+    confirms._send = lambda message, _: written.append(message.frames)  # noqa: SLF001
+    try:
+        for values in runs:
+            [push] = template.fill(values, "any")
+            confirms.publish_run(template, str(push.value), values.task_id, values.due, 5)
+    finally:
+        del confirms._send  # noqa: SLF001
+    return written[-1:]
 
 
 def assert_frames_are_the_same(compiling: Compiling, call: Call, now: datetime) -> str:
@@ -455,10 +470,8 @@ def assert_frames_are_the_same(compiling: Compiling, call: Call, now: datetime) 
     values = values_of(call, now)
     compiling.app.now = lambda: now.astimezone(compiling.app.timezone)
     try:
-        [push] = message.fill(values, "any")
-        draft, info = message_of(str(push.value))
-        channel = compiling.broker.producer.channel
-        by_template = outcome(lambda: [frames_of(channel, draft, **info)])
+        runs = [values_of(call, now + timedelta(days=1)), values]
+        by_template = outcome(lambda: frames_of_template(compiling, message, runs))
         assert by_template == outcome(lambda: frames_of_apply_async(compiling, call, values))
     finally:
         del compiling.app.now

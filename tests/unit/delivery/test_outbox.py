@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -24,8 +25,9 @@ from kombu.transport import TRANSPORT_ALIASES
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import outbox as outbox_module
-from redbeat.delivery.amqp import Confirms, Publication
+from redbeat.delivery.amqp import Confirms, Publication, text_of
 from redbeat.delivery.outbox import Outbox
+from redbeat.delivery.placeholders import RunValues
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 from tests.support.deadlines import patience
@@ -244,7 +246,7 @@ def after_the_first(channel: AmqpChannel, forget: Callable[[Any], None]) -> Conf
 
 
 def message_of(number: int) -> Any:
-    return amqp.basic_message.Message("x", application_headers={"redbeat_entry": f"entry-{number}"})
+    return amqp.basic_message.Message("x", correlation_id=f"run-{number}")
 
 
 def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) -> Iterator[Any]:
@@ -298,3 +300,30 @@ def test_reopened_channel_loses_unconfirmed_publications() -> None:
     assert before.is_lost
     assert not before.is_confirmed
     assert after.is_confirmed
+
+
+def test_runs_of_a_template_are_written_as_their_messages() -> None:
+    channel = AmqpChannel()
+    confirms = after_the_first(channel, lambda _: None)
+    info = {"exchange": "", "routing_key": "queue", "mandatory": True, "immediate": False}
+
+    def fill(values: RunValues, _tag: str) -> list[Push]:
+        headers = {"id": values.task_id, "root_id": values.task_id, "redbeat_due": values.due, "other": [1]}
+        message = amqp.basic_message.Message("x", application_headers=headers, correlation_id=values.task_id)
+        return [Push("lpush", "queue", text_of(message, info))]
+
+    kind = SimpleNamespace(declared=(), run=SimpleNamespace(is_plain=True))
+    template = SimpleNamespace(kind=kind, fill=fill, frames=None)
+    runs = [
+        RunValues(str(uuid.uuid4()), f"2030-01-02T03:04:05.{number:06}+00:00", None, None)
+        for number in range(3)
+    ]
+    runs.append(RunValues("of another length", "2030-01-02", None, None))
+    drafts = [str(fill(values, "")[0].value) for values in runs]
+    with confirms.deferring():
+        for values, draft in zip(runs, drafts, strict=True):
+            confirms.publish_run(template, draft, values.task_id, values.due, 5)
+    channel.connection.say.append(lambda: channel.tell("basic_ack", 5, True))
+    confirms.settle(1)
+    frames = [confirms._frames_of_draft(draft).frames for draft in drafts]  # noqa: SLF001
+    assert channel.connection.written[-1] == b"".join(frames)
