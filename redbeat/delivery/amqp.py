@@ -87,16 +87,6 @@ class Frames(NamedTuple):
     is_immediate: bool
 
 
-class _Message(NamedTuple):
-    """What is kept of a message until it is confirmed."""
-
-    publication: Publication
-    address: tuple[str, str]
-    message_id: Any
-    size_bytes: int
-    declared: Iterable[Any]
-
-
 class Confirms:
     """Publishes the messages of one channel of py-amqp, and listens for their confirms.
 
@@ -108,17 +98,14 @@ class Confirms:
 
     Attributes:
         declared: what was declared for the next message.
-        on_sample: called with a message, and the other arguments of its publish, instead of publishing it;
-            None: messages are published.
     """
-
-    on_sample: Callable[[Any, str, str, bool, bool], None] | None = None
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
         self._channel = channel
         self._forget_declared = forget_declared
         self._open_now = channel.open
         self._publication: Publication | None = None  # of the run that is being sent
+        self._drafts: list[Push] | None = None  # messages of samples
         self.declared: Iterable[Any] = ()
         self._written: list[bytes] = []
         # py-amqp's, but it keeps the frames, so that several messages are written together
@@ -136,7 +123,8 @@ class Confirms:
         """Begin anew, on a channel that is new or was opened again."""
         self._is_selected = False
         self._unwritten: list[bytes] = []  # frames that wait to be written together
-        self._unconfirmed: dict[int, _Message] = {}  # by their numbers, in this order
+        # by their numbers, in this order, with what was declared for them
+        self._unconfirmed: dict[int, tuple[Publication, Frames, Iterable[Any]]] = {}
         self._bytes = 0  # of these
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
@@ -177,8 +165,10 @@ class Confirms:
             LookupError: no queue takes it.
             Exception: whatever py-amqp raises. Messages before it may then be lost.
         """
-        if self.on_sample is not None:
-            self.on_sample(message, exchange, routing_key, mandatory, immediate)
+        if self._drafts is not None:
+            info = {"mandatory": bool(mandatory), "immediate": bool(immediate)}
+            text = text_of(message, {"exchange": exchange, "routing_key": routing_key, **info})
+            self._drafts.append(Push("lpush", routing_key, text))
             return
         frames = self._frames_of(message, exchange, routing_key, mandatory, immediate)
         self._send(frames, timeout, confirm_timeout)
@@ -196,13 +186,13 @@ class Confirms:
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
-        frames, address, message_id, is_immediate = message
+        exchange, size_bytes = message.address[0], len(message.frames)
         is_alone = (
             self._publication is None
             or self._is_first
-            or is_immediate
-            or address[0] not in self._present
-            or len(frames) > LARGE_BYTES
+            or message.is_immediate
+            or exchange not in self._present
+            or size_bytes > LARGE_BYTES
         )
         if is_alone:
             self.settle(timeout)
@@ -211,18 +201,16 @@ class Confirms:
             self._wait(self._has_room, timeout)
         publication = self._publication or Publication()
         publication.unconfirmed += 1
-        self._bytes += len(frames)
+        self._bytes += size_bytes
         self._last_tag += 1
-        self._unconfirmed[self._last_tag] = _Message(
-            publication, address, message_id, len(frames), self.declared
-        )
-        self._unwritten.append(frames)
+        self._unconfirmed[self._last_tag] = publication, message, self.declared
+        self._unwritten.append(message.frames)
         if is_alone:
             self.settle(confirm_timeout or timeout)
             if publication.failure is not None:
                 raise publication.failure
             self._is_first = False
-            self._present.add(address[0])
+            self._present.add(exchange)
         elif len(self._unwritten) >= MAX_WRITTEN:
             self._write(timeout)
             self._hear()
@@ -237,8 +225,8 @@ class Confirms:
 
     def lose(self) -> None:
         """Record that no more confirms come, as the channel has ended or is not used any more."""
-        for message in self._unconfirmed.values():
-            message.publication.is_lost = True
+        for publication, _, _ in self._unconfirmed.values():
+            publication.is_lost = True
         self._begin()
 
     def _open(self) -> Any:
@@ -289,18 +277,11 @@ class Confirms:
     @contextmanager
     def sampling(self) -> Iterator[list[Push]]:
         """Yield a list of the drafts of the messages in the block, which are not sent."""
-        drafts: list[Push] = []
-
-        def note(message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool) -> None:
-            info = {"exchange": exchange, "routing_key": routing_key}
-            text = text_of(message, {**info, "mandatory": bool(mandatory), "immediate": bool(immediate)})
-            drafts.append(Push("lpush", routing_key, text))
-
-        self.on_sample = note
+        self._drafts = drafts = list[Push]()
         try:
             yield drafts
         finally:
-            self.on_sample = None
+            self._drafts = None
 
     def find_queues(self, _exchange: str, _routing_key: str) -> list[str]:
         """Return no queues: messages do not depend on them."""
@@ -346,20 +327,20 @@ class Confirms:
 
     def _note_confirmed(self, tag: int, is_multiple: bool, failure: Exception | None) -> None:
         for number in [one for one in self._unconfirmed if one <= tag] if is_multiple else [tag]:
-            message = self._unconfirmed.pop(number, None)
-            if message is None:
+            if number not in self._unconfirmed:
                 continue
-            self._bytes -= message.size_bytes
-            publication, reason = message.publication, failure or self._returned.pop(number, None)
+            publication, message, declared = self._unconfirmed.pop(number)
+            self._bytes -= len(message.frames)
             publication.unconfirmed -= 1
+            reason = failure or self._returned.pop(number, None)
             if reason is not None:
                 publication.failure = publication.failure or reason
-                self._forget_declared(message.declared)
+                self._forget_declared(declared)
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order
         identity = (exchange, routing_key), returned.properties.get("correlation_id")
-        for tag, message in self._unconfirmed.items():
+        for tag, (_, message, _) in self._unconfirmed.items():
             if tag not in self._returned and (message.address, message.message_id) == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return

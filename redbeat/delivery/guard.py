@@ -36,6 +36,9 @@ from redbeat.log.text import joined, printable, shorten
 
 NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat doesn't know"
 
+#: what has a function, its name there, and the function itself
+Function = tuple[Any, str, Any]
+
 _OWN = ("amqp", "celery", "kombu", "redbeat")
 #: functions that a message passes through, by what has them
 _OF_TASK = ("apply_async", "shadow_name")
@@ -143,31 +146,31 @@ def find_serializer_obstacle(name: str) -> str:
 # -- functions
 
 
-def _functions(app: Any, scheduler: Any, producer: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield the functions that each message passes through: what has it, its name, the function."""
-    yield from _functions_of(Task, _OF_TASK)
-    yield from _functions_of(app, _OF_APP)
-    yield from _functions_of(app.amqp, _OF_AMQP)
-    yield from _functions_of(Signal, _OF_SIGNAL)
-    yield from _functions_of(Producer if producer is None else producer, _OF_PRODUCER)
+def _functions(app: Any, scheduler: Any, producer: Any) -> list[Function]:
+    """Return the functions that each message passes through."""
+    found = _functions_of(Task, _OF_TASK) + _functions_of(app, _OF_APP) + _functions_of(app.amqp, _OF_AMQP)
+    found += _functions_of(Signal, _OF_SIGNAL)
+    found += _functions_of(Producer if producer is None else producer, _OF_PRODUCER)
     if producer is not None:
-        yield from _functions_of(producer.channel, _OF_CHANNEL)
+        found += _functions_of(producer.channel, _OF_CHANNEL)
     if scheduler is not None:
-        yield from _functions_of(scheduler, _OF_SCHEDULER)
-        yield from _functions_of(scheduler.Entry, _OF_ENTRY)
+        found += _functions_of(scheduler, _OF_SCHEDULER) + _functions_of(scheduler.Entry, _OF_ENTRY)
+    return found
 
 
-def _functions_of(subject: Any, names: tuple[str, ...]) -> Iterator[tuple[Any, str, Any]]:
-    """Yield all that an object, or a class, and its bases have under ``names``."""
-    is_class = isinstance(subject, type)
-    for owner in subject.__mro__ if is_class else (subject, *type(subject).__mro__):
-        own = vars(owner)
-        for name in names:
-            if name in own:
-                yield owner, name, own[name]
+def _functions_of(subject: Any, names: tuple[str, ...]) -> list[Function]:
+    """Return all that an object, or a class, and its bases have under ``names``."""
+    owners = subject.__mro__ if isinstance(subject, type) else (subject, *type(subject).__mro__)
+    return [
+        (owner, name, own[name])
+        for owner in owners
+        for own in (vars(owner),)
+        for name in names
+        if name in own
+    ]
 
 
-def _find_foreign(functions: Iterable[tuple[Any, str, Any]]) -> Iterator[str]:
+def _find_foreign(functions: Iterable[Function]) -> Iterator[str]:
     """Yield which functions are other code's: one for each class or tool."""
     seen = set()
     for owner, name, function in functions:

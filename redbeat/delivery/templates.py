@@ -44,6 +44,7 @@ from redbeat.delivery.placeholders import (
     has_own_context,
     is_number,
     kind_of,
+    repr_options,
     texts_of_call,
 )
 from redbeat.delivery.tracers import bypassing_sentry
@@ -146,11 +147,12 @@ class Kind:
         self.exchange = properties["delivery_info"]["exchange"]
         self.routing_key = properties["delivery_info"]["routing_key"]
         self._encoding = properties.get("body_encoding")
+        self._amqp, self._repr_options = run.app.amqp, repr_options(run.app)
         self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
         self._text = TextTemplate(text, [*run.paths, *self._texts(call)])
 
     def _texts(self, call: Call) -> dict[Path, str]:
-        return texts_of_call(self.run.app, call, self.serializer, self._encoding)
+        return texts_of_call(self._amqp, call, self.serializer, self._encoding, self._repr_options)
 
     def template_of(self, call: Call) -> MessageTemplate:
         """Return the template of a call of this kind; raises whatever encoding its values raises."""

@@ -11,16 +11,13 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from amqp import spec
-from amqp.method_framing import frame_writer
-from amqp.serialization import dumps
 from celery import Celery, Task, signature
 from celery.beat import SchedulingError
 from kombu import Exchange, Queue, binding
@@ -415,27 +412,22 @@ def test_random_messages_from_templates_are_those_of_apply_async(make_app: MakeA
     assert_most_are_compiled(reasons, 0.25)
 
 
-def frames_of(
-    channel: Any, message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool
-) -> bytes:
-    """Return the frames that py-amqp writes."""
-    frames: list[bytes] = []
-    write = frame_writer(channel.connection, SimpleNamespace(write=lambda frame: frames.append(bytes(frame))))
-    arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
-    write(1, channel.channel_id, spec.Basic.Publish, arguments, message)
-    return b"".join(frames)
+@contextmanager
+def writing_frames(compiling: Compiling) -> Iterator[list[bytes]]:
+    """Yield a list of the frames of the messages in the block, which are not written."""
+    confirms, written = compiling.broker.confirms, list[bytes]()
+    confirms._send = lambda message, *_: written.append(message.frames)  # noqa: SLF001
+    try:
+        yield written
+    finally:
+        del confirms._send  # noqa: SLF001
 
 
 def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -> list[bytes]:
     """Return the frames that `apply_async` writes to RabbitMQ."""
-    confirms, producer = compiling.broker.confirms, compiling.broker.producer
-    written: list[bytes] = []
-    confirms.on_sample = lambda *args: written.append(frames_of(producer.channel, *args))
-    producer.expiration_seconds = values.expiration_seconds
-    try:
+    compiling.broker.producer.expiration_seconds = values.expiration_seconds
+    with writing_frames(compiling) as written:
         compiling.send(call, values)
-    finally:
-        confirms.on_sample = None
     return written
 
 
@@ -443,15 +435,10 @@ def frames_of_template(
     compiling: Compiling, template: MessageTemplate, runs: Iterable[RunValues]
 ) -> list[bytes]:
     """Return the frames that a template lets beat write for the last of several runs."""
-    confirms = compiling.broker.confirms
-    written: list[bytes] = []
-    confirms._send = lambda message, _: written.append(message.frames)  # noqa: SLF001
-    try:
+    with writing_frames(compiling) as written:
         for values in runs:
             [push] = template.fill(values, "any")
-            confirms.publish_run(template, str(push.value), values.task_id, values.due, 5)
-    finally:
-        del confirms._send  # noqa: SLF001
+            compiling.broker.confirms.publish_run(template, str(push.value), values.task_id, values.due, 5)
     return written[-1:]
 
 
