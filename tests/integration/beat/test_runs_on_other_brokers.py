@@ -18,6 +18,7 @@ from redbeat.scheduler import deliver, sinks
 from redbeat.store.schedule import commit_runs
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
@@ -394,6 +395,7 @@ def test_at_most_once_run_whose_answer_is_late_or_lost_is_sent_once(
         heal.start()
         scheduler.tick()
         heal.join()
+        eventually(lambda: sent_names(broker) == [*BURST, "late"])
         write_burst(client, ["after"])
         while scheduler.tick() < 2:
             pass
