@@ -45,8 +45,10 @@ def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:
 
 def rank_of(store: Store, member: str) -> int | None:
     """Return how many have a lower score, or the same and are before it; None: it isn't a member."""
-    [score] = scores_of(store, [member])
-    return None if score is None else _count_up_to(store, member, score, "-inf") - 1
+    own = store.parts.of(member).schedule
+    rank: int | None = store.ask(methodcaller("zrank", own, as_stored(member)))
+    [score] = scores_of(store, [member]) if rank is not None and store.parts.is_divided else [None]
+    return rank if rank is None or score is None else rank + _count_elsewhere(store, own, score, "-inf")
 
 
 def place_after(store: Store, member: str, score: float) -> int:
@@ -54,32 +56,42 @@ def place_after(store: Store, member: str, score: float) -> int:
 
     ``member`` need not be there any more, or may have another score.
     """
-    if score >= 0:
-        return _count_up_to(store, member, score, "0")
-    return sum(_counts(store, *_SPANS[0])) + _count_up_to(store, member, score, "-inf")
+    own, text, low = store.parts.of(member).schedule, repr(score), "0" if score >= 0 else "-inf"
+    asks = [
+        methodcaller("zcount", own, *span) for span in (("-inf", f"({text}"), (low, f"({text}"), (text, text))
+    ]
+    asks += [methodcaller(command, own, as_stored(member)) for command in ("zscore", "zrank")]
+    below, lower, same, score_now, rank = store.ask_each(asks)
+
+    def member_at(place: int) -> bytes:
+        found = store.ask(methodcaller("zrangebyscore", own, text, text, start=place, num=1))
+        return as_stored(text_of(found[0])) if found else b"\xff"  # others are removed meanwhile
+
+    if score_now == score:
+        before = lower + rank - below + 1
+    else:
+        before = lower + bisect_right(range(same), as_stored(member), key=member_at)
+    before += _count_elsewhere(store, own, score, low)
+    return int(before if score >= 0 else before + sum(_counts(store, *_SPANS[0])))
+
+
+def _count_elsewhere(store: Store, own: str, score: float, low: str) -> int:
+    """Return how many members of other schedules than ``own`` are before its members with ``score``.
+
+    Arguments:
+        low: the lowest score that counts.
+    """
+    keys, text = _schedules(store), repr(score)
+    at = keys.index(own) if own in keys else 0
+    # those with the same score are shard by shard
+    highs = [(key, text if place < at else f"({text}") for place, key in enumerate(keys) if key != own]
+    return sum(map(int, store.ask_each([methodcaller("zcount", key, low, high) for key, high in highs])))
 
 
 def _counts(store: Store, low: str, high: str) -> list[int]:
     """Return how many members of each schedule have scores from ``low`` to ``high``."""
     # a beat has no right to ZCARD
     return [*map(int, store.ask_each([methodcaller("zcount", key, low, high) for key in _schedules(store)]))]
-
-
-def _count_up_to(store: Store, member: str, score: float, low: str) -> int:
-    """Return how many members with a score from ``low`` on are ``member`` with ``score``, or before it."""
-    own, text = store.parts.of(member).schedule, repr(score)
-    keys, is_behind, asks = _schedules(store), False, list[Any]()
-    for key in keys:  # those with the same score are shard by shard
-        is_behind = is_behind or key == own
-        asks.append(methodcaller("zcount", key, low, f"({text}" if is_behind else text))
-    *counts, same = map(int, store.ask_each([*asks, methodcaller("zcount", own, text, text)]))
-
-    def member_at(place: int) -> bytes:
-        ask = methodcaller("zrangebyscore", own, text, text, start=place, num=1)
-        found = store.ask(ask)
-        return as_stored(text_of(found[0])) if found else b"\xff"  # others are removed meanwhile
-
-    return sum(counts) + bisect_right(range(same), as_stored(member), key=member_at)
 
 
 def read_slice(store: Store, offset: int, count: int) -> list[tuple[str, float]]:
