@@ -100,7 +100,7 @@ def bring_back(store: Store, fence: Fence) -> BroughtBack:
     """
 
     def put_back(some: Mapping[str, str]) -> list[str]:
-        status, found = store.run(lambda: bring_back_call(store.keys, fence, some))
+        status, found = store.run(bring_back_call(store.keys, fence, some))
         store.check_lock(status, fence)
         return found
 

@@ -63,17 +63,13 @@ def read_events(store: Store, fences: Mapping[Keys, Fence], teller: str) -> dict
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
 
-    def read() -> dict[Keys, News]:
-        calls = []
-        for keys, fence in fences.items():
-            times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
-            who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
-            call = _READ_EVENTS.call(store.present(keys), **who, **times)
-            calls.append(call.reading(_news_of))
-        found = zip(fences, store.ask_all(calls), strict=True)
-        return {keys: news for keys, news in found if news is not None}
-
-    return store.following(read) if fences else {}
+    calls = []
+    for keys, fence in fences.items():
+        times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
+        who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
+        calls.append(_READ_EVENTS.call(keys, **who, **times).reading(_news_of))
+    found = zip(fences, store.run_all(calls), strict=True)
+    return {keys: news for keys, news in found if news is not None}
 
 
 def read_last_ids(store: Store) -> list[str]:
@@ -92,7 +88,7 @@ def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, 
     """
     told: Any = {"teller": teller, "before": before, "last": last}
     times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
-    return store.run(lambda: _NOTE_TOLD.call(store.present(keys), **told, **times).reading(bool))
+    return store.run(_NOTE_TOLD.call(keys, **told, **times).reading(bool))
 
 
 def add_paused_events(

@@ -131,17 +131,13 @@ def take_figures(
     """
     config, teller_ms = store.config, 0 if has_lock else TELLER_MS
 
-    def take() -> list[Taken | None]:
-        calls = []
-        for known, token, labels in asked:
-            keys = store.present(known)
-            texts = {id_: json.dumps(one) for id_, one in labels.items()}
-            lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
-            call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
-            calls.append(call.reading(_taken_of))
-        return store.ask_all(calls)
-
-    return store.following(take)
+    calls = []
+    for keys, token, labels in asked:
+        texts = {id_: json.dumps(one) for id_, one in labels.items()}
+        lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
+        call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+        calls.append(call.reading(_taken_of))
+    return store.run_all(calls)
 
 
 def count_once(store: Store, labels: str, word: str) -> None:

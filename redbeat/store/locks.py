@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError
-from redbeat.store.executor import Request
 from redbeat.store.layouts import refusal_of
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
@@ -81,7 +80,7 @@ class Take(NamedTuple):
 
     def run(self) -> bool:
         """Ask for it; return True if it is the caller's."""
-        return self.key.store.run(self.call)
+        return self.key.store.run(self.call())
 
 
 class Held(NamedTuple):
@@ -182,7 +181,7 @@ def _answer(lock: LockKey, call: Sendable, read: Callable[[Any], Any], reply: An
     store = lock.store
     try:
         if isinstance(call, Call) and isinstance(reply, Exception) and refusal_of(reply):
-            reply = Request(store, call).send(store.client)  # the layout has changed
+            return read(store.run(call))  # the layout has changed
         if isinstance(reply, Exception):
             return store.error_of(reply, lock.name, kind="string")
         return read(reply)

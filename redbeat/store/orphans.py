@@ -6,15 +6,14 @@ Invariant: what belongs to an entry that is there by the time of the removal is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from redbeat.keys import EntryKeys, Keys
+from redbeat.keys import EntryKeys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import scan_members
 from redbeat.store.owners import read_static_names
-from redbeat.store.scripts.script import Call, Script
+from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -73,15 +72,11 @@ def remove_orphans(store: Store, remains: Sequence[Remains]) -> int:
     """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
     removed = 0
     for part, chunk in store.parts.chunks(remains, lambda one: one.key):
-        removed += store.run(partial(_remove_call, store, part, chunk))
+        beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
+            key if key in one.beside else one.key for one in chunk for key in part.beside(one.key)
+        ]
+        rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
+        entries = [one.key for one in chunk]
+        call = _REMOVE_ORPHANS.call(part, entries=entries, beside=beside, rows=rows)
+        removed += store.run(call.reading(int))
     return removed
-
-
-def _remove_call(store: Store, part: Keys, chunk: list[Remains]) -> Call[int]:
-    keys = store.present(part)
-    beside = [  # a key that is to stay is replaced by the entry's, which doesn't exist
-        key if key in one.beside else one.key for one in chunk for key in keys.beside(one.key)
-    ]
-    rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
-    call = _REMOVE_ORPHANS.call(keys, entries=[one.key for one in chunk], beside=beside, rows=rows)
-    return call.reading(int)

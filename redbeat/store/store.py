@@ -16,7 +16,7 @@ from itertools import chain
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
 
-#: for how long a step is tried again while the layout changes again and again
-FOLLOW_SECONDS = 10.0
+#: how often a step is tried at most while the layout changes again and again
+MAX_FOLLOWED = 100
 
 
 _RENEW_LOCK = Script("renew_lock")
@@ -258,26 +258,32 @@ class Store:
         Raises:
             LayoutChanged: the part isn't one of the schedule's any more, or the layout changes all the time.
         """
-        ends_at = math.inf
+        attempts = 0
         while True:
             try:
                 return call()
-            except ResponseError as exc:
-                refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
-                if refusal is None:
+            except LayoutChanged as exc:
+                refusal, attempts = refusal_of(exc.__cause__), attempts + 1
+                if refusal is None or attempts == MAX_FOLLOWED:
                     raise
-                if time.monotonic() > ends_at:
-                    raise LayoutChanged(
-                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
-                        f'{refusal.generation_key} holds "{refusal.held}".'
-                    ) from None
-                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
                 follow_layout(self, refusal)
                 self._follow_part()
 
-    def run(self, make: Callable[[], Call[Item]]) -> Item:
-        """Return what the call ``make()`` returns; it is made and sent again if the layout has changed."""
-        return self.following(lambda: self.ask_all([make()])[0])
+    def run_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
+        """Return what each call returns; one round trip for each node.
+
+        If the layout has changed they are sent again, about the same parts as they are then.
+        """
+
+        def ask() -> list[Item]:
+            parts = {part.prefix: part for part in self.config.layout.parts}
+            return self.ask_all([call.within_one_of(parts) for call in calls])
+
+        return self.following(ask)
+
+    def run(self, call: Call[Item]) -> Item:
+        """Return what a call returns, as ``run_all`` does."""
+        return self.run_all([call])[0]
 
     @property
     def own_keys(self) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -286,20 +292,17 @@ class Store:
         names = frozenset(prefix + name for name in self.config.reserved_names)
         return names, tuple(prefix + beginning for beginning in RESERVED_BEGINNINGS)
 
-    def present(self, keys: Keys) -> Keys:
-        """Return the names in the same part in the layout that there is now; if it is none, as they are."""
-        return next((one for one in self.config.layout.parts if one.prefix == keys.prefix), keys)
-
     def _follow_part(self) -> None:
         """Let a store of one part be about the same part in the layout that there is now."""
         if self.part is None:
             return
-        self.part = self.present(self.part)
-        if self.part not in self.config.layout.parts:
+        prefix = self.part.prefix
+        part = next((one for one in self.config.layout.parts if one.prefix == prefix), None)
+        if part is None:
             raise LayoutChanged(
-                f"What is under {self.part.prefix} isn't part of the schedule any more: it has been "
-                "divided otherwise."
+                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
             ) from None
+        self.part = part
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
         """Renew the lock to its full time.
@@ -311,7 +314,7 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        self.check_lock(self.run(lambda: renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
+        self.check_lock(self.run(renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
 
     #: its schedule are the stored messages
     holds_messages = False

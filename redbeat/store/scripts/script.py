@@ -206,6 +206,11 @@ class Call(Generic[Reply]):
         """What the redis client is told with it."""
         return self.script.options
 
+    def within_one_of(self, parts: Mapping[str, Keys]) -> Call[Reply]:
+        """Return the same call in the part with the same prefix; if there is none, as it is."""
+        part = self.within and parts.get(self.within.prefix)
+        return self if part is None else self.within_part(part)
+
     def within_part(self, part: Keys) -> Call[Reply]:
         """Return the same call if the part is ``part``, whose layout may be another one by now."""
         if self.within is None or self.within == part:
