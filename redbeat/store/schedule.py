@@ -117,7 +117,7 @@ def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
     """
     requests = []
     for store, fence, limit, lease_ms, pending in wanted:
-        keys = store.part or store.keys
+        keys = store.keys
         call = _FETCH_DUE.call(
             keys,
             fence=fence,
