@@ -49,7 +49,7 @@ from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
 from redbeat.process.signals import has_greenlets, hold_interrupts, let_through
 from redbeat.reshard.sweeping import Sweeper
-from redbeat.scheduler.context import make_context
+from redbeat.scheduler.context import Context
 from redbeat.scheduler.deliver import Deliverer
 from redbeat.scheduler.feed import Feed
 from redbeat.scheduler.overrides import (
@@ -161,7 +161,7 @@ class RedBeatScheduler(Scheduler):
         )
         self._reports = Reports(lambda key: self.config.keys.name(key))  # noqa: PLW0108 - keys follow the layout
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._context = make_context(self, self.store, self._broker, self._reports, self.max_interval)
+        self._context = Context(self, self.store, self._broker, self._reports, self.max_interval)
         self._figures = self._context.figures
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
         self._form_shards()
@@ -387,6 +387,9 @@ class RedBeatScheduler(Scheduler):
         if shards.troubles or not shards.reached:
             shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
+        for taken in self._deliverer.seconds:
+            self._figures.batches.observe(taken)
+        self._deliverer.seconds.clear()
         is_outdated = self.config.layout is not shards.layout
         return 0 if is_outdated or not seconds else self._wait(seconds)
 

@@ -92,7 +92,6 @@ class Election:
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         app = store.config.app
         self.store = Store(app)  # of its own: that of the scheduler may become one of a shard
-        self.store.progress.on_answer = self.note_progress
         self.lock_key = lock_key
         self.timing = timing
         self._leaderships: dict[str, Leadership] = {}
@@ -101,6 +100,7 @@ class Election:
         self.is_look_due = True
         self.members = Membership(app, timing)
         self.heartbeat = Heartbeat(app, timing, self.members, lambda: self.leading)
+        self.store.progress.heart = self.heartbeat
         self._assignment = ShardAssignment(self.members.beat, timing)
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None

@@ -24,9 +24,6 @@ from redbeat.store.store import Store
 #: a key that is missing this long before its expiry hasn't expired; seconds
 SLACK_SECONDS = 1.0
 
-#: a slower reply of Redis is logged; seconds
-SLOW_SECONDS = 4.0
-
 
 class Leadership:
     """One shard, and this beat's lock for it.
@@ -71,7 +68,7 @@ class Leadership:
     def move_to(self, store: Store) -> None:
         """Use this store of the same shard from now on, as the layout of the schedule has changed."""
         self.store = store
-        store.progress.on_answer = self._note_answer
+        store.progress.heart, store.progress.on_slow = self._heartbeat, self._report_slow
         for lock in (self.lock, self.candidacy):
             if isinstance(lock, LeaderLock):
                 lock.move_to(store)
@@ -165,12 +162,10 @@ class Leadership:
             if store.has_retaken_lock:
                 self.store.retaken_lock_at, self.store.has_retaken_lock = store.retaken_lock_at, True
 
-    def _note_answer(self) -> None:
-        """Record that Redis has answered the scheduler; log a slow answer, unless the client has logged its
-        retries."""
-        now = self._heartbeat.progressed_at = time.monotonic()
-        asks_since = self.store.progress.asks_since
-        if asks_since is None or now - asks_since <= SLOW_SECONDS or COUNTS.retried_at > asks_since:
+    def _report_slow(self) -> None:
+        """Log a slow answer of Redis, unless the client has logged its retries."""
+        now, asks_since = time.monotonic(), self.store.progress.asks_since
+        if asks_since is None or COUNTS.retried_at > asks_since:
             return
         seconds = now - asks_since
         logger.warning(

@@ -304,14 +304,13 @@ class Shards:
                 nothing is known to be due.
         """
         now = time.monotonic()
-        prepared = [
-            shard.begin_prepared()
-            for shard in self.reached
-            if shard.look_ahead.first_score <= now + shard.look_ahead.clock.offset and not shard.has_backlog
-        ]
-        if prepared:
-            return prepared
         batches, asked, wanted = list[Batch](), list[Shard](), list[Fetch]()
+        for shard in self.reached:
+            look_ahead = shard.look_ahead
+            if look_ahead.first_score <= now + look_ahead.clock.offset and not shard.has_backlog:
+                batches.append(shard.begin_prepared())
+        if batches:
+            return batches
         for shard, size in self._turns(is_waiting=is_waiting):
             try:
                 fetched = shard.read_ahead() if shard.ahead is not None else None

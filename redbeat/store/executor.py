@@ -139,12 +139,10 @@ class Executor:
 
     Arguments:
         store: of any of their parts, and of the same client.
-        is_spare: leave a connection to others that is there already; for requests that are long on their way.
     """
 
-    def __init__(self, store: Store, *, is_spare: bool = False) -> None:
+    def __init__(self, store: Store) -> None:
         self._store, self._client = store, store.client
-        self._is_spare = is_spare
         self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
         self._unsent: list[Request[Any]] = []
@@ -181,7 +179,7 @@ class Executor:
         try:
             with self._store.translating():
                 if self._unsent:
-                    self._stream = self._stream or Stream.open(self._client, is_spare=self._is_spare)
+                    self._stream = self._stream or Stream.open(self._client)
                 if self._unsent and self._stream is not None:
                     commands = []
                     for request in self._unsent:
@@ -238,11 +236,8 @@ class Stream:
     unread: int = 0
 
     @classmethod
-    def open(cls, client: Any, *, is_spare: bool = False) -> Stream | None:
+    def open(cls, client: Any) -> Stream | None:
         """Return a stream to the server of ``client``; None: with this client there can be none.
-
-        Arguments:
-            is_spare: leave a connection to others that is there already; for a stream that is kept.
 
         Raises what the client raises if it can't connect.
         """
@@ -250,13 +245,7 @@ class Stream:
         if pool is None:
             return None
         words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()
-        connection = pool.get_connection(*words)
-        if not is_spare:
-            return cls(pool, connection)
-        try:
-            return cls(pool, pool.get_connection(*words))
-        finally:
-            pool.release(connection)
+        return cls(pool, pool.get_connection(*words))
 
     def write_all(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send commands at once, and don't wait for their replies; an error ends the connection."""

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from redbeat.log.text import as_stored, sha1_of_text
+from redbeat.log.text import sha1_of_text
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ def text_of(value: Any) -> Any:
 
 def mark_of(meta: str) -> str:
     """Return the mark that stands beside a meta of RedBeat's own: programs that don't know it leave it."""
-    return f"{crc32(as_stored(meta)):08x}"
+    return f"{crc32(meta.encode('utf-8', 'surrogateescape')):08x}"
 
 
 def is_foreign(meta: str | None, mark: str) -> bool:
@@ -527,10 +527,12 @@ def committed_of(reply: Sequence[Any]) -> Committed:
     """Return what a reply of commit_runs says."""
     status, is_moved, digits, reasons, unrecorded = reply
     told = map(text_of, reasons)
-    results: list[Result] = [
-        digit == "1" if digit in "01" else next(told) if digit == "2" else held_of(next(told))
-        for digit in text_of(digits)
-    ]
+    results = list[Result]()
+    for digit in text_of(digits):
+        if digit in "01":
+            results.append(digit == "1")
+        else:
+            results.append(next(told) if digit == "2" else held_of(next(told)))
     return Committed(LockStatus(status), bool(is_moved), results, text_of(unrecorded))
 
 

@@ -71,17 +71,25 @@ _RENEW_LOCK = Script("renew_lock")
 Item = TypeVar("Item")
 
 
+#: a slower answer of Redis is logged; seconds
+SLOW_SECONDS = 4.0
+
+
 class Progress:
     """When Redis is asked and has answered; the stores of a scheduler's shards share one.
 
     Attributes:
         asks_since: since when Redis hasn't answered, monotonic; None: it isn't asked anything.
-        on_answer: called after each round trip, which shows that the scheduler isn't stuck.
+        progressed_at: when it has answered last, monotonic, which shows that the scheduler isn't stuck.
+        heart: whose ``progressed_at`` is updated with that.
+        on_slow: called after an answer that took longer than ``SLOW_SECONDS``.
     """
 
     def __init__(self) -> None:
         self.asks_since: float | None = None
-        self.on_answer: Callable[[], None] = lambda: None
+        self.progressed_at = 0.0
+        self.heart: Any = self
+        self.on_slow: Callable[[], None] = lambda: None
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -556,7 +564,10 @@ class Store:
                 self.on_round_trip()
                 yield
                 self.on_round_trip()
-                self.progress.on_answer()
+                progress, now = self.progress, time.monotonic()
+                progress.heart.progressed_at = now
+                if now - (progress.asks_since or now) > SLOW_SECONDS:
+                    progress.on_slow()
         except Exception as exc:  # noqa: BLE001 - it is raised again
             self._raise_translated(exc, keys, kind)
 

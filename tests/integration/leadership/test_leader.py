@@ -20,7 +20,6 @@ from redbeat.config import timing
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.keys import Keys
-from redbeat.leadership import leadership
 from redbeat.leadership.election import Election
 from redbeat.leadership.status import read_status
 from tests.integration.conftest import MakeScheduler
@@ -243,7 +242,7 @@ def test_slow_answer_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scheduler.tick()
-    monkeypatch.setattr(leadership, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr("redbeat.store.store.SLOW_SECONDS", 0.3)
     client.client_pause(400)
     for _ in range(3):
         scheduler.tick()
