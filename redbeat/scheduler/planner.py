@@ -102,6 +102,7 @@ class Known:
         is_special: its runs differ from those that follow from schedule and due time alone.
         is_slow: planning may take long, as its schedule is neither Celery's nor RedBeat's.
         own_task_id: from its options.
+        computes_due_at: a subclass overrides ``due_at``.
         limit_seconds: after how long its messages expire on their queue; None: they do not.
         is_timed: that depends on when a message is sent, because its options have times.
         headers: of its messages, for workers.
@@ -124,6 +125,7 @@ class Known:
     is_special: bool
     is_slow: bool
     own_task_id: str | None
+    computes_due_at: bool
     limit_seconds: float | None
     is_timed: bool
     headers: Mapping[str, Any]
@@ -400,6 +402,7 @@ class Planner:
             is_special or bool(policy.jitter) or policy.exclude is not None,
             type(entry.schedule) not in _KEPT_KINDS,
             own_task_id,
+            entry.computes_due_at,
             limit,
             is_timed,
             headers_of(policy, limit) | headers_of_check_in(app, entry.name, entry.schedule, policy),
@@ -505,7 +508,7 @@ class Planner:
         entry, policy, row, commit = known.entry, known.bounds, send.due_entry, send.commit
         is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
         following = None if is_over else run_plan.following
-        if entry.computes_due_at and not is_over:
+        if known.computes_due_at and not is_over:
             following = entry.following_run(run_plan.ran_at, run_plan.following)
         if policy.jitter and run_plan.following is not None:
             next_but_one = next_run(entry.schedule, policy, run_plan.following, run_plan.following)

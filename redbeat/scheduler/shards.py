@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import TypeVar
 
 from redbeat.config.config import RedBeatConfig
@@ -360,7 +360,7 @@ class Shards:
         """Return which shards to fetch from now, and how many entries of each at most."""
         size = self._config.batch_size
         if not self.is_divided:
-            return [(shard, size) for shard in self.led]
+            return [*zip(self.led, repeat(size), strict=False)]
         now, due, others = time.monotonic(), list[Shard](), list[Shard]()
         unseen_seconds = MOVING_SECONDS if self.is_moving else UNSEEN_SECONDS
         for shard in self.reached:

@@ -206,7 +206,10 @@ def commit_runs(
     With ``redbeat_wait_replicas`` it also waits for replicas, a second at most. The outcome is LockLost if
     another beat holds the lock: nothing was written. StoreUnavailable: it isn't known whether it was.
     """
-    are_entries = not store.holds_messages
+    are_entries, told = not store.holds_messages, list[str]()
+    for event in _TOLD if are_entries else ():
+        if event.receivers:
+            told.append(event.name)
     call = commit_call(
         store.part or store.keys,
         fence,
@@ -214,7 +217,7 @@ def commit_runs(
         target,
         beside=store.keys_beside,
         kept=store.config.history if are_entries else 0,
-        tells=" ".join([one.name for one in _TOLD if one.receivers]) if are_entries else "",
+        tells=" ".join(told),
     )
     return Recording(
         store,
