@@ -59,7 +59,7 @@ class Command:
 #: what may be called on nodes; its keys are of one slot
 Sendable = Call[Any] | Command
 
-#: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
+#: client of a cluster to its nodes' clients that couldn't reach them the last time
 _SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
@@ -70,11 +70,11 @@ def call_on_nodes(client: Any, calls: Sequence[Sendable]) -> list[Any]:
         calls: each is about keys of one slot.
     """
     replies: list[Any] = [None] * len(calls)
-    unanswered = _ask_nodes(client, calls, range(len(calls)), replies)
-    # what brings one through mostly does so for all: the script is known by then, or the slot's new node
-    left = [place for places in unanswered for place in _ask_in_turn(client, calls, places, replies, 1)]
-    for places in _ask_nodes(client, calls, left, replies):
-        _ask_in_turn(client, calls, places, replies, len(places))
+    left: Sequence[int] = range(len(calls))
+    while left:
+        unanswered = _ask_nodes(client, calls, left, replies)
+        # what brings one through mostly does so for all: the script is known by then, or the slot's new node
+        left = [place for places in unanswered for place in _ask_first(client, calls, places, replies)]
     return replies
 
 
@@ -107,32 +107,46 @@ def _ask_nodes(
         if len(those) == 1 or node is None:
             unanswered.append(those)
             continue
-        for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
+        found = _call_on(node, [calls[place] for place in those])
+        for place, reply in zip(those, found, strict=True):
             replies[place] = reply
-        was_silent = _note_answer(client, node, replies[those[0]])
-        if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
-            continue  # asking again, which finds the slots' new node, would take as long once more
-        unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
-    return unanswered
+        if node is client or not _is_first_silence(client, node, found[0]):
+            unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
+    return [those for those in unanswered if those]
 
 
-def _ask_in_turn(
-    client: Any, calls: Sequence[Sendable], places: list[int], replies: list[Any], most: int
-) -> list[int]:
-    """Ask for so many of one node's calls one after the other; return the places of the rest.
+def _is_first_silence(client: Any, node: Any, reply: Any) -> bool:
+    """Return True if a client that gives up soon has waited in vain for a node that has answered before.
+
+    Asking again, which finds the slots' new node, would take as long once more.
+    """
+    silent = _SILENT.setdefault(without_retry(client), WeakSet())
+    was_silent = node in silent
+    if isinstance(reply, Exception) and is_away(reply):
+        silent.add(node)
+    else:
+        silent.discard(node)
+    return is_hasty(client) and is_timeout(reply) and not was_silent
+
+
+def _ask_first(
+    client: Any, calls: Sequence[Sendable], places: Sequence[int], replies: list[Any]
+) -> Sequence[int]:
+    """Ask for the first of one node's calls in the ordinary way; return the places of the others.
 
     If the node can't be reached, that is the answer to all of them.
     """
-    for number, place in enumerate(places[:most]):
-        try:
-            replies[place] = calls[place].send(client)
-        except RedisError as exc:
+    first, *others = places
+    try:
+        replies[first] = calls[first].send(client)
+    except RedisError as exc:
+        replies[first] = exc
+        if not is_away(exc):
+            return others
+        for place in others:
             replies[place] = exc
-            if is_away(exc):
-                for other in places[number + 1 :]:
-                    replies[other] = exc
-                return []
-    return places[most:]
+        return ()
+    return others
 
 
 def _is_worth_asking_again(reply: Any) -> bool:
@@ -162,18 +176,4 @@ def _by_node(client: Any, calls: Sequence[Sendable], places: Sequence[int]) -> l
     for place in places:
         node = node_of(cluster, calls[place].keys[0])
         found.setdefault(node and cluster.get_redis_connection(node), []).append(place)
-    silent = _SILENT.get(cluster)
-    return sorted(found.items(), key=lambda one: one[0] in silent) if silent else [*found.items()]
-
-
-def _note_answer(client: Any, node: Any, reply: Any) -> bool:
-    """Note whether a node can be reached; return whether it couldn't be the last time."""
-    if node is client:
-        return True
-    silent = _SILENT.setdefault(without_retry(client), WeakSet())
-    was_silent = node in silent
-    if isinstance(reply, Exception) and is_away(reply):
-        silent.add(node)
-    else:
-        silent.discard(node)
-    return was_silent
+    return [*found.items()]
