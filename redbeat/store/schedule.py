@@ -211,7 +211,7 @@ def commit_runs(
         if event.receivers:
             told.append(event.name)
     call = commit_call(
-        store.part or store.keys,
+        store.keys,
         fence,
         commits,
         target,
