@@ -73,7 +73,7 @@ local is_moved = server ~= '' and (type(info) ~= 'string' or not string.find(inf
 -- 1. compare: what may be written of each entry, by its place; false: nothing. Lists, as a table for each takes longer
 local scores_now, now_seconds, count = read_scores(schedule, entry_keys), tonumber(now), #entry_keys
 local new_metas, new_marks, old_metas, writes_of, first_values, held, refusals = {}, {}, {}, {}, {}, {}, {}
-local history_of, next_history, next_running, next_value = {}, 1, 1, 1
+local due_seconds, history_of, next_history, next_running, next_value = {}, {}, 1, 1, 1
 
 -- a run that another one may hold back is noted now, as what can't be noted must not be sent
 local function note_first(i, run)
@@ -117,7 +117,8 @@ for i, key in ipairs(entry_keys) do
   local has_score = is_same and scores_now[i] == score
   if writes then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
-    local is_due = token == '' or tonumber(score) <= now_seconds
+    due_seconds[i] = tonumber(score)
+    local is_due = token == '' or due_seconds[i] <= now_seconds
     local is_late = fields.valid_until ~= '' and tonumber(fields.valid_until) <= now_seconds
     has_score = has_meta and has_score and not is_moved and is_due and not is_late
     has_meta = has_score
@@ -294,7 +295,7 @@ local function count_run(i, due)
     if string.find(held[i], '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
     return
   end
-  local late = due and now_seconds - tonumber(due)
+  local late = due and now_seconds - (due == scores[i] and due_seconds[i] or tonumber(due))
   if late and late < 31536000 then
     late = math.max(late, 0)
     add_amount(labels, sent_words[bucket_of(late_bounds, late)], 1)

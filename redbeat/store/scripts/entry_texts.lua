@@ -29,17 +29,17 @@ local function texts_of(fields)
   return (fields[1] or '') .. '\0' .. (fields[2] or '') .. '\0' .. revision_of(fields[3])
 end
 
-local packed_texts, others, packed_count = {}, {}, 0
+local find, packed_texts, others, packed_count = string.find, {}, {}, 0
 local function pack_entry(key, score, fields, other)
   local definition, meta, policy, error, texts, at = fields[1], fields[2], fields[3], fields[4], packed_texts, 8 * packed_count
   packed_count = packed_count + 1
   texts[at + 1], texts[at + 2], texts[at + 3], texts[at + 4] = key, score, definition or '', meta or ''
   texts[at + 5], texts[at + 6], texts[at + 7], texts[at + 8] = policy or '', error or '', fields[7] or '', fields[8] or ''
-  if string.find(key, '\0', 1, true) or definition and (definition == '' or string.find(definition, '\0', 1, true))
-    or meta and (meta == '' or string.find(meta, '\0', 1, true)) or policy or error or fields[8] then
+  if find(key, '\0', 1, true) or definition and (definition == '' or find(definition, '\0', 1, true))
+    or meta and (meta == '' or find(meta, '\0', 1, true)) or policy or error or fields[8] then
     for place, name in ipairs({'key', 'score', 'definition', 'meta', 'policy', 'error', 'meta_crc32', 'message'}) do
       local text = texts[at + place]
-      if string.find(text, '\0', 1, true) or text == '' and fields[place - 2] then
+      if find(text, '\0', 1, true) or text == '' and fields[place - 2] then
         other = other or {}
         other[name], texts[at + place] = text, ''
       end

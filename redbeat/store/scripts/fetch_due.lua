@@ -54,6 +54,11 @@ local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITH
 local bytes, seen, offset = 0, {}, pending
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
 local window = math.min(limit, chunk)
+local asked, score_now = {}, nil
+local function rescore_asked()
+  if #asked > 0 then redis.call('ZADD', schedule, 'XX', unpack(asked)) end
+  asked = {}
+end
 repeat
   due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
   local has_any, passed = missing < missing_limit, 0
@@ -78,7 +83,7 @@ repeat
       break
     end
     local key, nominal, kind, fields, size = due[i], due[i + 1], '', {}, 0
-    if string.find(key, prefix, 1, true) == 1 then  -- other keys may be out of reach: another slot, an ACL
+    if prefix .. names[(i + 1) / 2] == key then  -- other keys may be out of reach: another slot, an ACL
       kind, fields, size = read_entry(key, entry_bytes)
     end
     if kind == '' or (kind == 'none' and redis.call('EXISTS', prefix .. key) == 1) then
@@ -121,10 +126,14 @@ repeat
         if string.sub(name, 1, #prefix) ~= prefix then redis.call('ZREM', schedule, name) end
       end
       local is_asked = nominal == '0' or nominal == '-0'
-      if is_asked then
+      if is_asked and not score_now then  -- the server writes it in a way of its own
         redis.call('ZADD', schedule, 'XX', now, key)
-        nominal = redis.call('ZSCORE', schedule, key)
+        score_now = redis.call('ZSCORE', schedule, key)
+      elseif is_asked and lease_ms == 0 then
+        asked[#asked + 1], asked[#asked + 2] = now, key
+        if #asked == 2000 then rescore_asked() end
       end
+      if is_asked then nominal = score_now end
       stays = not is_asked and lease_ms == 0
       local score, next_score, rare = nominal, nil, nil
       if fields[5] then
@@ -159,6 +168,7 @@ repeat
     end
     if stays then offset = offset + 1 end
   end
+  rescore_asked()
   looked = looked + #due / 2
   local is_last = is_full or #due < 2 * window or taken >= limit or passed == 0
   is_last = is_last or looked >= look_limit or measured >= measure_limit

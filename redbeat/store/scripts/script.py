@@ -7,8 +7,8 @@
     -- Uses check_layout, hold_lock     files that are put in front of this one
     -- KEYS schedule    zset of entry keys
     -- KEYS entries[]   the entries' keys: a list, after all single keys
-    -- ARGV wake        channel: a member of the JSON object that is ARGV[1]
-    -- BYTES dumps      texts of any bytes: a list, the rest of ARGV
+    -- ARGV wake        channel: a member of the JSON object that is the last of ARGV
+    -- BYTES dumps      texts of any bytes: a list, the others of ARGV
     -- Returns ...
 
     SAVE_ENTRIES = Script("save_entries")
@@ -61,8 +61,8 @@ class Header:
     Attributes:
         uses: the files that are put in front of it.
         keys, key_lists: the names in KEYS: single keys, and after them lists of keys.
-        args: the names of the members of ARGV[1].
-        texts: the name of the rest of ARGV; '': there is none.
+        args: the names of the members of the JSON object that is the last of ARGV.
+        texts: the name of the others of ARGV; '': there are none.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -91,7 +91,7 @@ class Header:
         """Return the Lua statements that give the body its variables."""
         lines = []
         if self.args or self.key_lists:
-            lines.append("local args = cjson.decode(table.remove(ARGV, 1))")
+            lines.append("local args = cjson.decode(table.remove(ARGV))")
         if self.keys:
             places = ", ".join(f"KEYS[{place}]" for place in range(1, len(self.keys) + 1))
             lines.append(f"local {', '.join(self.keys)} = {places}")
@@ -188,7 +188,7 @@ class Call(Generic[Reply]):
     """One call of a script, and what its reply means.
 
     Attributes:
-        args: the members of ARGV[1]; None: there is no such argument.
+        args: the members of the JSON object; None: there is none.
         texts: the other ARGV.
         within: the part of the schedule that it is about; None: the script checks no layout.
         read: makes of the reply what the caller wants to know.
@@ -244,9 +244,9 @@ class Call(Generic[Reply]):
         if part is not None:  # a call must have that key all the same
             values.append(values[0] if part.guard == UNGUARDED else part.generation)
         count = len(values)
+        values += self.texts
         if self.args is not None:
             values.append(_to_json(self.args))
-        values += self.texts
         if part is not None:
             values.append(part.guard)
         try:
