@@ -285,6 +285,8 @@ def commit_call(
         is_end = isinstance(new_score, Ending)
         new_scores.append(_ENDINGS[new_score] if isinstance(new_score, Ending) else new_score)
         rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
+        if rare or is_end:
+            rare["is_rare"] = True
         is_strict = commit.is_for_this_definition or bool(pushes) or new_score is Ending.DELETE
         new_meta = commit.new_meta
         if is_strict or commit.new_definition:

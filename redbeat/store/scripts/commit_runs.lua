@@ -22,6 +22,7 @@
 -- ARGV new_scores    for each entry 'remove' to unschedule it, 'delete' to remove it, hash and all, else the next due time
 -- ARGV sent          for each entry the due time of the run that is sent, UNIX seconds; true: its score; false: none is
 -- ARGV rows          what else is recorded about each entry: an object; true: the one before; or the place of an equal one
+--   is_rare          it has more than is_strict, has_meta, valid_until, labels and writes, or leaves the schedule
 --   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
 --   is_strict        with other texts now, leave the entry alone
 --   has_meta         it has a new meta; where the one that it replaces is another one now, that one stays
@@ -91,8 +92,8 @@ local function note_first(i, run)
   end
 end
 
-for i, key in ipairs(entry_keys) do
-  local fields, score = rows[i], scores[i]
+for i = 1, count do  -- ipairs takes longer
+  local key, fields, score = entry_keys[i], rows[i], scores[i]
   if type(fields) ~= 'table' then
     fields = fields == true and rows[i - 1] or rows[fields]
     rows[i] = fields
@@ -157,8 +158,8 @@ end
 local recorded = 0
 local is_recorded, problem = pcall(function()
   local scored, ended = {}, {}
-  for i, key in ipairs(entry_keys) do
-    local meta, new_score = new_metas[i], new_scores[i]
+  for i = 1, count do
+    local key, meta, new_score = entry_keys[i], new_metas[i], new_scores[i]
     if meta then redis.call('HSET', key, 'meta', meta, 'meta_crc32', new_marks[i]) end
     recorded = i
     if new_score == 'remove' or new_score == 'delete' then
@@ -234,8 +235,8 @@ local function note_sent(run)
   return is_noted and ended
 end
 
-local function finish(i, due)
-  local key, fields, new_score, history = entry_keys[i], rows[i], new_scores[i], histories[history_of[i]]
+-- what few rows have; returns what is added to the history, and the due time of the run that was sent
+local function finish_rare(i, key, fields, new_score, due)
   local run, record = fields.run, fields.record
   if held[i] then
     due, record = nil, run.held_record and run.held_record .. ',' .. held[i]
@@ -256,24 +257,31 @@ local function finish(i, due)
       set_field(key, 'policy', fields.new_policy)
     end
   end
+  return record, due
+end
+
+local at_due = '{"at":' .. now .. ',"due":'
+local function finish(i, due)
+  local key, fields, new_score, first, record = entry_keys[i], rows[i], new_scores[i], history_of[i], nil
+  if fields.is_rare then record, due = finish_rare(i, key, fields, new_score, due) end
   local is_end = new_score == 'remove' or new_score == 'delete'
   if not (kept > 0 or is_end) or not (new_score or new_metas[i]) then return end
   if tells ~= '' and (record or due) then tell_of(key, record or '"due":' .. due) end
   if is_end then
-    redis.pcall('DEL', unpack(histories, history_of[i], history_of[i] + 2))
-  elseif run and run.is_released and due then
-    add_released(history, run.due, record or '"due":' .. due)
+    redis.pcall('DEL', unpack(histories, first, first + 2))
+  elseif due and fields.run and fields.run.is_released then
+    add_released(histories[first], fields.run.due, record or '"due":' .. due)
   elseif record then
-    add_records(history, record)
+    add_records(histories[first], record)
   elseif due then
-    if due ~= last_due then last_due, sent_text = due, '{"at":' .. now .. ',"due":' .. due .. '}' end
-    add_record(history, sent_text)
+    if due ~= last_due then last_due, sent_text = due, at_due .. due .. '}' end
+    add_record(histories[first], sent_text)
   end
 end
 
 -- count what became of an entry's runs; it is written when all are done, as most have the same labels
-local sent_words, amounts = {}, {}
-for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
+local sent_words, amounts, bucket, above, upto = {}, {}, 0, -1, -1
+for place = 1, #late_bounds + 1 do sent_words[place] = 'sent+late/' .. place end
 
 local function add_amount(labels, words, amount)
   local of_words = amounts[words]
@@ -297,8 +305,12 @@ local function count_run(i, due)
   end
   local late = due and now_seconds - (due == scores[i] and due_seconds[i] or tonumber(due))
   if late and late < 31536000 then
-    late = math.max(late, 0)
-    add_amount(labels, sent_words[bucket_of(late_bounds, late)], 1)
+    late = late > 0 and late or 0
+    if late > upto or late <= above then  -- else it is in the bucket of the one before
+      bucket = bucket_of(late_bounds, late)
+      above, upto = late_bounds[bucket - 1] or -1, late_bounds[bucket] or math.huge
+    end
+    add_amount(labels, sent_words[bucket], 1)
     add_amount(labels, 'late/sum', late)
   elseif late then  -- somebody made it due
     add_amount(labels, 'sent', 1)

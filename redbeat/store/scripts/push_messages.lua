@@ -26,7 +26,8 @@ local function push_messages(writes_of, first_values, refusals)
   end
 
   local selected = broker_db ~= home_db and redis.pcall('SELECT', broker_db)
-  for place, writes in ipairs(writes_of) do
+  for place = 1, #writes_of do
+    local writes = writes_of[place]
     if not writes then
       -- nothing is sent
     elseif selected and selected.err then
