@@ -431,7 +431,7 @@ def text_of(value: Any) -> Any:
 
 def mark_of(meta: str) -> str:
     """Return the mark that stands beside a meta of RedBeat's own: programs that don't know it leave it."""
-    return f"{crc32(meta.encode('utf-8', 'surrogateescape')):08x}"
+    return str(crc32(meta.encode("utf-8", "surrogateescape")))
 
 
 def is_foreign(meta: str | None, mark: str) -> bool:
@@ -441,7 +441,7 @@ def is_foreign(meta: str | None, mark: str) -> bool:
 
 def digest_of(text: str) -> str:
     """Return ``text`` as a script compares it: itself, or for a long one '#' and its SHA-1."""
-    if len(text) <= MAX_COMPARED and not text.startswith("#"):  # else it might be taken for a SHA-1
+    if len(text) <= MAX_COMPARED and text[:1] != "#":  # else it might be taken for a SHA-1
         return text
     return f"#{sha1_of_text(text)}"
 

@@ -278,10 +278,10 @@ def commit_call(
     last = 0
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
-        key = due_entry.key
+        key, score = due_entry.key, due_entry.score
         entry_keys.append(key)
-        scores.append(due_entry.score)
-        sent.append(commit.sent == due_entry.score or commit.sent or False)
+        scores.append(score)
+        sent.append(commit.sent == score or commit.sent or False)
         is_end = isinstance(new_score, Ending)
         new_scores.append(_ENDINGS[new_score] if isinstance(new_score, Ending) else new_score)
         rare = _rare_fields(commit, keeps=bool(kept or (is_end and tells)))
