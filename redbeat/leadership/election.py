@@ -160,6 +160,11 @@ class Election:
             leadership.follow_lock()
 
     @property
+    def _live(self) -> frozenset[str]:
+        """The beats among which the shards are shared; any may take the lock of an unsharded schedule."""
+        return self.members.live if self.is_divided else frozenset((self.members.beat,))
+
+    @property
     def leading(self) -> tuple[Leadership, ...]:
         """The shards that this beat leads, in their order."""
         return tuple(leadership for leadership in self.leaderships if leadership.is_leader)
@@ -251,7 +256,7 @@ class Election:
             return []
         others = [one for one in self.leaderships if not (one.is_leader or self._is_away(one.keys))]
         self._looked_at, self._look_at = now, now + self.timing.look_seconds
-        self._assignment.forget_refusals(self.members.live, now)
+        self._assignment.forget_refusals(self._live, now)
         # a beat that renews locks announces itself along with that: else it could seem well when they end
         is_announced = self.heartbeat.is_running and self.is_leader
         if not others and (is_announced or not self.is_divided):
@@ -311,13 +316,13 @@ class Election:
         lock, now = others[place].stand_by(), time.monotonic()
         left_seconds = now - (lock.replaceable_at if silent else lock.free_since or now)
         beats = frozenset(beat_of(token) or token for token in silent)
-        return self._assignment.may_take(others[place].keys.prefix, self.members.live, beats, left_seconds)
+        return self._assignment.may_take(others[place].keys.prefix, self._live, beats, left_seconds)
 
     def _lead(self, taken: Sequence[Leadership]) -> None:
         """Lead these shards, whose locks are held now."""
         if not taken:
             return
-        now, live, replaced = time.monotonic(), self.members.live, dict[str, list[Leadership]]()
+        now, live, replaced = time.monotonic(), self._live, dict[str, list[Leadership]]()
         for leadership in taken:
             prefix, token = leadership.keys.prefix, leadership.stand_by().replaced
             before = beat_of(token) if token else self._assignment.leader_of(prefix, live)
@@ -355,7 +360,7 @@ class Election:
         Arguments:
             end: ends what is on its way in a shard, such as a fetch that was sent ahead.
         """
-        live, now = self.members.live, time.monotonic()
+        live, now = self._live, time.monotonic()
         if not self.is_divided or len(live) < 2 or self.lock_key is None:
             return False
         leaving = list[Leadership]()
@@ -408,7 +413,7 @@ class Election:
 
         They change with each look.
         """
-        own = self._assignment.own(self.members.live)
+        own = self._assignment.own(self._live)
         return tuple(
             one.keys.wake for prefix, one in self._leaderships.items() if one.is_leader or prefix in own
         )

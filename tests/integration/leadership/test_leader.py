@@ -28,7 +28,7 @@ from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, messages, score_of, sent_names, write_burst, write_raw
 from tests.support.servers import Server
-from tests.support.shards import election_in
+from tests.support.shards import announce, election_in
 from tests.support.ticks import memory_app, take_messages
 
 
@@ -220,6 +220,16 @@ def test_standby_is_listed_until_it_leads_or_ends(
     assert len(read_status(app).standbys) == 1
     standby.resign()
     assert not client.exists(BEATS)
+
+
+def test_leader_of_an_unsharded_schedule_keeps_it_whoever_stands_by(app: Celery, client: redis.Redis) -> None:
+    announce(app, *(f"host:1:{number:08x}" for number in range(50)))
+    election = election_in(app, Timing(60))
+    assert election.look(), "a free lock is anyone's"
+    assert len(election.members.live) == 51
+    assert not election.hand_over(lambda _leadership: None)
+    assert election.is_leader
+    election.resign()
 
 
 def test_list_of_beats_of_wrong_type_stops_nobody(app: Celery, client: redis.Redis) -> None:
