@@ -112,7 +112,7 @@ class Broker:
     def producer(self) -> Any:
         """A producer, on a new connection where there is none; raises what the transport raises."""
         if self._producer is None or self._producer.connection is None:  # its channel has ended
-            self._close(is_polite=False)
+            self.close(is_polite=False)
             self._connect()
         return self._producer
 
@@ -272,7 +272,7 @@ class Broker:
         except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: An idle connection has ended: %r", exc)
         if was_blocked or not self._is_blocked:
-            self._close(is_polite=False)
+            self.close(is_polite=False)
 
     def note_away(self, exc: BaseException) -> None:
         """Record that nothing can be sent because of ``exc``; logged once until runs are sent again."""
@@ -285,7 +285,7 @@ class Broker:
             message = "beat: The broker %s can't be reached, due runs wait for it: %s"
             logger.error(message, name, reason, extra=extra)
         if not self._is_blocked:
-            self._close(is_polite=False)
+            self.close(is_polite=False)
 
     def note_well(self) -> None:
         """Record that runs have been sent again."""
@@ -299,21 +299,17 @@ class Broker:
             self.drop_stale()
         self.is_away = self._is_blocked
         if not self.is_away:
-            self._close(is_polite=False)
+            self.close(is_polite=False)
             try:
                 self._connect()
             except BaseException as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
                 let_through(exc)
                 logger.debug("beat: The broker can't be reached: %r", exc)
-                self._close(is_polite=False)
+                self.close(is_polite=False)
                 self.is_away = True
         return not self.is_away
 
-    def close(self) -> None:
-        """Close the connection; the next producer makes a new one."""
-        self._close(is_polite=True)
-
-    def _close(self, *, is_polite: bool) -> None:
+    def close(self, *, is_polite: bool = True) -> None:
         """Close the connection, and tell the broker if that ``is_polite``: it may never answer."""
         connection, self._connection, self._producer, self.outbox = self._connection, None, None, None
         self._is_blocked = False

@@ -40,28 +40,18 @@ NOT_COLLECTED = "this version of kombu sends messages in a way that RedBeat does
 Function = tuple[Any, str, Any]
 
 _OWN = ("amqp", "celery", "kombu", "redbeat")
-#: functions that a message passes through, by what has them
 _OF_TASK = ("apply_async", "shadow_name")
-_OF_APP = ("send_task",)
 _OF_AMQP = ("as_task_v2", "_create_task_sender", "create_task_message", "send_task_message")
-_OF_PRODUCER = ("publish", "_publish")
-_OF_CHANNEL = ("basic_publish", "_put")
-_OF_SIGNAL = ("send",)
 _OF_SCHEDULER = (
     *("apply_async", "send_task", "producer", "maybe_due", "apply_entry", "reserve"),
     *("should_sync", "sync", "_do_sync"),
 )
-_OF_ENTRY = ("is_due",)
 #: settings that all messages depend on
 _SETTINGS = (
     *("task_serializer", "task_always_eager", "task_protocol", "task_compression", "task_send_sent_event"),
     *("task_default_queue", "task_repr_maxlevels"),
 )
-_SIGNALS = [
-    vars(signals)[name]
-    for name in ("before_task_publish", "after_task_publish", "task_sent")
-    if name in vars(signals)
-]
+_SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
 
 
 def find_obstacle(app: Any, scheduler: Any = None, producer: Any = None) -> str:
@@ -148,13 +138,13 @@ def find_serializer_obstacle(name: str) -> str:
 
 def _functions(app: Any, scheduler: Any, producer: Any) -> list[Function]:
     """Return the functions that each message passes through."""
-    found = _functions_of(Task, _OF_TASK) + _functions_of(app, _OF_APP) + _functions_of(app.amqp, _OF_AMQP)
-    found += _functions_of(Signal, _OF_SIGNAL)
-    found += _functions_of(Producer if producer is None else producer, _OF_PRODUCER)
+    found = _functions_of(Task, _OF_TASK) + _functions_of(app, ("send_task",))
+    found += _functions_of(app.amqp, _OF_AMQP) + _functions_of(Signal, ("send",))
+    found += _functions_of(Producer if producer is None else producer, ("publish", "_publish"))
     if producer is not None:
-        found += _functions_of(producer.channel, _OF_CHANNEL)
+        found += _functions_of(producer.channel, ("basic_publish", "_put"))
     if scheduler is not None:
-        found += _functions_of(scheduler, _OF_SCHEDULER) + _functions_of(scheduler.Entry, _OF_ENTRY)
+        found += _functions_of(scheduler, _OF_SCHEDULER) + _functions_of(scheduler.Entry, ("is_due",))
     return found
 
 

@@ -8,7 +8,7 @@ is sent at once, by kombu itself. So is each message by a version of kombu that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from redbeat.connection.client import user_of
@@ -88,31 +88,23 @@ class Outbox:
             return None
 
     @contextmanager
-    def collecting(self) -> Iterator[list[Push]]:
+    def collecting(self, *, is_sample: bool = False) -> Iterator[list[Push]]:
         """Yield a list of the list writes of the block, which are not sent; everything else in it is, except
         its task-sent events, which go to :attr:`events`.
+
+        Raises:
+            UnknownWriteError: in the block, where kombu writes in another way; or a sample not to a list.
         """
-        pushes: list[Push] = []
-        self._pushes = pushes
-        self.events = []
+        self._pushes = pushes = list[Push]()
+        self.events, self._is_sampling = [], is_sample
         try:
             yield pushes
         finally:
-            self._pushes = None
+            self._pushes, self._is_sampling = None, False
 
-    @contextmanager
-    def sampling(self) -> Iterator[list[Push]]:
-        """Do the same for a message that is never sent.
-
-        Raises:
-            UnknownWriteError: in the block, where a message is not written to a list.
-        """
-        self._is_sampling = True
-        try:
-            with self.collecting() as pushes:
-                yield pushes
-        finally:
-            self._is_sampling = False
+    def sampling(self) -> AbstractContextManager[list[Push]]:
+        """Do the same for a message that is never sent."""
+        return self.collecting(is_sample=True)
 
     def find_queues(self, exchange: str, routing_key: str) -> list[str]:
         """Return which queues a message goes to; the bindings are looked up once a batch.
@@ -195,7 +187,7 @@ class Outbox:
     def _record(self, write: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Push]:
         """Return what ``write`` writes; the channel gets a recorder instead of its client."""
         recorder, before = _Recorder(self._full_key), self._channel.conn_or_acquire
-        self._channel.conn_or_acquire = lambda *_args, **_kwargs: recorder
+        self._channel.conn_or_acquire = lambda *_args, **_kwargs: nullcontext(recorder)
         try:
             write(*args, **kwargs)
         finally:
@@ -230,17 +222,11 @@ class _Recorder:
     def publish(self, channel: str, payload: Any) -> _Recorder:
         return self._note("publish", channel, text_of(payload))
 
-    def pipeline(self, *_args: Any, **_kwargs: Any) -> _Recorder:
-        return self
+    def pipeline(self, *_args: Any, **_kwargs: Any) -> AbstractContextManager[_Recorder]:
+        return nullcontext(self)
 
-    def execute(self) -> list[Any]:
-        return []
-
-    def __enter__(self) -> _Recorder:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
+    def execute(self) -> None:
+        """Do nothing: it is noted already."""
 
     def __getattr__(self, name: str) -> Any:
         raise UnknownWriteError(f"by {name}")
