@@ -61,10 +61,6 @@ class Feed:
 
     def look(self) -> None:
         """Start the thread if there is a receiver and it does not run, or has died."""
-        if self._thread.is_running:
-            return
-        if self._thread.was_started:  # something like gevent's Timeout has come while no receiver was at work
-            logger.error("beat: The thread that sends signals has ended, and is started again.")
         if signals.is_wanted(*signals.ALL):
             self._thread.start()
 
