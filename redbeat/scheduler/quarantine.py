@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from logging import ERROR
-from typing import Any
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.failures import Origin, cause_of, origin_of, reason_of
@@ -21,6 +20,7 @@ from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Decision, Send, quarantine
+from redbeat.scheduler.reports import Reports
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.figures import count_once
 from redbeat.store.layouts import read_layout
@@ -58,7 +58,7 @@ class Failures:
         count: how many runs could not be sent so far.
     """
 
-    def __init__(self, reports: Any, quarantine_seconds: float) -> None:
+    def __init__(self, reports: Reports, quarantine_seconds: float) -> None:
         self._reports = reports
         self._quarantine_seconds = quarantine_seconds
         self.conflicts = Memory[str, int]()
