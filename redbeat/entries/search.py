@@ -21,7 +21,7 @@ from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import count_members, place_after, read_slice, scores_of
-from redbeat.store.owners import are_owned_by, candidates_of, count_candidates
+from redbeat.store.owners import are_owned_by, candidates_of
 from redbeat.store.store import Store
 
 #: the word for entries without any run in their history, among the last outcomes
@@ -138,9 +138,10 @@ def owned(app: Any, owner: str, *, by_name: bool) -> Listed | None:
         by_name: in the order of names, not of due times.
     """
     store = Store(app)
-    if count_candidates(store, owner) > MAX_OWNED:
+    found = candidates_of(store, owner, MAX_OWNED)
+    if found is None:
         return None
-    names = sorted(candidates_of(store, owner), key=as_stored)
+    names = sorted(found, key=as_stored)
     if by_name:
         return Listed([Row(name) for name in names], lambda row: as_stored(row.name))
     keys = [store.keys.entry(name) for name in names]

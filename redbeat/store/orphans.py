@@ -5,11 +5,9 @@ Invariant: what belongs to an entry that is there by the time of the removal is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from redbeat.keys import EntryKeys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.members import scan_members
 from redbeat.store.owners import read_static_names
@@ -53,19 +51,15 @@ def find_kept(store: Store) -> Iterator[tuple[str, str, str]]:
         yield "static", name, name
     for key in read_downgraded(store):
         yield "downgraded", keys.name(key), key
-    for kind in "history", "backfilled", "failing":
-        for found in _pages(store, attrgetter(kind)):
-            yield from ((kind, store.parts.of(key).kind_of(key)[1], key) for key in found)
-
-
-def _pages(store: Store, start_in: Callable[[EntryKeys], str]) -> Iterator[list[str]]:
-    """Yield the keys that begin as ``start_in`` says and have the right type, page by page."""
     parts = store.parts
-    starts = {part.prefix: start_in(part.about("")) for part in parts}
-    type_ = parts[0].kind_held(starts[parts[0].prefix])
-    for page in Server(store).scan(*starts.values(), kind=type_):
-        # one of a former shard has no part
-        yield [key for key in page if key.startswith(starts.get(parts.of(key).prefix, ()))]
+    for kind in "history", "backfilled", "failing":
+        starts = {part.prefix: part.kinds[kind] for part in parts}
+        type_ = parts[0].kind_held(parts[0].kinds[kind])
+        for found in Server(store).scan(*starts.values(), kind=type_):
+            for key in found:
+                part = parts.of(key)
+                if key.startswith(starts.get(part.prefix, ())):  # one of a former shard has no part
+                    yield kind, part.kind_of(key)[1], key
 
 
 def remove_orphans(store: Store, remains: Sequence[Remains]) -> int:

@@ -191,19 +191,16 @@ def names_owned_by(store: Store, owner: str) -> set[str]:
     return set(_members(store, lambda keys: keys.owner(owner)))
 
 
-def count_candidates(store: Store, owner: str) -> int:
-    """Return how many names ``candidates_of`` looks through."""
+def candidates_of(store: Store, owner: str, limit: int) -> set[str] | None:
+    """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``.
+
+    None: more than ``limit`` names are to be looked through for that.
+    """
     sets = [key for part in store.parts for key in (part.owner(owner), part.static_owners)]
-    return sum(map(int, store.ask_each([methodcaller("scard", key) for key in sets], sets)))
-
-
-def candidates_of(store: Store, owner: str) -> set[str]:
-    """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
-    pairs = _members(store, lambda keys: keys.static_owners)
-    beginning = f"{owner}\t"
-    return names_owned_by(store, owner) | {
-        pair.removeprefix(beginning) for pair in pairs if pair.startswith(beginning)
-    }
+    if sum(map(int, store.ask_each([methodcaller("scard", key) for key in sets], sets))) > limit:
+        return None
+    static = _by_name(_members(store, lambda keys: keys.static_owners)).items()
+    return names_owned_by(store, owner) | {name for name, owners in static if owner in owners}
 
 
 def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
