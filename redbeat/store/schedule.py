@@ -117,7 +117,7 @@ def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
     """
     requests = []
     for store, fence, limit, lease_ms, pending in wanted:
-        keys = store.keys
+        keys = store.keys if store.holds_messages or store.part is None else store.part
         call = _FETCH_DUE.call(
             keys,
             fence=fence,
@@ -211,7 +211,7 @@ def commit_runs(
         if event.receivers:
             told.append(event.name)
     call = commit_call(
-        store.keys,
+        store.keys if store.holds_messages or store.part is None else store.part,
         fence,
         commits,
         target,
