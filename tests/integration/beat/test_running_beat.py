@@ -169,14 +169,14 @@ def test_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[s
 BROKEN_HELPERS = """
 import threading
 from redbeat.scheduler import feed
-from redbeat.store import beats
+from redbeat.leadership import membership
 from redbeat.telemetry.metrics import gathering
 
 def broken(*args, **kwargs):
     raise IndexError("broken")
 
 redis.client.PubSub.get_message = redis.client.PubSub.reset = broken
-beats.Beats.noted = beats.Beats.remove = broken
+membership.read_company = membership.leave_beats = broken
 gathering.read_labels = gathering.take_figures = feed.read_events = broken
 start, begun = threading.Thread.start, []
 
