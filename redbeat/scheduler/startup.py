@@ -253,12 +253,12 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
         StoreCorrupt, StoreRefused: nothing of the shard can be read or written.
     """
     with reports.surviving(shard.store, "Entries taken out for celery-redbeat 2.x can't be brought back"):
-        found = bring_back(shard.store, shard.leadership.fence)
-        if found.returned or found.gone:
+        returned, gone = bring_back(shard.store, shard.leadership.fence)
+        if returned or gone:
             logger.info(
                 "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
-                counted(found.returned, "entry", "entries"),
-                found.gone,
+                counted(returned, "entry", "entries"),
+                gone,
             )
 
 

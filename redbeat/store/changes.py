@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from operator import methodcaller
 
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
@@ -75,11 +76,8 @@ class ChangeRecords:
     def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
         """Return what is known of a change; None: nothing, or not any more."""
         key = self._store.keys.change(id)
-        text = self._store.ask(lambda client: client.get(key), key)
-        if text is None:
-            return None
-        left_ms = self._store.ask(lambda client: client.pttl(key), key)
-        found = _record_of(str(text_of(text)))
+        text, left_ms = self._store.ask_each([methodcaller("get", key), methodcaller("pttl", key)], [key])
+        found = None if text is None else _record_of(str(text_of(text)))
         return found and replace(found, silent_seconds=max(KEPT_SECONDS - left_ms / 1000, 0.0))
 
     def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002

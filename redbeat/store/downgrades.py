@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
@@ -34,18 +33,6 @@ class PutAway(NamedTuple):
 
     token: str
     results: list[bool]
-
-
-class BroughtBack(NamedTuple):
-    """What became of entries that had been taken out.
-
-    Attributes:
-        returned: how many are back.
-        gone: how many were deleted meanwhile.
-    """
-
-    returned: int
-    gone: int
 
 
 def read_downgraded(store: Store) -> dict[str, float | None]:
@@ -82,7 +69,6 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
             is_back=False,
             entries=[stored.key for _, stored in chunk],
             rows=rows,
-            forgotten=(),
         )
         with store.translating(keys.downgraded, keys.statics):
             _, token, found = call.run(store.client)
@@ -92,62 +78,49 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
     return PutAway("", results)
 
 
-def bring_back(store: Store, fence: Fence) -> BroughtBack:
+def bring_back(store: Store, fence: Fence) -> tuple[int, int]:
     """Put the entries back into the schedule that were taken out for celery-redbeat 2.x.
+
+    Returns how many are back, and how many were deleted meanwhile.
 
     Raises:
         LockLost: another beat holds the lock; nothing was written.
     """
-
-    def put_back(some: Mapping[str, str]) -> list[str]:
-        status, found = store.run(bring_back_call(store.keys, fence, some))
+    texts, returned = _read(store, store.keys), 0
+    for chunk in in_chunks(texts):
+        call = bring_back_call(store.keys, fence, {key: texts[key] for key in chunk})
+        status, number = store.run(call)
         store.check_lock(status, fence)
-        return found
-
-    texts = _read(store, store.keys)
-    chunks = ({key: texts[key] for key in chunk} for chunk in in_chunks(texts))
-    returned = [*chain.from_iterable(map(put_back, chunks))]
-    return BroughtBack(len(returned), len(texts) - len(returned))
+        returned += number
+    return returned, len(texts) - returned
 
 
-def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[tuple[LockStatus, list[str]]]:
+def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[tuple[LockStatus, int]]:
     """Return the call that puts entries of a part back into the schedule, by what is stored of each.
 
-    The reply is the lock's status, and the keys of those that are back.
+    The reply is the lock's status, and how many are back.
     """
-    # other keys may be out of reach: another slot, an ACL
-    entries = [key for key in texts if key.startswith(part.prefix)]
     rows = [
         {
             "name": part.name(key),
-            "score": repr(_score_of(texts[key]) or 0.0),
-            "is_static": texts[key].endswith(" static"),
+            "score": repr(_score_of(text) or 0.0),
+            "is_static": text.endswith(" static"),
         }
-        for key in entries
+        for key, text in texts.items()
     ]
-
-    def read(reply: Sequence[Any]) -> tuple[LockStatus, list[str]]:
-        status, _, results = reply
-        return LockStatus(status), [
-            key for key, is_back in zip(entries, results, strict=bool(results)) if is_back
-        ]
-
-    return _MOVE_DOWNGRADED.call(
-        part,
-        fence=fence,
-        beginning="",
-        is_back=True,
-        entries=entries,
-        rows=rows,
-        forgotten=[key for key in texts if key not in entries],
-    ).reading(read)
+    call = _MOVE_DOWNGRADED.call(part, fence=fence, beginning="", is_back=True, entries=[*texts], rows=rows)
+    return call.reading(lambda reply: (LockStatus(reply[0]), sum(reply[2])))
 
 
 def _read(store: Store, keys: Keys) -> dict[str, str]:
-    """Return what is stored of the entries of one part that were taken out, by their keys."""
+    """Return what is stored of the entries of one part that were taken out, by their keys.
+
+    Other keys, which another program has written there, may be out of reach: another slot, an ACL.
+    """
     with suppress(StoreCorrupt):
         found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded)
-        return {text_of(key): text_of(text) for key, text in found.items()}
+        texts = {text_of(key): text_of(text) for key, text in found.items()}
+        return {key: text for key, text in texts.items() if key.startswith(keys.prefix)}
     return {}
 
 

@@ -14,7 +14,6 @@
 --   member       of the schedule, its key or its bare name, and
 --   read         what the caller has read with its meta, as match_entry has it, where it is taken out
 --   score, is_static  what it had, where it is put back
--- ARGV forgotten   fields of downgraded that are removed besides
 --
 -- Returns {status, token, results}
 --   status   'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -46,5 +45,4 @@ end
 if not is_back then redis.call('SREM', statics, '') end
 local results, move = {}, is_back and put_back or take_out
 for i, key in ipairs(entries) do results[i] = move(key, rows[i]) end
-for _, field in ipairs(forgotten) do redis.call('HDEL', downgraded, field) end
 return {status, '', results}
