@@ -178,13 +178,12 @@ class Runs:
         """Forget a run that ``reserve`` has noted, and that couldn't be published; it may fail silently."""
         keys = self._store.parts.of(key)
         running = keys.running(key)
-        with suppress(RedBeatError), self._store.translating():
-            now = int(self._store.client.time()[0])
-            with self._store.client.pipeline(transaction=False) as pipeline:
-                pipeline.hdel(running, task_id)
-                # beat removes the one, and sees by the other whether a run waits for this one
-                pipeline.zadd(keys.deadlines, {f"{task_id}\0{running}": now, f"\0{running}": now})
-                pipeline.execute()
+        # beat removes the one at once, and sees by the other whether a run waits for this one
+        looked_at = {f"{task_id}\0{running}": 0, f"\0{running}": 0}
+        with suppress(RedBeatError):
+            self._store.ask_each(
+                [methodcaller("hdel", running, task_id), methodcaller("zadd", keys.deadlines, looked_at)]
+            )
 
     def begin(self, delivery: Delivery, lease_ms: int, *, is_expired: bool = False) -> Begun:
         """Take the lease of a run, unless its task may not begin.
