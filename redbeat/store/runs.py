@@ -31,7 +31,7 @@ _WORKERS = attrgetter("workers")
 
 _BEGIN_RUN, _RENEW_RUNS, _END_RUN = Script("begin_run"), Script("renew_runs"), Script("end_run")
 _NOTE_CHILD, _GIVE_UP_RUNS = Script("note_child"), Script("give_up_runs")
-_SETTLE_RUNS = Script("settle_runs")
+_SETTLE_RUN = Script("settle_run")
 
 #: workers that have said nothing for so long are forgotten, seconds
 FORGET_SECONDS = 3600
@@ -88,7 +88,7 @@ class End(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What beat does about a run whose deadline has come; see ``settle_runs.lua``."""
+    """What beat does about a run whose deadline has come; see ``settle_run.lua``."""
 
     action: str
     name: str
@@ -264,14 +264,14 @@ class Runs:
             LockLost: another beat holds the lock.
         """
         results = list[str | RedBeatError]()
-        calls = [settle_call(self._store.keys, fence, [one]) for one in settlements]
+        calls = [settle_call(self._store.keys, fence, one) for one in settlements]
         for answer in self._store.try_all(calls):
             if isinstance(answer, RedBeatError):
                 results.append(answer)
                 continue
             status, done = answer
             self._store.check_lock(status, fence)
-            results += done
+            results.append(done)
         return results
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
@@ -449,27 +449,15 @@ def _end_call(keys: Keys, end: End) -> Call[Any]:
     return _END_RUN.call(keys, keys.about(one.name), one, end, delivery=one.token, problem=end.error, ran=ran)
 
 
-def settle_call(
-    keys: Keys, fence: Fence, settlements: Sequence[Settlement]
-) -> Call[tuple[LockStatus, list[str]]]:
-    """Return the call that does what was decided about runs whose deadlines have come.
+def settle_call(keys: Keys, fence: Fence, settlement: Settlement) -> Call[tuple[LockStatus, str]]:
+    """Return the call that does what was decided about a run whose deadline has come.
 
-    The reply is the lock's status, and of each run the outcome that it has ended with now, 'overdue', or ''
-    if neither came to it now.
+    The reply is the lock's status, and the outcome that the run has ended with now, 'overdue', or '' if
+    neither came to it now.
     """
 
-    def read(reply: Any) -> tuple[LockStatus, list[str]]:
+    def read(reply: Any) -> tuple[LockStatus, str]:
         status, done = reply
-        return LockStatus(status), [*map(text_of, done)]
+        return LockStatus(status), text_of(done)
 
-    about = [keys.about(one.name) for one in settlements]
-    call = _SETTLE_RUNS.call(
-        keys,
-        fence=fence,
-        running=[one.running for one in about],
-        histories=[one.history for one in about],
-        failing=[one.failing for one in about],
-        entries=[one.entry for one in about],
-        rows=[one._asdict() for one in settlements],
-    )
-    return call.reading(read)
+    return _SETTLE_RUN.call(keys, keys.about(settlement.name), settlement, fence=fence).reading(read)

@@ -152,8 +152,8 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "reserve_runs": lambda client, fence: reserve_call(KEYS, fence, [Reserving(ENTRY.key, "id", RUN)]).run(
         client
     )[0],
-    "settle_runs": lambda client, fence: settle_call(
-        KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]
+    "settle_run": lambda client, fence: settle_call(
+        KEYS, fence, Settlement("forget", "entry", "id", DEADLINE, "1", "")
     ).run(client)[0],
 }
 
