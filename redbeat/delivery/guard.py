@@ -98,7 +98,14 @@ def read_state(app: Any, scheduler: Any, producer: Any) -> tuple[Any, ...]:
     return (
         # by identity, as a wrapper may be equal to the original; the objects are kept, and so their ids
         *(list(map(id, objects)), objects),
-        *(os.getpid(), app.thread_oid, app.current_worker_task, find_monitoring(), *settings),
+        *(
+            os.getpid(),
+            app.thread_oid,
+            app.current_worker_task,
+            find_monitoring(),
+            find_provider(),
+            *settings,
+        ),
         *(amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
         list(getattr(kombu_json, "_encoders", {}).items()),
     )

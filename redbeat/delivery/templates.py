@@ -149,7 +149,7 @@ class Kind:
         self._encoding = properties.get("body_encoding")
         self._amqp, self._repr_options = run.app.amqp, repr_options(run.app)
         self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
-        self._text = TextTemplate(text, [*run.paths, *self._texts(call)])
+        self.text = TextTemplate(text, [*run.paths, *self._texts(call)])
 
     def _texts(self, call: Call) -> dict[Path, str]:
         return texts_of_call(self._amqp, call, self.serializer, self._encoding, self._repr_options)
@@ -158,15 +158,10 @@ class Kind:
         """Return the template of a call of this kind; raises whatever encoding its values raises."""
         return MessageTemplate(self, tuple(self._texts(call).values()))
 
-    def fill(self, own: tuple[str, ...], values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
-        """Return the list writes of one run of the entry with the texts ``own``."""
-        text = self._text.fill(self.run.texts(values, delivery_tag) + own)
-        return (Push("lpush", self.queue, text), *self.pexpires)
-
     def drop(self) -> None:
         """Let it be used no more, and forget its text, as its entries' templates may be kept for long."""
         self.is_dropped, self.batch = True, 0
-        del self._text, self.fingerprint
+        del self.text, self.fingerprint
 
 
 @dataclass(slots=True)
@@ -185,7 +180,9 @@ class MessageTemplate:
 
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
-        return self.kind.fill(self.own, values, delivery_tag)
+        kind = self.kind
+        text = kind.text.fill(kind.run.texts(values, delivery_tag) + self.own)
+        return (Push("lpush", kind.queue, text), *kind.pexpires)
 
 
 class Templates:
@@ -217,7 +214,6 @@ class Templates:
         producer: Any,
         outbox: Outbox | Confirms | None,
         trace: TraceHeaders | None = None,
-        provider: Any = None,
     ) -> str:
         """Begin a batch, and return ``obstacle``. Drop all templates if what they depend on has changed.
 
@@ -225,7 +221,6 @@ class Templates:
             producer: sends the runs of this batch; it is a ``BoundedProducer``.
             outbox: collects their messages; None: it cannot, with this broker.
             trace: headers of messages that carry the context of their runs' spans.
-            provider: of spans of OpenTelemetry.
 
         Raises:
             Exception: whatever Celery raises of settings, or the transport. ``apply_async`` raises it, too.
@@ -234,7 +229,7 @@ class Templates:
         obstacle, self.obstacle = self.obstacle, _NOT_BEGUN
         self._producer, self._outbox, self._trace = producer, outbox, trace
         of_code = guard.read_state(self._app, self._scheduler, producer)
-        state = producer, outbox, trace and trace.names, provider, of_code
+        state = producer, outbox, trace and trace.names, of_code
         if obstacle or state != self._state:
             obstacle = guard.find_obstacle(self._app, self._scheduler, producer)
             if not obstacle and outbox is None:

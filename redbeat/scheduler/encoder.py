@@ -61,8 +61,8 @@ class Encoder:
 
     def begin(self) -> None:
         """Begin a batch: connect to the broker, and find out whether templates may be used."""
-        broker, provider = self._broker, find_provider()
-        if provider is not None or self._tracing.provider is not None:
+        broker = self._broker
+        if find_provider() is not None or self._tracing.provider is not None:
             self._tracing.refresh()
         self._obstacle = AWAY
         if broker.is_away:
@@ -70,7 +70,7 @@ class Encoder:
         try:
             producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
             self._obstacle = self._templates.begin_batch(
-                producer, broker.outbox or broker.confirms, self._tracing.headers, provider
+                producer, broker.outbox or broker.confirms, self._tracing.headers
             )
         except RedBeatError:  # about the lock
             raise
