@@ -68,11 +68,6 @@ class Batch:
     told: list[Send] = field(default_factory=list)
     reported: list[tuple[str, Dropped]] = field(default_factory=list)
 
-    @property
-    def now(self) -> float:
-        """The server's clock when it was fetched, UNIX seconds."""
-        return self.fetched.now
-
     def leave(self, rows: Iterable[DueEntry]) -> None:
         """Leave entries due, for the next batch."""
         rows = list(rows)

@@ -128,19 +128,18 @@ class Send(Decision):
             commit.counted = f"{counted(self.left_out)} unsent"
         return Decision(row, commit, dropped=self.dropped), is_news
 
-    def skip(self, reason: str) -> Decision | None:
-        """Return the decision to skip the run; None: it has no next run, or is to run only once."""
-        if not self.skip_score:
-            return None
-        commit = commit_of(self.due_entry, self.skip_score)
-        commit.is_for_this_definition = True
-        return self._skipped(commit, reason)
+    def skip(self, reason: str, *, is_executed: bool = False) -> Decision | None:
+        """Return the decision to skip the run; None: it has no next run, or is to run only once.
 
-    def executed(self, reason: str) -> Decision:
-        """Return the decision about a run whose task was executed while it was sent, and has failed."""
-        return self._skipped(self.commit, reason)
-
-    def _skipped(self, commit: Commit, reason: str) -> Decision:
+        Arguments:
+            is_executed: its task was executed while it was sent, and has failed.
+        """
+        commit = self.commit
+        if not is_executed:
+            if not self.skip_score:
+                return None
+            commit = commit_of(self.due_entry, self.skip_score)
+            commit.is_for_this_definition = True
         commit.records = (*records_of(self.left_out), skipped_record(self.nominal, reason))
         commit.counted, commit.labels = f"{counted(self.left_out)} skipped/error", self.commit.labels
         commit.sent, commit.task_id = "", self.task_id

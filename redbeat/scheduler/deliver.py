@@ -155,7 +155,7 @@ class Deliverer:
             for row in rows:
                 if row.type == MISSING:
                     is_known = context.reports.note_missing(row)
-                    batch.ready.append(missing(row, batch.now, is_known=is_known))
+                    batch.ready.append(missing(row, batch.fetched.now, is_known=is_known))
                     removed += [row.key] if is_known else []
                     continue
                 if missing_before:
@@ -240,7 +240,7 @@ class Deliverer:
             sink.flush()
             if failures.count > count and time.monotonic() >= ends_at:
                 for batch, row in rest:
-                    batch.ready.append(put_off(row, batch.now))
+                    batch.ready.append(put_off(row, batch.fetched.now))
                 return
 
     # -- recording

@@ -72,7 +72,7 @@ class Failures:
         if isinstance(exc, OverflowError):
             reason = f"{row.key}: one of its times is outside the years 1 to 9999 ({exc})."
         reason = shorten(printable(reason))
-        decision, is_news = quarantine(row, reason, batch.now, self._quarantine_seconds)
+        decision, is_news = quarantine(row, reason, batch.fetched.now, self._quarantine_seconds)
         self._reports.report_quarantined(row, reason, is_news)
         if is_news and is_wanted(entry_quarantined.name):
             batch.quarantined.append((batch.store.keys.name(row.key), reason))
@@ -106,7 +106,7 @@ class Failures:
         decision: Decision | None = None
         if origin is Origin.TASK and send.known is not None:
             reason = f"task_always_eager is set, and its task has raised {reason}"
-            decision = send.executed(reason)
+            decision = send.skip(reason, is_executed=True)
         elif origin is Origin.APPLICATION:
             decision = send.skip(reason)
         if decision is None:
@@ -117,7 +117,7 @@ class Failures:
     def retry(self, batch: Batch, send: Send, exc: BaseException) -> Decision:
         """Return the decision to try a run again that could not be sent because of ``exc``."""
         reason = reason_of(exc)
-        decision, is_news = send.retry(reason, batch.now)
+        decision, is_news = send.retry(reason, batch.fetched.now)
         self._report(events.RUN_FAILED_TO_SEND, send, exc, reason, is_news=is_news)
         return decision
 

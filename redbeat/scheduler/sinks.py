@@ -92,7 +92,7 @@ class Sink:
         if self._collects and not [send for send in sends if send.template is None]:
             self._collect(batch, sends)
             return
-        context, broker, left = self._context, self._context.broker, deque(sends)
+        broker, left = self._context.broker, deque(sends)
         with hold_interrupts() as held:  # a run that was sent and is not noted would be sent again
             while left:
                 if held.arrived is not None:
@@ -103,7 +103,7 @@ class Sink:
                 if not broker.has_time():
                     break
                 send = left.popleft()
-                exc = _attempt(context, batch, send, self._send_one, partial(self._may_repeat, send))
+                exc = self._attempt(batch, send)
                 if exc is not None:
                     left = self._note_failed(batch, send, exc, left)
                 if broker.is_away:
@@ -116,29 +116,51 @@ class Sink:
         else:
             self._collected += [(batch, send) for send in sends]
 
+    def _attempt(self, batch: Batch, send: Send) -> BaseException | None:
+        """Send a run, once more where the connection had gone stale.
+
+        Returns the error that is about this run alone; None: it was sent, or a subclass has declined it.
+
+        Raises:
+            RedBeatError: about the schedule's server, or the lock.
+        """
+        context, is_again = self._context, False
+        while True:
+            try:
+                producer = context.hooks.producer  # it connects, and makes the outbox
+                batch.shard.leadership.confirm()  # after that, as connecting may take long
+                self._send_one(batch, send, producer)
+            except RunDeclined as exc:
+                batch.ready.append(send.declined(batch.fetched.now + exc.seconds))
+            except RedBeatError:
+                raise
+            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                let_through(exc)
+                is_mended = origin_of(exc) is Origin.BROKER and context.broker.recover(exc)
+                # one by one the error may be that of this run, or of one before
+                is_doubtful = not self._collects and (self._has_lost or send.due_entry.error)
+                if is_mended and not (is_again or is_doubtful):
+                    is_again = True
+                    continue
+                return exc
+            return None
+
     def _send_one(self, batch: Batch, send: Send, producer: Any) -> None:
-        is_deferrable = not self._collects and self._is_deferrable(batch, send)
+        hooks, row = self._context.hooks, send.due_entry
+        is_own = hasattr(hooks.apply_async, "is_deferrable") and not hooks.asks_subclass
+        # what has failed before, or may have been lost with a channel, is waited for by itself
+        is_deferrable = not self._collects and is_own and not (row.error or row.key in batch.doubtful)
         sent = make(self._context, batch, send, producer, is_deferrable=is_deferrable)
         if isinstance(sent, Publication) and not sent.is_confirmed:
             self._unconfirmed.append((batch, send, sent))
-            return
-        if isinstance(sent, tuple) and sent:
-            if self._collects:
-                send.pushes = sent
-                self._collect(batch, [send])
-                return
-            self._context.broker.send(sent)  # a Redis broker has taken the place of another one
-        note_published(self._context, batch, send)
-
-    def _may_repeat(self, send: Send) -> bool:
-        """Return True if an error may be that of a stale connection, and not of this run or one before."""
-        return self._collects or not (self._has_lost or send.due_entry.error)
-
-    def _is_deferrable(self, batch: Batch, send: Send) -> bool:
-        """Return True if the messages of a run may be confirmed later."""
-        hooks, row = self._context.hooks, send.due_entry
-        is_own = hasattr(hooks.apply_async, "is_deferrable") and not hooks.asks_subclass
-        return is_own and not (row.error or row.key in batch.doubtful)
+        elif isinstance(sent, tuple) and sent and self._collects:
+            send.pushes = sent
+            self._collect(batch, [send])
+        else:
+            if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
+                self._context.broker.send(sent)
+            batch.publish(send)
+            tell_published(self._context, batch, send)
 
     @property
     def _has_lost(self) -> bool:
@@ -200,7 +222,8 @@ class Sink:
             if publication.failure is not None:
                 batch.ready.append(self._context.failures.retry(batch, send, publication.failure))
             elif publication.is_confirmed:
-                note_published(self._context, batch, send)
+                batch.publish(send)
+                tell_published(self._context, batch, send)
             else:
                 unsettled.append((batch, send))
                 batch.doubtful.add(send.due_entry.key)
@@ -354,49 +377,6 @@ def _has_changed(batch: Batch, send: Send) -> bool:
     row = send.due_entry
     _, [stored] = read_entries(batch.store, [row.key])
     return (stored.definition, stored.policy, stored.meta) != (row.definition, row.policy, row.meta)
-
-
-def _attempt(
-    context: Context,
-    batch: Batch,
-    send: Send,
-    step: Callable[[Batch, Send, Any], None],
-    may_repeat: Callable[[], bool] = lambda: True,
-) -> BaseException | None:
-    """Do a step that sends a run, once more where the connection had gone stale.
-
-    Returns the error that is about this run alone; None: it was sent, or a subclass has declined it.
-
-    Arguments:
-        may_repeat: returns True if the step may be repeated.
-
-    Raises:
-        RedBeatError: about the schedule's server, or the lock.
-    """
-    is_again = False
-    while True:
-        try:
-            producer = context.hooks.producer  # it connects, and makes the outbox
-            batch.shard.leadership.confirm()  # after that, as connecting may take long
-            step(batch, send, producer)
-        except RunDeclined as exc:
-            batch.ready.append(send.declined(batch.now + exc.seconds))
-        except RedBeatError:
-            raise
-        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-            let_through(exc)
-            is_mended = origin_of(exc) is Origin.BROKER and context.broker.recover(exc)
-            if is_mended and not is_again and may_repeat():
-                is_again = True
-                continue
-            return exc
-        return None
-
-
-def note_published(context: Context, batch: Batch, send: Send) -> None:
-    """Note that the message of a run was sent: it may be recorded."""
-    batch.publish(send)
-    tell_published(context, batch, send)
 
 
 def tell_published(context: Context, batch: Batch, send: Send) -> None:
