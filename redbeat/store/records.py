@@ -476,7 +476,9 @@ def unpack_entries(
         return [], {}
     apart = iter(text_of(texts).split("\0"))
     found = [*zip(*[apart] * len(_TEXT_FIELDS), strict=True)]
-    rare: dict[int, dict[str, Any]] = {one.pop("row") - 1: one for one in json.loads(text_of(others))}
+    rare: dict[int, dict[str, Any]] = {}
+    for one in json.loads(text_of(others)):
+        rare[one.pop("row") - 1] = one
     return found, rare
 
 
