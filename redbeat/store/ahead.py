@@ -68,7 +68,7 @@ def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[DueEnt
     if store.config.is_cluster:
         return None
     [request] = fetch_all([Fetch(store, fence, min(limit, MAX_ENTRIES), pending=pending)])
-    executor = Executor(store)
+    executor = Executor(store, is_spare=True)
     executor.submit(request)
     is_asked = executor.exchange(request.rows)
     return FetchAhead(request, executor, time.monotonic()) if is_asked else None

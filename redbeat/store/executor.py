@@ -139,10 +139,11 @@ class Executor:
 
     Arguments:
         store: of any of their parts, and of the same client.
+        is_spare: leave a connection to others that is there already, as new ones may be refused.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._client = store, store.client
+    def __init__(self, store: Store, *, is_spare: bool = False) -> None:
+        self._store, self._client, self._is_spare = store, store.client, is_spare
         self._can_stream = not store.config.is_cluster
         self._stream: Stream | None = None
         self._unsent: list[Request[Any]] = []
@@ -179,7 +180,7 @@ class Executor:
         try:
             with self._store.translating():
                 if self._unsent:
-                    self._stream = self._stream or Stream.open(self._client)
+                    self._stream = self._stream or Stream.open(self._client, is_spare=self._is_spare)
                 if self._unsent and self._stream is not None:
                     commands = []
                     for request in self._unsent:
@@ -236,8 +237,11 @@ class Stream:
     unread: int = 0
 
     @classmethod
-    def open(cls, client: Any) -> Stream | None:
+    def open(cls, client: Any, *, is_spare: bool = False) -> Stream | None:
         """Return a stream to the server of ``client``; None: with this client there can be none.
+
+        Arguments:
+            is_spare: leave a connection to others that is there already.
 
         Raises what the client raises if it can't connect.
         """
@@ -245,7 +249,13 @@ class Stream:
         if pool is None:
             return None
         words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()
-        return cls(pool, pool.get_connection(*words))
+        connection = pool.get_connection(*words)
+        if not is_spare:
+            return cls(pool, connection)
+        try:
+            return cls(pool, pool.get_connection(*words))
+        finally:
+            pool.release(connection)
 
     def write_all(self, commands: Sequence[Sequence[Any]]) -> None:
         """Send commands at once, and don't wait for their replies; an error ends the connection."""
