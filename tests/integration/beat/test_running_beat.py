@@ -168,8 +168,8 @@ def test_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[s
 #: every helper that beat can do without raises, and no thread of RedBeat's starts at its first try
 BROKEN_HELPERS = """
 import threading
-from redbeat.scheduler import feed
 from redbeat.leadership import membership
+from redbeat.scheduler import feed
 from redbeat.telemetry.metrics import gathering
 
 def broken(*args, **kwargs):
