@@ -235,7 +235,7 @@ def kind_of(call: Call) -> tuple[Any, ...] | str:
     """Return a key that is equal for calls whose messages can share a template; a str: why none can."""
     if type(call.args) is not list or type(call.kwargs) is not dict:
         return "args isn't a list, or kwargs isn't an object"
-    options: list[Any] = []
+    options, obstacles = list[Any](), list[str]()
     for name, value in call.options.items():
         if name == "headers":
             obstacle, found = _find_header_obstacle(value), tuple(value or ())
@@ -244,8 +244,10 @@ def kind_of(call: Call) -> tuple[Any, ...] | str:
         else:
             obstacle, found = _find_option_obstacle(name, value), (repr(value),)
         if obstacle:
-            return obstacle
+            obstacles.append(obstacle)
         options.append((name, found))
+    if obstacles:
+        return "; ".join(obstacles)
     expiry = call.lifetime_seconds is None, call.queue_seconds is None
     return (call.task, not call.args, not call.kwargs, *expiry, tuple(call.policy_headers), tuple(options))
 
