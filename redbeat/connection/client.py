@@ -79,8 +79,8 @@ _OTHER_NODE = re.compile(r"\b(MOVED|ASK) \d+ \S+:\d+")
 #: how a server says in which script of ours an error has come
 _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
 
-#: what a server says of a missing right to a key or a channel: it doesn't name it
-_UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
+#: what a server says of a missing right without naming the key, the channel, or in a script the command
+_UNNAMED = re.compile(r"access (a|one of the) (key|channel)|run this command", re.IGNORECASE)
 
 
 #: the clients that were made here, and by which process
