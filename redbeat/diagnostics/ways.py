@@ -50,7 +50,7 @@ def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
     return joined(
         why_no_template(entry),
         guard.find_task_obstacle(app.tasks.get(entry.task)),
-        kind if isinstance(kind, str) else "",
+        *(kind.split("; ") if isinstance(kind, str) else ()),
     )
 
 
