@@ -23,6 +23,7 @@ from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.fixes import repair
 from redbeat.keys import OWN_KINDS, Keys
 from redbeat.leadership.status import BROKER_AWAY
+from redbeat.store.records import mark_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.integration.store.rights import documented_rights
@@ -133,7 +134,9 @@ def mixed(sick: Sick) -> None:
     at = datetime.fromtimestamp(sick.now, timezone.utc)
     write(sick.client, "ran", score=AFAR, meta=meta_json(at - timedelta(hours=1), 7))
     write(sick.client, "before", score=AFAR, meta=meta_json(at - timedelta(hours=9), 7))
-    write(sick.client, "ours", score=AFAR, meta=meta_json(at - timedelta(hours=1), 7) + " ")
+    ours = meta_json(at - timedelta(hours=1), 7)
+    write(sick.client, "ours", score=AFAR, meta=ours)
+    sick.client.hset("redbeat:ours", "meta_crc32", mark_of(ours))
 
 
 def late_leader(sick: Sick) -> None:
