@@ -3,7 +3,8 @@
 Each does what the one without the a does, by calling it in a thread (:func:`redbeat.aio.run`), so that the
 event loop goes on. So a subclass that overrides ``save`` has overridden ``asave``, too.
 
-Invariant: an entry that was awaited knows its calendar, so that computing when it runs asks nobody.
+Invariants: an entry that was awaited knows its calendar, so that computing when it runs asks nobody; where no
+app is passed, it is the event loop's current one, as Celery has another in each thread.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from inspect import iscoroutinefunction
 from itertools import islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from celery.app import app_or_default
 
 from redbeat.entries.bulk import SaveResult
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
@@ -98,13 +102,13 @@ class AsyncManaged(Managed):
     @classmethod
     async def aget(cls: type[EntryT], name: str, app: Any = None) -> EntryT:
         """Await :meth:`get`."""
-        return await _run_and_learn(lambda: cls.get(name, app))
+        return await _run_and_learn(partial(cls.get, name, app_or_default(app)))
 
     @classmethod
     async def afrom_key(cls: type[EntryT], key: str, app: Any = None) -> EntryT:
         """Await :meth:`from_key`."""
         whole: Any = cls
-        return await _run_and_learn(lambda: whole.from_key(key, app))
+        return await _run_and_learn(partial(whole.from_key, key, app_or_default(app)))
 
     @classmethod
     def alist(
@@ -125,12 +129,13 @@ class AsyncManaged(Managed):
         With ``async for`` they are read page after page, so a million entries need no more memory than ten.
         """
         filters: dict[str, Any] = {"match": match, "task": task, "enabled": enabled, "state": state}
-        return Listing(cls.list(app, **filters, due_before=due_before, offset=offset, limit=limit))
+        filters |= {"due_before": due_before, "offset": offset, "limit": limit}
+        return Listing(cls.list(app_or_default(app), **filters))
 
     @classmethod
     async def acount(cls, app: Any = None, **filters: Any) -> int:
         """Await :meth:`count`."""
-        return await run(cls.count, app, **filters)
+        return await run(cls.count, app_or_default(app), **filters)
 
     async def ahistory(self, limit: int = 20) -> Sequence[PastRun]:
         """Await :meth:`history`."""
@@ -203,7 +208,7 @@ class AsyncManaged(Managed):
         cls, names: Iterable[str], app: Any = None, *, progress: Callable[[int], object] | None = None
     ) -> int:
         """Await :meth:`delete_many`."""
-        return await run(cls.delete_many, names, app, progress=progress)
+        return await run(cls.delete_many, names, app_or_default(app), progress=progress)
 
     @classmethod
     async def apause_many(
@@ -217,7 +222,8 @@ class AsyncManaged(Managed):
         progress: Callable[[int], object] | None = None,
     ) -> PauseResult:
         """Await :meth:`pause_many`."""
-        return await run(cls.pause_many, names, app, note=note, until=until, by=by, progress=progress)
+        given: dict[str, Any] = {"note": note, "until": until, "by": by, "progress": progress}
+        return await run(cls.pause_many, names, app_or_default(app), **given)
 
     @classmethod
     async def aresume_many(
@@ -230,12 +236,13 @@ class AsyncManaged(Managed):
         progress: Callable[[int], object] | None = None,
     ) -> PauseResult:
         """Await :meth:`resume_many`."""
-        return await run(cls.resume_many, names, app, note=note, by=by, progress=progress)
+        given: dict[str, Any] = {"note": note, "by": by, "progress": progress}
+        return await run(cls.resume_many, names, app_or_default(app), **given)
 
     @classmethod
     async def aclear(cls, app: Any = None, *, progress: Callable[[int], object] | None = None) -> int:
         """Await :meth:`clear`."""
-        return await run(cls.clear, app, progress=progress)
+        return await run(cls.clear, app_or_default(app), progress=progress)
 
 
 async def _run_and_learn(call: Callable[[], EntryT]) -> EntryT:

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import redis
-from celery import Celery
+from celery import Celery, current_app
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
@@ -43,6 +43,26 @@ def test_concurrent_updates_of_different_fields_are_kept_and_wake_beat(
     found = Entry.get("report", app)
     assert (found.jitter, found.kwargs, found.pause_note, found.enabled) == (5, {"a": 1}, "for now", False)
     assert found.args[0] in range(10)
+
+
+def test_without_an_app_it_is_the_one_of_the_event_loop(app: Celery, client: redis.Redis) -> None:
+    async def main() -> None:
+        await Entry("report", "tasks.report", 60).asave()
+        assert (await Entry.aget("report")).app is app
+        assert (await Entry.afrom_key("redbeat:report")).app is app
+        assert [entry.app for entry in await Entry.alist()] == [app]
+        assert await Entry.acount() == 1
+        assert (await Entry.apause_many(["report"])).changed == ("report",)
+        assert (await Entry.aresume_many(["report"])).changed == ("report",)
+        assert await Entry.adelete_many(["report"]) == 1
+        assert await Entry.aclear() == 0
+
+    before = current_app._get_current_object()
+    app.set_current()
+    try:
+        asyncio.run(main())
+    finally:
+        before.set_current()
 
 
 async def turns_until(task: asyncio.Task[Any]) -> int:
