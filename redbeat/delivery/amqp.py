@@ -48,8 +48,9 @@ MAX_WRITTEN = 32
 _MARKS = RunValues(str(uuid.uuid4()), uuid.uuid4().hex, None, None)
 _ID, _DUE = _MARKS.task_id.encode(), _MARKS.due.encode()
 
-#: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes
-LARGE_BYTES = 256 * 1024
+#: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes, which ends
+#: the connection if its headers alone are longer than a frame
+LARGE_BYTES = 128 * 1024
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import redis
-from celery import Celery, current_app
+from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
@@ -57,12 +57,8 @@ def test_without_an_app_it_is_the_one_of_the_event_loop(app: Celery, client: red
         assert await Entry.adelete_many(["report"]) == 1
         assert await Entry.aclear() == 0
 
-    before = current_app._get_current_object()
     app.set_current()
-    try:
-        asyncio.run(main())
-    finally:
-        before.set_current()
+    asyncio.run(main())
 
 
 async def turns_until(task: asyncio.Task[Any]) -> int:

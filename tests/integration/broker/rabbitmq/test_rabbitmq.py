@@ -112,6 +112,16 @@ def test_error_that_closes_the_channel_fails_one_entry(
     assert len(errors_in(caplog)) == 3
 
 
+def test_headers_longer_than_a_frame_fail_one_entry(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
+) -> None:
+    names = write_burst(client, 100)  # RabbitMQ closes the connection (501) at such a message
+    write_raw(client, "entry-50", score=None, schedule=SELDOM, options={"headers": {"x": "x" * 150_000}})
+    scheduler.tick()
+    assert names_of(take_messages(app)) == [name for name in names if name != "entry-50"]
+    assert field(client, "entry-50", "error")["reason"].startswith("FrameError")
+
+
 @pytest.mark.parametrize("how", ["reset", "closed by the broker"])
 def test_connection_lost_while_idle_costs_no_run(
     proxied_app: Celery,
