@@ -190,5 +190,5 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
 def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:
     """Return those of ``parts`` that have hidden anything."""
     keys = [part.moving for part in parts]
-    sizes = store.ask_each([methodcaller("hlen", key) for key in keys], keys)
-    return [part for part, size in zip(parts, sizes, strict=True) if size]
+    found = store.ask_each([methodcaller("exists", key) for key in keys], keys)
+    return [part for part, is_there in zip(parts, found, strict=True) if is_there]
