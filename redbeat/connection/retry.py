@@ -16,6 +16,14 @@ from typing import Any
 import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    stop_never,
+    wait_exponential,
+)
 
 from redbeat.errors import StoreUnavailable
 from redbeat.log.events import REDIS_AWAY, REDIS_BACK
@@ -34,8 +42,6 @@ LAST_WORDS_SECONDS = 2.0
 BREAKS_OF_THE_REQUEST = 3
 #: how long to wait before the last of these tries
 HICCUP_SECONDS = 0.1
-#: the first wait for a server that is away; each further one is twice as long
-FIRST_WAIT_SECONDS = 0.1
 
 #: temporary refusals: the server is loading, busy with a script, full, short of replicas, or no master at the
 #: moment. The redis client removes the code from the text where it has a class for it
@@ -177,40 +183,42 @@ def is_period_left(retry_period: float | None, well_at: float | None) -> bool:
 
 def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds: float = 0.5) -> Any:
     """Return ``call()``, tried again for ``retry_period`` seconds (-1: for ever) while Redis is away."""
-    began_at, pause_seconds, is_away = time.monotonic(), FIRST_WAIT_SECONDS, False
-    while True:
-        try:
-            answer = call()
-        except redis.exceptions.RedisError as exc:
-            if not is_transient(exc):
-                if is_away:  # Redis has answered: it doesn't know a script any more, say
-                    _log_back(began_at)
-                raise
-            if 0 <= retry_period <= time.monotonic() - began_at:
-                raise
-            _note_retry(exc, pause_seconds, is_first=not is_away)
-            is_away = True
-            time.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, max_wait_seconds)
-        else:
-            if is_away:
-                _log_back(began_at)
-            return answer
-
-
-def _log_back(began_at: float) -> None:
-    seconds = time.monotonic() - began_at
-    logger.warning(
-        "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
+    retrying = Retrying(
+        stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
+        wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
+        retry=retry_if_exception(is_transient),
+        sleep=time.sleep,
+        before_sleep=_log_retry,
+        reraise=True,
     )
+    began_at = time.monotonic()
+
+    def note_back() -> None:
+        if retrying.statistics.get("attempt_number", 1) > 1:
+            seconds = time.monotonic() - began_at
+            logger.warning(
+                "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
+            )
+
+    try:
+        answer = retrying(call)
+    except redis.exceptions.ResponseError as exc:
+        if not is_transient(exc):  # Redis has answered: it doesn't know a script any more, say
+            note_back()
+        raise
+    note_back()
+    return answer
 
 
-def _note_retry(cause: Exception, pause_seconds: float, *, is_first: bool) -> None:
+def _log_retry(retry_state: RetryCallState) -> None:
     COUNTS.errors, COUNTS.retries = COUNTS.errors + 1, COUNTS.retries + 1
     COUNTS.retried_at = time.monotonic()
+    pause = retry_state.next_action.sleep if retry_state.next_action else 0
+    cause = retry_state.outcome.exception() if retry_state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk
+    is_first = retry_state.attempt_number == 1
     log, event = (logger.warning, REDIS_AWAY.of(reason=str(cause))) if is_first else (logger.debug, None)
-    log("beat: Retrying Redis connection in %s seconds... (%s)", pause_seconds, cause, extra=event)
+    log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause, extra=event)
 
 
 class RetryingConnection:
@@ -231,6 +239,7 @@ class RetryingConnection:
 
     #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
+    _log_retry_attempt = staticmethod(_log_retry)  # its name in 2.x
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ def test_every_name_of_2x_can_be_imported_and_takes_the_same_arguments(redbeat2_
             if our_kind != kind and value is not None:
                 problems.append(f"{module}.{name} is a {our_kind}, not a {kind}")
             if kind == "class" and isinstance(value, dict):
-                missing = value.keys() - our_value.keys() - NOT_KEPT
+                missing = value.keys() - our_value.keys()
                 problems += [f"{module}.{name}.{member} is missing" for member in missing]
                 for member in value.keys() & our_value.keys():
                     problem = find_parameter_problem(value[member], our_value[member])
@@ -96,8 +96,6 @@ def test_every_name_of_2x_can_be_imported_and_takes_the_same_arguments(redbeat2_
     assert problems == []
 
 
-#: a hook for tenacity, which isn't used any more
-NOT_KEPT = {"_log_retry_attempt"}
 #: constants whose text is this package's own
 TEXTS = ("LUA_EXTEND_TO_SCRIPT", "ADD_ENTRY_ERROR")
 
