@@ -61,6 +61,7 @@ from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
 from tests.integration.web.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.applying import apply
+from tests.support.command_line import call
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.polling import eventually
 from tests.support.programs import Program
@@ -389,6 +390,13 @@ def it_asks_who_leads(ground: Ground) -> None:
     ground.admin.hset(LOCK, "a", "b")
     with pytest.raises(StoreCorrupt, match="redbeat::lock"):
         RedBeatScheduler.leader(probe)
+
+
+def it_asks_by_the_command(ground: Ground) -> None:
+    with leader(ground.app("default")) as scheduler:
+        scheduler.tick()
+        done = call(ground.app(), "status")
+    assert done.exit_code == 0, done.output
 
 
 def it_counts_stored_messages(ground: Ground) -> None:
@@ -765,7 +773,7 @@ BEAT: tuple[Claim, ...] = (
     *(it_gathers_metrics, it_says_that_it_is_there),
 )
 STATUS: tuple[Claim, ...] = (
-    *(it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database),
+    *(it_asks_who_leads, it_asks_by_the_command, it_counts_stored_messages, it_asks_in_another_database),
     *(it_reads_the_layout, it_sees_who_shares_the_shards),
 )
 CHANGES: tuple[Claim, ...] = (
