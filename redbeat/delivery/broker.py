@@ -417,7 +417,8 @@ class Delivery:
 
     def note_moved(self) -> None:
         """Record that the schedule is on another server than its last commit was for."""
-        logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
+        if self._moved_at is None:  # else it was said, of another recording of this batch
+            logger.info("beat: The schedule is on another server now, and the broker is looked for there.")
         self._asked = self.target = None
         self.mode, self._moved_at = Mode.IN_DOUBT, self._moved_at or time.monotonic()
         self._broker.close()
