@@ -269,7 +269,7 @@ local function finish(i, due)
   if tells ~= '' and (record or due) then tell_of(key, record or '"due":' .. due) end
   if is_end then
     redis.pcall('DEL', unpack(histories, first, first + 2))
-  elseif due and fields.run and fields.run.is_released then
+  elseif (record or due) and fields.run and fields.run.is_released and not held[i] then
     add_released(histories[first], fields.run.due, record or '"due":' .. due)
   elseif record then
     add_records(histories[first], record)
