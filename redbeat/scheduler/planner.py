@@ -437,11 +437,11 @@ class Planner:
     def _read_meta(self, known: Known, row: DueEntry) -> None:
         """Let the kept entry have the last run and the count that its meta says."""
         state = _state_of(row.meta) if len(row.meta or "") <= MAX_META else None
-        known.meta, known.is_meta_usual = row.meta, state is not None
-        known.is_meta_foreign = row.is_meta_foreign
-        if state is None:
+        is_usual = state is not None
+        if state is None:  # if this raises, the meta is read again next time
             fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
             state = fresh.last_run_at, fresh.total_run_count
+        known.meta, known.is_meta_usual, known.is_meta_foreign = row.meta, is_usual, row.is_meta_foreign
         known.entry.last_run_at, known.entry.total_run_count = state
 
     def _label(self, known: Known) -> None:

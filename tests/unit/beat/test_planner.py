@@ -15,6 +15,7 @@ from celery import Celery
 from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
+from redbeat.errors import EntryCorrupt
 from redbeat.policy.headers import NAMES
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.bounds import DISABLED_SECONDS
@@ -186,6 +187,15 @@ def test_repeated_quarantine_is_not_logged_and_keeps_its_beginning() -> None:
     again, is_news = quarantine(due_entry(error=first.new_error), "bad", NOW + 300, 300)
     assert not is_news
     assert json.loads(again.commit.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
+
+
+def test_entry_with_invalid_meta_stays_invalid_though_it_is_kept(app: Celery) -> None:
+    planner = Planner(app, allowance=Allowance(10**6))
+    planner.plan(due_entry(), NOW)
+    invalid = due_entry(meta='{"last_run_at": "2024-01-01", "total_run_count": 2}')
+    for late in (0, 300):
+        with pytest.raises(EntryCorrupt, match="last_run_at"):
+            planner.plan(invalid, NOW + late)
 
 
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
