@@ -47,7 +47,7 @@ from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
-from redbeat.process.signals import has_greenlets, hold_interrupts, let_through
+from redbeat.process.signals import has_greenlets, hold_interrupts, is_in_handler, let_through
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.deliver import Deliverer
@@ -136,6 +136,8 @@ class RedBeatScheduler(Scheduler):
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
     ) -> None:
         lazy, self._is_made = kwargs.pop("lazy", False), True
+        if not lazy and is_in_handler():
+            raise SystemExit  # Celery's makes one to close it, while the first one still waits for Redis
         super().__init__(app, lazy=True, **kwargs)
         with exit_without_traceback(is_logging=not lazy):
             choose_format(app, is_logging=not lazy)

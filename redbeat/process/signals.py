@@ -128,6 +128,12 @@ def code_of(handler: Any) -> CodeType | None:
     return code or getattr(type(handler).__call__, "__code__", None)
 
 
+def is_in_handler() -> bool:
+    """Return True if this is called by a handler of SIGTERM or SIGINT."""
+    handlers = {code_of(signal.getsignal(number)) for number in _SIGNALS}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_stack(None))
+
+
 def _send_to(thread_id: int, number: int) -> None:
     # to the thread, not to the process, so that a call that blocks there returns
     if hasattr(signal, "pthread_kill"):

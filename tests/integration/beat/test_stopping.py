@@ -82,6 +82,27 @@ def test_sigterm_ends_a_beat_whose_redis_does_not_answer(
         assert not has_traceback(beat.output()), beat.output()
 
 
+@pytest.mark.parametrize("library", ["", "gevent"])
+def test_sigterm_ends_a_beat_that_has_found_no_redis_yet(
+    server: Server, way: Proxy, tmp_path: Path, library: str
+) -> None:
+    way.refuse()
+    options = {"retry_period": -1}
+    write_app(
+        tmp_path,
+        "module",
+        server.url(0),
+        redbeat_redis_url=way.url(server.url(1)),
+        redbeat_redis_options=options,
+    )
+    beat = patched_beat(tmp_path, "module", library) if library else celery_beat(tmp_path, "module")
+    with beat:
+        beat.wait_for("Retrying Redis connection in")
+        took = beat.seconds_to_end()
+        assert (beat.returncode, took < patience(3)) == (0, True), beat.output()
+        assert not has_traceback(beat.output()), beat.output()
+
+
 def test_two_sigterms_leave_no_lock(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
