@@ -198,6 +198,21 @@ def test_entry_with_invalid_meta_stays_invalid_though_it_is_kept(app: Celery) ->
             planner.plan(invalid, NOW + late)
 
 
+def test_run_of_a_solar_entry_with_jitter_has_one_task_id_on_every_beat(app: Celery) -> None:
+    keeping, now = Planner(app, allowance=Allowance(10**6)), NOW
+    row = due_entry(schedule={"__type__": "solar", "event": "sunrise", "lat": 52, "lon": 13})
+    row.policy = json.dumps({"jitter": 30.5})
+    for _ in range(4):
+        sent, elsewhere = keeping.plan(row, now), Planner(app).plan(row, now)
+        assert isinstance(sent, Send)
+        assert isinstance(elsewhere, Send)
+        assert sent.task_id == elsewhere.task_id
+        commit = sent.commit
+        assert commit.new_meta is not None
+        row = replace(row, nominal=commit.new_score, score=commit.new_score, meta=commit.new_meta)
+        row.meta_mark, now = mark_of(commit.new_meta), float(commit.new_score) + 0.01
+
+
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
     entry = due_entry(schedule={"__type__": "crontab", "minute": "*/5"})
     for late in (5, 305):
