@@ -443,6 +443,7 @@ class Planner:
             state = fresh.last_run_at, fresh.total_run_count
         known.meta, known.is_meta_usual, known.is_meta_foreign = row.meta, is_usual, row.is_meta_foreign
         known.entry.last_run_at, known.entry.total_run_count = state
+        known.undelayed = {}  # its last plan was not recorded, or somebody has changed what it was made from
 
     def _label(self, known: Known) -> None:
         book, entry = self._book, known.entry

@@ -213,6 +213,21 @@ def test_run_of_a_solar_entry_with_jitter_has_one_task_id_on_every_beat(app: Cel
         row.meta_mark, now = mark_of(commit.new_meta), float(commit.new_score) + 0.01
 
 
+def test_run_after_one_that_was_held_back_has_one_task_id_on_every_beat(app: Celery) -> None:
+    keeping = Planner(app, allowance=Allowance(10**6))
+    before = due_entry(seconds(), encode_meta(NOON - timedelta(seconds=60), 1))
+    asked = replace(before, nominal=seconds(4.25), score=seconds(4.25), is_asked=True)
+    asked.policy = json.dumps({"jitter": 10, "overlap": "skip"})
+    held = keeping.plan(asked, NOW)
+    assert isinstance(held, Send)
+    row = replace(asked, nominal=held.skip_score, score=held.skip_score, is_asked=False)
+    now = float(held.skip_score) + 0.01
+    sent, elsewhere = keeping.plan(row, now), Planner(app).plan(row, now)
+    assert isinstance(sent, Send)
+    assert isinstance(elsewhere, Send)
+    assert sent.task_id == elsewhere.task_id
+
+
 def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
     entry = due_entry(schedule={"__type__": "crontab", "minute": "*/5"})
     for late in (5, 305):
