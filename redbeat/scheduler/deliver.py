@@ -34,9 +34,9 @@ from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink, report_held
 from redbeat.store.events import add_quarantined_events
-from redbeat.store.executor import CALL_ROWS, Executor
+from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
-from redbeat.store.schedule import Recording, commit_runs, record_last, report_unrecorded
+from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last, report_unrecorded
 
 #: how long a tick tries runs that have failed before, if some of them fail again; seconds
 FAILED_SECONDS = 0.1
@@ -293,6 +293,7 @@ class Deliverer:
             sends = [one for one in decisions if isinstance(one, Send)]
             if not any(send.pushes for send in sends):
                 raise outcome
+            ask(fetch_due(batch.store, batch.fence, limit=1))  # raises if another right is lacking
             context.delivery.note_refused(str(outcome))
             published = [one for one in sends if one.commit.is_published]
             batch.ready += published
