@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery.app import amqp as celery_amqp
+from celery.app.defaults import DEFAULTS
 from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.utils import json as kombu_json
@@ -120,7 +121,7 @@ _EMBED = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
 def repr_options(app: Any) -> dict[str, Any]:
     """Return how Celery describes arguments in headers, besides their length."""
     # since Celery 5.7
-    return {"maxlevels": app.conf.task_repr_maxlevels} if "task_repr_maxlevels" in app.conf else {}
+    return {"maxlevels": app.conf.task_repr_maxlevels} if "task_repr_maxlevels" in DEFAULTS else {}
 
 
 def texts_of_call(
