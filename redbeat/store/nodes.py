@@ -23,7 +23,7 @@ from redis.exceptions import (
 )
 
 from redbeat.connection.client import is_hasty
-from redbeat.connection.retry import is_transient, without_retry
+from redbeat.connection.retry import RequestBroken, is_transient, without_retry
 from redbeat.store.scripts.script import Call
 
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
@@ -150,10 +150,10 @@ def _ask_first(
 
 
 def _is_worth_asking_again(reply: Any) -> bool:
-    """Return True if the ordinary way could find another node, or send the script."""
+    """Return True if the ordinary way could find another node, or send the script, or a smaller request."""
     if not isinstance(reply, Exception) or isinstance(reply, AuthenticationError):
         return False
-    return is_transient(reply) or isinstance(reply, NoScriptError)
+    return is_transient(reply) or isinstance(reply, (NoScriptError, RequestBroken))
 
 
 def _call_on(node: Any, calls: Sequence[Sendable]) -> list[Any]:
