@@ -1,6 +1,6 @@
 """The check whether Redis may evict the schedule, for programs that call it with a client of their own.
 
-It is that of celery-redbeat 2.4.3. Beat makes it when it starts: see ``redbeat_key_expiry_check``.
+Equal to the check of celery-redbeat 2.4.3. Beat makes it when it starts: see ``redbeat_key_expiry_check``.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ _IN_PLACE: ContextVar[tuple[Any, Any]] = ContextVar("redbeat_client", default=(N
 
 @contextmanager
 def using_client(app: Any, client: Any) -> Iterator[None]:
-    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
+    """Let ``client`` replace the client of ``app`` in the block, in this thread or task alone."""
     before = _IN_PLACE.set((app, client))
     try:
         yield

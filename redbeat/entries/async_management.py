@@ -3,7 +3,7 @@
 Each does what the one without the a does, by calling it in a thread (:func:`redbeat.aio.run`), so that the
 event loop goes on. So a subclass that overrides ``save`` has overridden ``asave``, too.
 
-Invariants: an entry that was awaited knows its calendar, so that computing when it runs asks nobody; where no
+Invariants: an entry that was awaited knows its calendar, so computing its due times reads nothing; where no
 app is passed, it is the event loop's current one, as Celery has another in each thread.
 """
 

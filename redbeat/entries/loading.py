@@ -109,7 +109,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
 
 
 def _extras_for(cls: Any, definition: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return those of these keys that are a subclass's own: its constructor takes them, as in 2.x."""
+    """Return the values of a subclass's own keys, which its constructor takes, as in 2.x."""
     takes_all, taken = _own_parameters(cls)
     return {name: definition[name] for name in names if name in taken or (takes_all and name not in FIELDS)}
 

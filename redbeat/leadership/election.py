@@ -91,7 +91,7 @@ class Election:
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         app = store.config.app
-        self.store = Store(app)  # of its own: that of the scheduler may become one of a shard
+        self.store = Store(app)  # of its own: the scheduler's store may become a shard's
         self.lock_key = lock_key
         self.timing = timing
         self._leaderships: dict[str, Leadership] = {}

@@ -89,7 +89,7 @@ class Heartbeat(BackgroundThread):
         self.find_obstacle: Callable[[], str] = lambda: ""
         self.progressed_at = self.excused_at = time.monotonic()
         self._app = app
-        self._store: Store | None = None  # with a client of its own: that of a cluster connects at once
+        self._store: Store | None = None  # with a client of its own: a cluster's client connects at once
 
     def stop(self, seconds: float = STOP_SECONDS) -> bool:
         """Stop renewing; return whether it doesn't run any more."""

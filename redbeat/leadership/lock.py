@@ -141,7 +141,7 @@ class LeaderLock:
     def note_look(self, rest_ms: int | RedBeatError, looked_at: float) -> None:
         """Record how long the lock lives, as Redis has replied at ``looked_at`` (monotonic).
 
-        An error says nothing about the holder: the time that it was silent for is counted anew.
+        An error says nothing about the holder: its silence is counted from zero again.
         """
         if isinstance(rest_ms, RedBeatError):
             self.silent_since = self.free_since = None

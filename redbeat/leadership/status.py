@@ -79,7 +79,7 @@ class Beat:
         pid: its process id there.
         since: when it has begun, by its machine's clock, UTC.
         last_look: when it last said that it is there, by the server's clock, UTC.
-        shards: the numbers of the shards that it leads; that of an unsharded schedule is None.
+        shards: the numbers of the shards that it leads; an unsharded schedule has the number None.
     """
 
     host: str
@@ -266,7 +266,7 @@ def ask_status(app: Any = None) -> Status:
 
 
 def status_in(store: Store) -> Status:
-    """Return who leads and what is due in ``store``: one round trip for each node."""
+    """Return the leaders and the backlog of ``store``: one round trip for each node."""
     config, keys = store.config, store.parts
     layout = config.layout  # it is known from here on
     calls: list[Any] = [*ask_vitals(store, keys), read_beats(store)]
@@ -425,7 +425,7 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
 
 
 def _form_of(one: Status | ShardStatus, status: Status) -> dict[str, Any]:
-    """Return who leads all shards, or one, and what is due there."""
+    """Return the leaders and the backlog of all shards, or of one."""
     return {
         "lock_key": one.lock_key,
         "leader": None if one.leader is None else _fields(one.leader, "last_tick", "obstacle"),

@@ -1,8 +1,8 @@
 """The process of a beat: Celery's service, the log as ``redbeat_log_format`` says, and how beat ends.
 
 Owns what RedBeat knows of Celery's ``Service`` and of its log besides the documented parts; what a version of
-Celery does not have is left out. Only the formatters of handlers that Celery has set up are replaced, not
-those of the application's own handlers. Invariant: the error that ends beat is logged once.
+Celery does not have is left out. Only the formatters of handlers that Celery has set up are replaced; the
+application's own handlers keep theirs. Invariant: the error that ends beat is logged once.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class Shards:
     # -- whose turn it is
 
     def take_turn(self, *, is_waiting: bool) -> list[Batch]:
-        """Return the batches to deliver next: prepared runs whose time has come, or what is due by now.
+        """Return the batches to deliver next: prepared runs whose time has come, or else due entries.
 
         What is due is fetched in one round trip per node. With a backlog prepared runs wait for what was due
         before.

@@ -130,7 +130,7 @@ class Mover:
         self.tally = Tally()
         self._round_seconds = 0.0  # how long the last round has taken
         self._unmovable = set[tuple[str, str]]()  # by the generation keys of their parts, and their names
-        self._parts: dict[str, Keys] = {}  # by their generation keys: those of which this is the mover
+        self._parts: dict[str, Keys] = {}  # by generation key: the parts that this mover holds
         self._renew_at = 0.0
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
@@ -169,7 +169,7 @@ class Mover:
         self._call([_RELEASE_LOCK.call(lock=part.mover, wake=part.wake, **about) for part in parts])
 
     def close(self, unneeded: Mapping[Keys, Iterable[str]]) -> None:
-        """Remove keys in parts that nobody needs any more."""
+        """Remove obsolete keys of parts."""
         self._call(
             [
                 _CLOSE_PART.call(part, token=self.token, removed=sorted(keys))
@@ -202,7 +202,7 @@ class Mover:
     ) -> tuple[list[Stray], list[Stray]]:
         """Move all of ``strays`` at the same time.
 
-        Returns what wasn't moved: what is due, and what is to be tried once more, as it was too much.
+        Returns the strays that stay: due ones, and those to try once more, as the request was too large.
         """
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self._round_seconds)

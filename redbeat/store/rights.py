@@ -1,4 +1,4 @@
-"""The rights that a beat needs: those of the documented rule, ``docs/recipes/beat.acl``.
+"""The rights that a beat needs, which are in the documented rule, ``docs/recipes/beat.acl``.
 
 Invariant: nothing is written; the server only says whether its user may.
 """

@@ -188,7 +188,7 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
 
 
 def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:
-    """Return those of ``parts`` that have hidden anything."""
+    """Return the parts with hidden entries."""
     keys = [part.moving for part in parts]
     found = store.ask_each([methodcaller("exists", key) for key in keys], keys)
     return [part for part, is_there in zip(parts, found, strict=True) if is_there]
