@@ -19,7 +19,7 @@ from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.calendars import read_stored_calendars
-from redbeat.store.records import DueEntry, Stored
+from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class KeptCalendars:
         #: name to calendar, the one that was needed last at the end
         self._kept: dict[str, _Kept] = {}
 
-    def read_of(self, store: Store, rows: Collection[DueEntry]) -> dict[str, Excluded]:
+    def read_of(self, store: Store, rows: Collection[Stored]) -> dict[str, Excluded]:
         """Return the calendars that the policies of ``rows`` name, in one round trip, or none if there are
         none.
 
@@ -198,7 +198,7 @@ def _fresh_seconds(size: int) -> float:
     return size / FIELDS_PER_FRESH_SECOND if size >= LARGE_FIELDS else 0.0
 
 
-def names_in(row: DueEntry | Stored) -> set[str]:
+def names_in(row: Stored) -> set[str]:
     """Return the names of calendars in the policy and in the definition of an entry; the policy's counts."""
     texts = {text for text in (row.policy, row.definition) if text and '"exclude"' in text}
     return set(filter(None, map(_name_in, texts)))

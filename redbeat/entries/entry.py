@@ -513,7 +513,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
             write = Write(meta=meta, score=score, must_exist=True)
             if self.stored is not None:  # definition and policy stay as loaded, for save(if_unchanged=True)
-                self.stored = replace(self.stored, meta=write.meta, score=write.score, is_meta_foreign=False)
+                self.stored = replace(self.stored, meta=write.meta, score=write.score, meta_mark=None)
                 self.seen_at = now
             return write
 

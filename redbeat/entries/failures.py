@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.log.text import sha1_of_text
-from redbeat.store.records import DueEntry, Stored
+from redbeat.store.records import Stored
 
 #: longest pause between two tries to send one run, seconds
 MAX_BACKOFF_SECONDS = 60.0
@@ -46,7 +46,7 @@ class Failure:
         """Return the field's text."""
         return json.dumps(asdict(self))
 
-    def is_about(self, due_entry: DueEntry, reason: str) -> bool:
+    def is_about(self, due_entry: Stored, reason: str) -> bool:
         """Tell whether the entry fails again for the same reason, so that nothing new is to be logged."""
         return self.definition_sha1 == sha1_of(due_entry) and self.reason == reason
 
@@ -54,7 +54,7 @@ class Failure:
         """Return how long to wait before the run is tried again."""
         return with_jitter(min(2.0 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
 
-    def is_waiting_for(self, due_entry: DueEntry) -> bool:
+    def is_waiting_for(self, due_entry: Stored) -> bool:
         """Tell whether the entry was fetched to try this failure's run again, not for a new due time."""
         return bool(self.retry_at) and float(self.retry_at) == float(due_entry.nominal)
 
@@ -68,7 +68,7 @@ def with_jitter(seconds: float) -> float:
     return seconds * random.uniform(1, 1.25)  # noqa: S311 - no secret
 
 
-def failure_of(due_entry: DueEntry | Stored) -> Failure | None:
+def failure_of(due_entry: Stored) -> Failure | None:
     """Return the failure in an entry's hash; None: there is none, or it can't be read."""
     if not due_entry.error:
         return None
@@ -96,12 +96,12 @@ def failure_now(stored: Stored) -> Failure | None:
     return failure if float(failure.retry_at) == stored.score else None
 
 
-def new_failure(due_entry: DueEntry, reason: str, now: float) -> Failure:
+def new_failure(due_entry: Stored, reason: str, now: float) -> Failure:
     """Return the record of a failure that is noticed at ``now`` (UNIX seconds)."""
     since = datetime.fromtimestamp(now, timezone.utc).isoformat()
     return Failure(reason=reason, since=since, definition_sha1=sha1_of(due_entry))
 
 
-def sha1_of(due_entry: DueEntry | Stored) -> str:
+def sha1_of(due_entry: Stored) -> str:
     """Return the SHA-1 of the definition as it is in Redis."""
     return sha1_of_text(due_entry.definition or "")

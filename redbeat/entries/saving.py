@@ -402,6 +402,7 @@ def _texts_of(stored: Stored) -> tuple[str, str]:
 
 def stored_after(stored: Stored, write: Write) -> Stored:
     """Return what is in Redis after ``write``."""
+    mark = "" if write.is_meta_foreign else None
     return Stored(  # dataclasses.replace would take four times as long
         stored.key,
         write.definition or stored.definition,
@@ -411,9 +412,9 @@ def stored_after(stored: Stored, write: Write) -> Stored:
         error=None,
         type=HASH,
         unread_bytes=stored.unread_bytes,
-        is_away=stored.is_away,
-        is_meta_foreign=write.is_meta_foreign if write.meta else stored.is_meta_foreign,
+        meta_mark=mark if write.meta else stored.meta_mark,
         revision=stored.revision,
+        is_away=stored.is_away,
     )
 
 

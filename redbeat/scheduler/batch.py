@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from redbeat.entries.dropped import Dropped
 from redbeat.scheduler.decisions import Decision, Send
 from redbeat.schedules.occurrences import Excluded
-from redbeat.store.records import Commit, DueEntry, Fence, Fetched, Push
+from redbeat.store.records import Commit, Fence, Fetched, Push, Stored
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:  # a shard makes batches
     from redbeat.scheduler.shard import Shard
 
 #: returns the decision about a due entry at a time (UNIX seconds), by these calendars
-Plan = Callable[[DueEntry, float, Mapping[str, Excluded]], Decision]
+Plan = Callable[[Stored, float, Mapping[str, Excluded]], Decision]
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class Batch:
     told: list[Send] = field(default_factory=list)
     reported: list[tuple[str, Dropped]] = field(default_factory=list)
 
-    def leave(self, rows: Iterable[DueEntry]) -> None:
+    def leave(self, rows: Iterable[Stored]) -> None:
         """Leave entries due, for the next batch."""
         rows = list(rows)
         self.is_cut = self.is_cut or bool(rows)

@@ -28,8 +28,7 @@ from redbeat.scheduler.decisions import (
 )
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, score_text
-from redbeat.store.store import read_due_entry
+from redbeat.store.records import Clear, Commit, Ending, Stored, score_text
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -59,7 +58,7 @@ class Settled(NamedTuple):
 
 
 def settle(
-    known: Known, row: DueEntry, failure: Failure | None, nominal: str, moment: datetime, *, is_retried: bool
+    known: Known, row: Stored, failure: Failure | None, nominal: str, moment: datetime, *, is_retried: bool
 ) -> Settled | Decision:
     """Return which due time the score stands for after moves, pauses and exclusions; a decision: for none."""
     entry, bounds = known.entry, known.bounds
@@ -111,7 +110,7 @@ def _own_time(known: Known) -> Callable[[], datetime | None]:
 
 def put_off(
     known: Known,
-    row: DueEntry,
+    row: Stored,
     to: datetime | None,
     dropped: Sequence[Dropped] = (),
     told: Sequence[Dropped] = (),
@@ -129,7 +128,7 @@ def put_off(
     if to is None and policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         try:
-            commit.new_definition = entry.encode(read_due_entry(row))
+            commit.new_definition = entry.encode(row)
         finally:
             entry.enabled = True
         commit.is_for_this_definition = True
@@ -160,7 +159,7 @@ def _at_instant(instant: datetime) -> tuple[str, datetime]:
     return score_text(instant.timestamp()), instant
 
 
-def end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) -> None:
+def end_pause(known: Known, row: Stored, commit: Commit, *, is_over: bool) -> None:
     """Let the row of the first run after a pause record that the pause is over.
 
     If another program has changed the entry since it was read, its definition and policy stay, and the run is
@@ -170,7 +169,7 @@ def end_pause(known: Known, row: DueEntry, commit: Commit, *, is_over: bool) -> 
     entry.enabled = not (is_over and policy.after_finish == "disable")
     entry.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
     try:
-        commit.new_definition = entry.encode(read_due_entry(row))
+        commit.new_definition = entry.encode(row)
         commit.new_policy = encode_policy(entry.policy, row.policy) or Clear.FIELD
     except EntryError:  # written by hand as RedBeat would not write it: it runs, and its text stays
         pass

@@ -23,7 +23,7 @@ from redbeat.entries.failures import (
 )
 from redbeat.history import skipped_record, unsent_record
 from redbeat.runs.limits import dropped_run
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, Held, Push, score_text
+from redbeat.store.records import Clear, Commit, Ending, Held, Push, Stored, score_text
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.tracing.spans import RunSpan
@@ -45,7 +45,7 @@ class Decision:
         is_recorded: the row was written as it is.
     """
 
-    due_entry: DueEntry
+    due_entry: Stored
     commit: Commit
     dropped: Sequence[Dropped] = field(default=(), kw_only=True)
     is_recorded: bool = field(default=False, kw_only=True)
@@ -164,7 +164,7 @@ class Send(Decision):
         return Decision(self.due_entry, commit, dropped=self.dropped)
 
 
-def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> tuple[Decision, bool]:
+def quarantine(row: Stored, reason: str, now: float, retry_seconds: float) -> tuple[Decision, bool]:
     """Return the decision to quarantine an entry, and whether its hash does not say so yet.
 
     It is tried again after ``retry_seconds``.
@@ -191,7 +191,7 @@ def quarantine(row: DueEntry, reason: str, now: float, retry_seconds: float) -> 
     return Decision(row, commit), is_news
 
 
-def put_off(row: DueEntry, now: float) -> Decision:
+def put_off(row: Stored, now: float) -> Decision:
     """Return the decision to try a run that has failed before later, as there is no time for it now."""
     if row.next_score:
         return wait_on(row)
@@ -206,14 +206,14 @@ def put_off(row: DueEntry, now: float) -> Decision:
     return Decision(row, commit)
 
 
-def missing(row: DueEntry, now: float, *, is_known: bool) -> Decision:
+def missing(row: Stored, now: float, *, is_known: bool) -> Decision:
     """Return the decision about a member without a hash: look again, or remove it."""
     if is_known:
         return Decision(row, Commit(row, Ending.UNSCHEDULE))
     return Decision(row, Commit(row, score_text(now + MISSING_GRACE_SECONDS)))
 
 
-def wait_on(row: DueEntry) -> Decision:
+def wait_on(row: Stored) -> Decision:
     """Return the decision that a run which waits for another one to end waits a little longer.
 
     The deadline of its entry makes it due again.
@@ -221,12 +221,12 @@ def wait_on(row: DueEntry) -> Decision:
     return Decision(row, Commit(row, row.next_score))
 
 
-def is_asked(row: DueEntry, failure: Failure | None) -> bool:
+def is_asked(row: Stored, failure: Failure | None) -> bool:
     """Return True if this run was requested by a score of 0, now or before it failed."""
     return row.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(row))
 
 
-def commit_of(row: DueEntry, new_score: str) -> Commit:
+def commit_of(row: Stored, new_score: str) -> Commit:
     """Return the row that gives an entry a new score, and removes its error."""
     return Commit(row, new_score, new_error=Clear.FIELD if row.error else None)
 

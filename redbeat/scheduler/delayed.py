@@ -28,9 +28,8 @@ from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.executor import ask
 from redbeat.store.later import LaterStore
 from redbeat.store.messages import MessageTexts
-from redbeat.store.records import Commit, DueEntry, Ending, Fence, Fetched
+from redbeat.store.records import Commit, Ending, Fence, Fetched, Stored
 from redbeat.store.schedule import fetch_due
-from redbeat.store.store import read_due_entry
 
 #: how soon to go on where the broker can't take all; seconds
 SOON_SECONDS = 1.0
@@ -99,7 +98,7 @@ class StoredMessages:
         return batch
 
 
-def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: DueEntry, now: float) -> Send:
+def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: Stored, now: float) -> Send:
     """Return how the stored message of a fetched entry is sent; with it the entry is deleted.
 
     Arguments:
@@ -120,7 +119,7 @@ def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: 
         kwargs=dict(kwargs),
         app=app,
     )
-    entry.message, entry.policy, entry.stored = message, _POLICY, read_due_entry(due_entry)
+    entry.message, entry.policy, entry.stored = message, _POLICY, due_entry
     entry.last_run_at = None  # as of any entry that hasn't run
     sent = Commit(due_entry, Ending.DELETE, task_id=message.task_id)
     failure = failure_of(due_entry)

@@ -35,7 +35,7 @@ from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink, report_held
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor, ask
-from redbeat.store.records import MISSING, NOWHERE, DueEntry, Ending, Held, Result, Target
+from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last, report_unrecorded
 
 #: how long a tick tries runs that have failed before, if some of them fail again; seconds
@@ -45,7 +45,7 @@ FAILED_SECONDS = 0.1
 FAILED_TOGETHER = 10
 
 #: a row of a batch
-Row = tuple[Batch, DueEntry]
+Row = tuple[Batch, Stored]
 
 #: what the server refuses is recorded as refused, and what it refuses of that stays due
 MAX_ROUNDS = 3
@@ -142,7 +142,7 @@ class Deliverer:
         context, usual, failed = self._context, list[Row](), list[Row]()
         missing_before = context.reports.missing
         for batch in batches:
-            rows: Sequence[DueEntry] = batch.fetched.rows
+            rows: Sequence[Stored] = batch.fetched.rows
             misplaced = batch.shard.find_misplaced(rows) if batch.shard.number is not None else ()
             if misplaced:
                 try:

@@ -27,7 +27,6 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.scheduler.planner import entry_to_send, options_of_run
 from redbeat.store.records import Push
-from redbeat.store.store import read_due_entry
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.tracing.tracing import Tracing
 
@@ -168,7 +167,7 @@ class Encoder:
         )
 
         def send_sample(values: RunValues) -> None:
-            sample = load_entry(RedBeatSchedulerEntry, read_due_entry(send.due_entry), self._hooks.app)
+            sample = load_entry(RedBeatSchedulerEntry, send.due_entry, self._hooks.app)
             run = replace(
                 send,
                 due=values.due,

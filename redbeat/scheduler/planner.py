@@ -47,8 +47,7 @@ from redbeat.scheduler.decisions import Decision, Send, counted, records_of
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, TrackedRun, score_text
-from redbeat.store.store import read_due_entry
+from redbeat.store.records import Clear, Commit, Ending, Stored, TrackedRun, score_text
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import MARK as MONITORED
 from redbeat.telemetry.sentry.monitors import headers_of_check_in
@@ -289,8 +288,8 @@ class Planner:
         entry_class: Callable[[], type[RedBeatSchedulerEntry]] = lambda: RedBeatSchedulerEntry,
         allowance: Allowance | None = None,
         book: Any = None,
-        report_typos: Callable[[DueEntry, str], None] = lambda _row, _typos: None,
-        report_slow: Callable[[DueEntry, float], None] = lambda _row, _seconds: None,
+        report_typos: Callable[[Stored, str], None] = lambda _row, _typos: None,
+        report_slow: Callable[[Stored, float], None] = lambda _row, _seconds: None,
     ) -> None:
         self._app = app
         ensure_conf(app)
@@ -320,7 +319,7 @@ class Planner:
             self._allowance.left_bytes += sum(known.size_bytes for known in self._kept.values())
             self._kept.clear()
 
-    def plan(self, row: DueEntry, now: float, calendars: Mapping[str, Excluded] = NO_CALENDARS) -> Decision:
+    def plan(self, row: Stored, now: float, calendars: Mapping[str, Excluded] = NO_CALENDARS) -> Decision:
         """Return what happens to an entry that is due.
 
         Arguments:
@@ -350,7 +349,7 @@ class Planner:
 
     # -- 1. decode
 
-    def _known(self, row: DueEntry, calendars: Mapping[str, Excluded]) -> Known:
+    def _known(self, row: Stored, calendars: Mapping[str, Excluded]) -> Known:
         known = self._kept.get(row.key)
         if known is not None and known.definition == row.definition and known.policy == row.policy:
             exclude = known.bounds.exclude
@@ -375,8 +374,8 @@ class Planner:
             _, oldest = self._kept.popitem(last=False)
             self._allowance.left_bytes += oldest.size_bytes
 
-    def _decode(self, row: DueEntry, calendars: Mapping[str, Excluded]) -> Known:
-        entry = load_entry(self._entry_class(), read_due_entry(row), self._app)
+    def _decode(self, row: Stored, calendars: Mapping[str, Excluded]) -> Known:
+        entry = load_entry(self._entry_class(), row, self._app)
         give_calendars([entry], calendars)
         bounds, policy, options, app = entry.bounds(), entry.policy, entry.options, self._app
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
@@ -434,12 +433,12 @@ class Planner:
             self._timetables[key] = made
         return made
 
-    def _read_meta(self, known: Known, row: DueEntry) -> None:
+    def _read_meta(self, known: Known, row: Stored) -> None:
         """Let the kept entry have the last run and the count that its meta says."""
         state = _state_of(row.meta) if len(row.meta or "") <= MAX_META else None
         is_usual = state is not None
         if state is None:  # if this raises, the meta is read again next time
-            fresh = load_entry(self._entry_class(), read_due_entry(row), self._app)
+            fresh = load_entry(self._entry_class(), row, self._app)
             state = fresh.last_run_at, fresh.total_run_count
         known.meta, known.is_meta_usual, known.is_meta_foreign = row.meta, is_usual, row.is_meta_foreign
         known.entry.last_run_at, known.entry.total_run_count = state
@@ -452,7 +451,7 @@ class Planner:
 
     # -- 2. to 4.: settle, run, finish
 
-    def _plan_due(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
+    def _plan_due(self, known: Known, row: Stored, failure: Failure | None) -> Decision:
         entry, policy, nominal, is_retried = known.entry, known.bounds, row.nominal, False
         if failure is not None and failure.due and failure.is_waiting_for(row):
             nominal, is_retried = failure.due, failure.attempts > 0
@@ -492,7 +491,7 @@ class Planner:
         known.is_meta_foreign = False
         return send
 
-    def _undelayed(self, known: Known, row: DueEntry, nominal: str) -> str:
+    def _undelayed(self, known: Known, row: Stored, nominal: str) -> str:
         """Return the due time of the run that jitter makes due at ``nominal``."""
         score, undelayed = float(nominal), known.undelayed.get(float(nominal))
         if undelayed is None:
@@ -541,7 +540,7 @@ class Planner:
             commit.records = (*(commit.records or (sent_record(run_plan.nominal),)), rest.record)
             commit.counted += rest.counted
 
-    def _plan_released(self, known: Known, row: DueEntry, failure: Failure | None) -> Decision:
+    def _plan_released(self, known: Known, row: Stored, failure: Failure | None) -> Decision:
         """Plan the run that has waited for another one to end: exactly that one, however late it is.
 
         Then the entry goes on where it was, so what is recorded about a failure stays, too.
@@ -573,7 +572,7 @@ class Planner:
     def _send(
         self,
         known: Known,
-        row: DueEntry,
+        row: Stored,
         failure: Failure | None,
         commit: Commit,
         nominal: str,
@@ -624,7 +623,7 @@ def options_of_run(send: Send, options: Mapping[str, Any]) -> dict[str, Any]:
 def entry_to_send(send: Send, entry_class: type[RedBeatSchedulerEntry], app: Any) -> RedBeatSchedulerEntry:
     """Return a new entry for the scheduler's ``apply_async``, whose code may change it."""
     if send.entry is None:
-        entry = load_entry(entry_class, read_due_entry(send.due_entry), app)
+        entry = load_entry(entry_class, send.due_entry, app)
         entry.options = options_of_run(send, entry.options)
         send.entry = entry
     return send.entry

@@ -23,7 +23,7 @@ from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
 from redbeat.store.ahead import Cursor, Slice, read_upcoming
 from redbeat.store.executor import Request, run_all
-from redbeat.store.records import DueEntry
+from redbeat.store.records import Stored
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
@@ -63,7 +63,7 @@ class LookAhead:
         self,
         leadership: Leadership,
         context: Context,
-        find_misplaced: Callable[[Sequence[DueEntry]], Sequence[DueEntry]],
+        find_misplaced: Callable[[Sequence[Stored]], Sequence[Stored]],
     ) -> None:
         self._context, self._find_misplaced = context, find_misplaced
         self._figures = context.figures
@@ -177,7 +177,7 @@ class LookAhead:
             logger.debug("beat: It is not known where messages can be pushed: %r", exc)
             return False
 
-    def _plan(self, rows: list[DueEntry], nominal: float) -> list[Send]:
+    def _plan(self, rows: list[Stored], nominal: float) -> list[Send]:
         """Return the runs that can be prepared: they have templates, and stand for no other run."""
         context = self._context
         sends = []
@@ -202,7 +202,7 @@ class LookAhead:
         for allowance in self._allowances:
             allowance.left_bytes -= size_bytes
 
-    def _is_prepared(self, row: DueEntry) -> bool:
+    def _is_prepared(self, row: Stored) -> bool:
         run = self._runs.get(row.key)
         return run is not None and run.due_entry == row
 
@@ -212,7 +212,7 @@ class LookAhead:
         self._figures.prepared += 1
         size_bytes = _size_of(run)
         self._take(size_bytes)
-        heapq.heappush(self._due, (float(run.due_entry.score), next(self._numbers), size_bytes, run))
+        heapq.heappush(self._due, (float(run.due_entry.current_score), next(self._numbers), size_bytes, run))
         self.first_score = self._due[0][0]
 
     def take_due(self, limit: int = TAKEN) -> list[Send]:

@@ -24,7 +24,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.figures import count_once
 from redbeat.store.layouts import read_layout
-from redbeat.store.records import DueEntry
+from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -66,7 +66,7 @@ class Failures:
 
     # -- invalid entries
 
-    def quarantine(self, batch: Batch, row: DueEntry, exc: BaseException) -> Decision:
+    def quarantine(self, batch: Batch, row: Stored, exc: BaseException) -> Decision:
         """Return the decision about an entry that cannot be planned; log it if it is news."""
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{row.key}: {type(exc).__name__}: {exc}"
         if isinstance(exc, OverflowError):
@@ -78,14 +78,14 @@ class Failures:
             batch.quarantined.append((batch.store.keys.name(row.key), reason))
         return decision
 
-    def keep_home(self, batch: Batch, misplaced: Sequence[DueEntry]) -> Sequence[DueEntry]:
+    def keep_home(self, batch: Batch, misplaced: Sequence[Stored]) -> Sequence[Stored]:
         """Return the fetched entries without those that belong to another shard.
 
         Misplaced entries are not run, as their twins may be in their own shard. They are moved for some time
         after the layout has changed, and else quarantined.
         """
         rows, store, found = batch.fetched.rows, batch.store, [*misplaced]
-        layout, left = read_layout(store), list[DueEntry]()
+        layout, left = read_layout(store), list[Stored]()
         if layout.is_under_way:
             left = found
         elif seconds_left(store, layout):
@@ -179,7 +179,7 @@ class Failures:
 # -- entries in another shard than the one that their names say: their writer goes by another number of shards
 
 
-def _move_home(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
+def _move_home(store: Store, rows: Sequence[Stored]) -> list[Stored]:
     """Move misplaced entries; return those that stay, as another program moves entries at this moment."""
     names = {store.keys.name(row.key): row for row in rows}
     try:
@@ -190,7 +190,7 @@ def _move_home(store: Store, rows: Sequence[DueEntry]) -> list[DueEntry]:
     return [row for name, row in names.items() if name not in moved]
 
 
-def _describe_misplaced(store: Store, row: DueEntry) -> EntryCorrupt:
+def _describe_misplaced(store: Store, row: Stored) -> EntryCorrupt:
     layout, name = store.config.layout, store.keys.name(row.key)
     shards = layout.shards or 0
     return EntryCorrupt(

@@ -27,7 +27,7 @@ from redbeat.runs.progress import holder_in_words
 from redbeat.scheduler.decisions import Send
 from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
-from redbeat.store.records import Commit, DueEntry, Held
+from redbeat.store.records import Commit, Held, Stored
 from redbeat.store.run_record import RunRecord
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.health import trouble_in_words
@@ -169,7 +169,7 @@ class Reports:
             entry=run.name, task=run.task, task_id=run.task_id, due=due, lateness_seconds=lateness
         )
 
-    def note_missing(self, due_entry: DueEntry) -> bool:
+    def note_missing(self, due_entry: Stored) -> bool:
         """Record that an entry's hash is gone; return True if that was known."""
         now = time.monotonic()
         is_known = self.missing.pop(due_entry.key, -math.inf) > now - MISSING_SECONDS
@@ -201,7 +201,7 @@ class Reports:
             fields = event.of(entry=name, due=one.first, last_due=one.last, count=one.count, reason=one.why)
             logger.log(INFO if is_planned else WARNING, "beat: %s", one.describe(name), extra=fields)
 
-    def report_slow(self, due_entry: DueEntry, seconds: float) -> None:
+    def report_slow(self, due_entry: Stored, seconds: float) -> None:
         """Log, once for each definition, that planning an entry with a registered schedule took long."""
         try:
             type_name = json.loads(due_entry.definition or "")["schedule"]["__type__"]
@@ -290,7 +290,7 @@ class Reports:
             ),
         )
 
-    def report_quarantined(self, due_entry: DueEntry, reason: str, is_news: bool) -> None:
+    def report_quarantined(self, due_entry: Stored, reason: str, is_news: bool) -> None:
         """Log why an entry is invalid, if ``is_news``: its hash does not say so yet."""
         key = due_entry.key
         if not due_entry.can_hold_error:
@@ -300,7 +300,7 @@ class Reports:
             short_reason = reason.removeprefix(f"{printable(key)}: ")
             self._log_entry(ERROR, events.ENTRY_QUARANTINED, key, message, short_reason, reason=reason)
 
-    def report_typos(self, row: DueEntry, found: str) -> None:
+    def report_typos(self, row: Stored, found: str) -> None:
         """Log keys of an entry, its schedule or its policy that are ignored: misspelt, or unusable."""
         typos = shorten(printable(found))
         if self._said.is_news(("typos", row.key), typos):

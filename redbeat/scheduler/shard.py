@@ -28,7 +28,7 @@ from redbeat.scheduler.supervision import settle_deadlines
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.ahead import FetchAhead, fetch_ahead
 from redbeat.store.later import LaterStore
-from redbeat.store.records import DueEntry, Fetched, Head, LockStatus
+from redbeat.store.records import Fetched, Head, LockStatus, Stored
 from redbeat.store.store import Store
 
 #: a silence of Redis that is shorter, or than a third of a lease, leaves workers time to renew; seconds
@@ -316,9 +316,9 @@ class Shard:
                 if score is not None:
                     self.next_at = min(self.next_at, self.fetched_at + (score - fetched.now))
 
-    def find_misplaced(self, rows: Sequence[DueEntry]) -> Sequence[DueEntry]:
+    def find_misplaced(self, rows: Sequence[Stored]) -> Sequence[Stored]:
         """Return the rows that belong to another shard; none while entries are being moved."""
-        layout, found = self.store.config.layout, list[DueEntry]()
+        layout, found = self.store.config.layout, list[Stored]()
         if layout.shards is None or layout.is_moving:
             return found
         skipped = len((self.store.part or self.store.keys).prefix)
@@ -344,7 +344,7 @@ class Shard:
         batch.store, batch.plan = self._later, self._plan_message
         return batch
 
-    def _plan_message(self, row: DueEntry, now: float, _calendars: Mapping[str, Excluded]) -> Decision:
+    def _plan_message(self, row: Stored, now: float, _calendars: Mapping[str, Excluded]) -> Decision:
         hooks = self._context.hooks
         return plan_message(hooks.Entry, hooks.app, row, now)
 

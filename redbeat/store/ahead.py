@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from redbeat.errors import LockLost
 from redbeat.store.executor import Executor, Request
-from redbeat.store.records import DueEntry, Fence, Fetched, due_entries_of, text_of
+from redbeat.store.records import Fence, Fetched, Stored, entries_of, text_of
 from redbeat.store.schedule import Fetch, fetch_all
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
@@ -57,7 +57,7 @@ class FetchAhead:
         self.executor.close()
 
 
-def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[DueEntry]) -> FetchAhead | None:
+def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[Stored]) -> FetchAhead | None:
     """Ask for the entries that are due after those ``pending``, and do not wait for the answer.
 
     Returns None where that is not possible.
@@ -105,7 +105,7 @@ class Slice(NamedTuple):
 
     now: float
     is_last: bool
-    rows: list[DueEntry]
+    rows: list[Stored]
     cursor: Cursor
 
 
@@ -131,6 +131,6 @@ def read_upcoming(
     def read(reply: Sequence[Any]) -> Slice:
         now, scores, others, texts = reply
         scores = [text_of(score) for score in scores]
-        return Slice(float(now), len(scores) < limit, due_entries_of(others, texts), cursor.after(scores))
+        return Slice(float(now), len(scores) < limit, entries_of(others, texts), cursor.after(scores))
 
     return Request(store, call.reading(read))

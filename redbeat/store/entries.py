@@ -37,10 +37,10 @@ from redbeat.store.records import (
     LockStatus,
     Stored,
     Write,
+    entries_of,
     mark_of,
     read_of,
     score_text,
-    stored_of,
     text_of,
 )
 from redbeat.store.scripts.script import Call, Script
@@ -387,7 +387,10 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
 
     def read(reply: Any) -> tuple[float, list[Stored]]:
         now, others, texts = reply
-        return float(now), stored_of(keys, others, texts)
+        found = entries_of(others, texts) or [Stored(key, meta_mark="") for key in keys]
+        for key, one in zip(keys, found, strict=True):
+            one.key = key
+        return float(now), found
 
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -45,17 +45,20 @@ HASH, MISSING = "hash", "none"
 
 
 @dataclass(slots=True)  # not frozen, as making one would take five times as long
-class DueEntry:
-    """One due entry as it is in Redis. Scores are the server's own text, which it compares.
+class Stored:
+    """One entry as it is in Redis, or that there is none.
 
     Attributes:
-        type: of the key; MISSING: it is gone.
-        nominal: the score at which it was due.
-        score: the score that it has now, another one only if fetches are leased.
-        is_asked: a user has written the score 0 to run it now.
+        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
+        type: of the key.
         unread_bytes: its size if it was too large to be read; 0: it was read.
-        meta_mark: the mark beside the meta, as ``mark_of`` makes it; '' for none.
+        meta_mark: the mark beside the meta, as ``mark_of`` makes it; '': there is none. None: RedBeat has
+            written the meta.
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
+        is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
+        nominal: of a fetched entry, the score at which it was due: the server's own text, which it compares.
+        current_score: likewise the score that it has now, another one only if fetches are leased.
+        is_asked: a user has written the score 0 to run it now.
         next_score: it is due for a run that has waited for another one to end, and gets this score back
             after it; '': that isn't so.
         has_lease: it was asked for, or hidden from other beats.
@@ -66,17 +69,19 @@ class DueEntry:
     """
 
     key: str
-    nominal: str
     definition: str | None = None
     meta: str | None = None
+    score: float | None = None
     policy: str | None = None
     error: str | None = None
-    score: str = ""
-    type: str = HASH
-    is_asked: bool = False
+    type: str = MISSING
     unread_bytes: int = 0
-    meta_mark: str = ""
+    meta_mark: str | None = None
     revision: str = ""
+    is_away: bool = False
+    nominal: str = ""
+    current_score: str = ""
+    is_asked: bool = False
     next_score: str = ""
     has_lease: bool = False
     message: str | None = None
@@ -84,9 +89,19 @@ class DueEntry:
     is_own: bool = False
 
     @property
+    def is_hash(self) -> bool:
+        """Whether the key is a hash, or doesn't exist."""
+        return self.type in (HASH, MISSING)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the key exists."""
+        return self.type != MISSING or self.definition is not None or self.meta is not None
+
+    @property
     def is_meta_foreign(self) -> bool:
         """Whether another program has written the meta, and perhaps no score that goes with it."""
-        return is_foreign(self.meta, self.meta_mark)
+        return bool(self.meta) and self.meta_mark is not None and self.meta_mark != mark_of(self.meta or "")
 
     @property
     def can_hold_error(self) -> bool:
@@ -139,7 +154,7 @@ class Fetched:
     now: float
     next_score: float | None
     has_more: bool
-    rows: list[DueEntry]
+    rows: list[Stored]
     is_partial: bool = False
     is_ahead: bool = False
     deadlines: Sequence[Deadline] = ()
@@ -168,8 +183,10 @@ class Target:
     broker_db: int
 
 
-#: texts of packed entries, in the order of ``pack_entry``
-_TEXT_FIELDS = ("key", "score", "definition", "meta", "policy", "error", "meta_crc32", "message")
+#: how many texts of an entry ``pack_entry`` packs
+_TEXT_FIELDS = 8
+#: fields of entries that scripts call otherwise
+_FIELDS_OF_SCRIPTS = {"score": "current_score", "meta_crc32": "meta_mark"}
 
 #: texts with more characters are compared by their SHA-1, as sending them again would take longer
 MAX_COMPARED = 4_096
@@ -247,7 +264,7 @@ class Commit:
         labels: the id of the labels under which that is counted; '': of all others.
     """
 
-    due_entry: DueEntry
+    due_entry: Stored
     new_score: str | Ending
     new_meta: str | None = None
     new_error: str | Clear | None = None
@@ -334,42 +351,6 @@ def committed_as_one(found: Sequence[Committed]) -> Committed:
 
 
 @dataclass(slots=True)
-class Stored:
-    """One entry as it is in Redis; if there is none, all fields are None.
-
-    Attributes:
-        score: its due time in the schedule, UNIX seconds; None: it isn't in the schedule.
-        type: of the key.
-        unread_bytes: its size if it was too large to be read; 0: it was read.
-        is_away: it was taken out for celery-redbeat 2.x; ``score`` is the one that it had.
-        is_meta_foreign: another program has written the meta, and perhaps no score that goes with it.
-        revision: as of a DueEntry.
-    """
-
-    key: str
-    definition: str | None = None
-    meta: str | None = None
-    score: float | None = None
-    policy: str | None = None
-    error: str | None = None
-    type: str = MISSING
-    unread_bytes: int = 0
-    is_away: bool = False
-    is_meta_foreign: bool = False
-    revision: str = ""
-
-    @property
-    def is_hash(self) -> bool:
-        """Whether the key is a hash, or doesn't exist."""
-        return self.type in (HASH, MISSING)
-
-    @property
-    def exists(self) -> bool:
-        """Whether the key exists."""
-        return self.type != MISSING or self.definition is not None or self.meta is not None
-
-
-@dataclass(slots=True)
 class Write:
     """What to store of an entry.
 
@@ -434,11 +415,6 @@ def mark_of(meta: str) -> str:
     return str(crc32(meta.encode("utf-8", "surrogateescape")))
 
 
-def is_foreign(meta: str | None, mark: str) -> bool:
-    """Return True if another program has written ``meta``, beside which ``mark`` stands."""
-    return bool(meta) and mark != mark_of(meta or "")
-
-
 def digest_of(text: str) -> str:
     """Return ``text`` as a script compares it: itself, or for a long one '#' and its SHA-1."""
     if len(text) <= MAX_COMPARED and text[:1] != "#":  # else it might be taken for a SHA-1
@@ -446,7 +422,7 @@ def digest_of(text: str) -> str:
     return f"#{sha1_of_text(text)}"
 
 
-def texts_of(row: DueEntry | Stored) -> str:
+def texts_of(row: Stored) -> str:
     """Return what decisions about an entry rest on, as the scripts compare it."""
     if not row.policy and not row.revision:
         return row.definition or ""
@@ -468,44 +444,35 @@ def held_of(members: str) -> Held:
     return Held(by, worker, since, is_waiting, members, found.get("held_state"), found.get("behind"))
 
 
-def unpack_entries(
-    others: str | bytes, texts: str | bytes
-) -> tuple[list[tuple[str, ...]], dict[int, dict[str, Any]]]:
-    """Return the texts of each entry that a script has packed; and what few entries have, by their places."""
+def entries_of(others: str | bytes, texts: str | bytes) -> list[Stored]:
+    """Return the entries that a script has packed."""
     if not texts:
-        return [], {}
+        return []
     apart = iter(text_of(texts).split("\0"))
-    found = [*zip(*[apart] * len(_TEXT_FIELDS), strict=True)]
-    rare: dict[int, dict[str, Any]] = {}
-    for one in json.loads(text_of(others)):
-        rare[one.pop("row") - 1] = one
-    return found, rare
-
-
-def due_entries_of(others: str | bytes, texts: str | bytes) -> list[DueEntry]:
-    """Return the entries that fetch_due has packed."""
-    found, rare = unpack_entries(others, texts)
-    entries = [  # a batch may have thousands: this is written for speed
-        DueEntry(
+    found = [  # a batch may have thousands: this is written for speed
+        Stored(
             key,
-            nominal,
             definition or None,
             meta or None,
+            float(score) if score else None,
             policy or None,
             error or None,
-            nominal,
             HASH,
-            False,
             0,
             mark,
+            nominal=score,
+            current_score=score,
             message=message or None,
         )
-        for key, nominal, definition, meta, policy, error, mark, message in found
+        for key, score, definition, meta, policy, error, mark, message in zip(
+            *[apart] * _TEXT_FIELDS, strict=True
+        )
     ]
-    for place, other in rare.items():
-        other["meta_mark"] = other.pop("meta_crc32", entries[place].meta_mark)
-        entries[place] = replace(entries[place], **other)
-    return entries
+    for one in json.loads(text_of(others)):  # what few entries have
+        row = found[one.pop("row") - 1]
+        for field, value in one.items():
+            setattr(row, _FIELDS_OF_SCRIPTS.get(field, field), value)
+    return found
 
 
 def fetched_of(reply: Sequence[Any]) -> Fetched:
@@ -517,7 +484,7 @@ def fetched_of(reply: Sequence[Any]) -> Fetched:
         now=float(now),
         next_score=float(upcoming) if upcoming else None,
         has_more=bool(has_more),
-        rows=due_entries_of(others, texts),
+        rows=entries_of(others, texts),
         deadlines=[Deadline(*map(text_of, row)) for row in deadlines] if deadlines else (),
         next_deadline=float(next_deadline) if next_deadline else None,
         other_score=float(other_head) if other_head else None,
@@ -536,20 +503,3 @@ def committed_of(reply: Sequence[Any]) -> Committed:
         else:
             results.append(next(told) if digit == "2" else held_of(next(told)))
     return Committed(LockStatus(status), bool(is_moved), results, text_of(unrecorded))
-
-
-def stored_of(keys: Sequence[str], others: str | bytes, texts: str | bytes) -> list[Stored]:
-    """Return the entries under ``keys`` that read_entries has packed."""
-    found, rare = unpack_entries(others, texts)
-    if not found:
-        return [Stored(key) for key in keys]
-    entries = []
-    for place, (key, row) in enumerate(zip(keys, found, strict=True)):
-        fields: dict[str, Any] = dict(zip(_TEXT_FIELDS, [text or None for text in row], strict=True))
-        fields |= rare.get(place, {})
-        score, mark = fields["score"], fields.pop("meta_crc32") or ""
-        del fields["message"]
-        fields |= {"key": key, "score": score and float(score)}
-        fields["is_meta_foreign"] = is_foreign(fields["meta"], mark)
-        entries.append(Stored(**({"type": HASH} | fields)))
-    return entries

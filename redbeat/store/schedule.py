@@ -35,13 +35,13 @@ from redbeat.store.records import (
     Clear,
     Commit,
     Committed,
-    DueEntry,
     Ending,
     Fence,
     Fetched,
     Head,
     LockStatus,
     Result,
+    Stored,
     Target,
     TrackedRun,
     committed_as_one,
@@ -106,7 +106,7 @@ class Fetch(NamedTuple):
     fence: Fence
     limit: int
     lease_ms: int = 0
-    pending: Sequence[DueEntry] = ()
+    pending: Sequence[Stored] = ()
 
 
 def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
@@ -278,7 +278,7 @@ def commit_call(
     last = 0
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
-        key, score = due_entry.key, due_entry.score
+        key, score = due_entry.key, due_entry.current_score
         entry_keys.append(key)
         scores.append(score)
         sent.append(commit.sent == score or commit.sent or False)

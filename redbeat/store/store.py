@@ -46,11 +46,9 @@ from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.parts import Parts
 from redbeat.store.records import (
-    DueEntry,
     Fence,
     Fetched,
     LockStatus,
-    Stored,
     text_of,
 )
 from redbeat.store.replicas import Replicas
@@ -634,19 +632,3 @@ def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str 
     idle_ms = int(idle_seconds * 1000)
     call = _RENEW_LOCK.call(part, fence=fence, idle_ms=idle_ms, obstacle=obstacle)
     return call.reading(LockStatus)
-
-
-def read_due_entry(due_entry: DueEntry) -> Stored:
-    """Return a fetched row in the form that entries are decoded from."""
-    return Stored(
-        due_entry.key,
-        due_entry.definition,
-        due_entry.meta,
-        float(due_entry.nominal),
-        due_entry.policy,
-        due_entry.error,
-        due_entry.type,
-        due_entry.unread_bytes,
-        is_meta_foreign=due_entry.is_meta_foreign,
-        revision=due_entry.revision,
-    )

@@ -36,7 +36,7 @@ from redbeat.schedules.occurrences import (
     phase_before,
 )
 from redbeat.schedules.timezones import in_utc, moment_of, shown
-from redbeat.store.records import HASH, Clear, Commit, DueEntry, Stored, score_text
+from redbeat.store.records import HASH, Clear, Commit, Stored, score_text
 from redbeat.testing.nominals import Nominal, nominals
 from redbeat.testing.outages import Outages
 from redbeat.testing.overlap import DurationOf, Overlap
@@ -254,13 +254,14 @@ class Course:
         """
         # beat looks a moment later, so a run that is exactly as late as allowed is too late
         entry, at = self._entry, now.timestamp() + MOMENT_SECONDS
-        stored = Stored(entry.key, type=HASH)
+        nominal = score_text(score)
+        stored = Stored(
+            entry.key, score=score, type=HASH, meta_mark="", nominal=nominal, current_score=nominal
+        )
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
         stored.meta = encode_meta(entry.last_run_at, entry.total_run_count, None)
-        nominal = score_text(score)
-        due_entry = DueEntry(entry.key, nominal, stored.definition, stored.meta, stored.policy, None, nominal)
         calendars = {str(self._bounds.exclude): self._bounds.calendar} if self._bounds.calendar else {}
-        decision = Planner(entry.app, lambda: type(entry)).plan(due_entry, at, calendars)
+        decision = Planner(entry.app, lambda: type(entry)).plan(stored, at, calendars)
         commit: Commit = decision.commit
         texts = commit.records
         if isinstance(decision, Send):
@@ -268,7 +269,7 @@ class Course:
             held = self._overlap.hold(entry, due, now)
             if held is not None and commit.run is not None:
                 sent[due] = held
-                commit = Commit(due_entry, commit.run.held_score)
+                commit = Commit(stored, commit.run.held_score)
             else:
                 sent[due] = self._overlap.send(due, now)
         records = decode_history((f'{{"at":{nominal},{text}}}' for text in texts), partial(id_of, entry.key))

@@ -17,11 +17,12 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
-from redbeat.store.records import Clear, Commit, DueEntry, Fence, mark_of
+from redbeat.store.records import Clear, Commit, Fence, mark_of
 from redbeat.store.schedule import commit_call
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience
+from tests.support.fetched import fetched
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
@@ -262,7 +263,7 @@ def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, c
     score = str(int(server_now(client)) - 1)
     client.zadd(SCHEDULE, {"redbeat:entry": score})
     client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
-    due_entry = DueEntry("redbeat:entry", score, "d", None, "p", score=score)
+    due_entry = fetched("redbeat:entry", score, "d", policy="p")
     ended = Commit(
         due_entry, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
     )

@@ -33,10 +33,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redbeat.keys import NO_PART, Keys
-from redbeat.store.records import Commit, DueEntry, Fence, LockStatus, Push, Target, fetched_of
+from redbeat.store.records import Commit, Fence, LockStatus, Push, Target, fetched_of
 from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import renew_call
+from tests.support.fetched import fetched
 from tests.support.schedule import LATER, LOCK, SCHEDULE, TICK
 
 KEYS = Keys()
@@ -379,7 +380,7 @@ class Scripts:
         if command.script == "claim":
             call = Script("fetch_due").call(KEYS, fence=fence, other=LATER, **FETCH)
             return fetched_of(call.run(client)).status
-        due_entry = DueEntry(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
+        due_entry = fetched(KEY, _score(run), DEFINITION, _meta(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(due_entry, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]

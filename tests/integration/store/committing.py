@@ -13,7 +13,6 @@ from redbeat.store.records import (
     NOWHERE,
     Commit,
     Committed,
-    DueEntry,
     Fence,
     Push,
     Target,
@@ -21,6 +20,7 @@ from redbeat.store.records import (
 )
 from redbeat.store.schedule import Recording, commit_runs
 from redbeat.store.store import Store
+from tests.support.fetched import fetched
 from tests.support.schedule import SCHEDULE
 
 DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
@@ -35,7 +35,7 @@ def commits_of(client: redis.Redis, pushes: Sequence[Sequence[Push]]) -> list[Co
             key = f"redbeat:entry-{number}"
             pipeline.hset(key, mapping={"definition": DEFINITION, "meta": META})
             pipeline.zadd(SCHEDULE, {key: 5})
-            due_entry = DueEntry(key, "5", DEFINITION, META, score="5")
+            due_entry = fetched(key, "5", DEFINITION, META)
             new_meta = META.replace("0", "1")
             record = f'"due":5,"number":{number}'
             commits.append(Commit(due_entry, "65", new_meta, pushes=tuple(of_entry), records=(record,)))

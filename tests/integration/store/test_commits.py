@@ -24,7 +24,6 @@ from redbeat.store.records import (
     Clear,
     Commit,
     Committed,
-    DueEntry,
     Fence,
     LockStatus,
     Push,
@@ -36,6 +35,7 @@ from redbeat.store.store import Progress, Store
 from tests.conftest import MakeApp
 from tests.integration.store.committing import commits_of, committing, push, states, target_of
 from tests.integration.store.conftest import MakeLimited
+from tests.support.fetched import fetched
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.proxy import Loss, Proxy
@@ -79,7 +79,7 @@ def test_commit_records_the_decision_of_each_entry(
         client.hset(key, mapping={"definition": f'{{"of": {number}}}', "meta": meta, "error": "{}"})
         client.zadd(SCHEDULE, {key: float(score)})
         has_changed = chance.random() < 0.2
-        due_entry = DueEntry(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
+        due_entry = fetched(key, score, f'{{"of": {number + has_changed}}}', meta)
         pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
         new_error, error = [(None, "{}"), (Clear.FIELD, None), (f'"{decision}"',) * 2][decision % 3]
         new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
@@ -400,7 +400,7 @@ def test_commits_in_a_cluster_are_recorded_at_the_end(cluster: ClusterTopology) 
         return int(store.client.zcount(store.keys.schedule, 65, 65))
 
     with committing(store, Fence()) as commits:
-        commits.write([Commit(DueEntry(key, "5", "{}", "", score="5"), "65") for key in keys])
+        commits.write([Commit(fetched(key, "5", "{}", ""), "65") for key in keys])
         assert recorded() == 0
         assert commits.finish().results == [True] * 150
     assert recorded() == 150
@@ -451,7 +451,7 @@ def test_commits_of_shards_wait_once_for_unreachable_nodes(
     monkeypatch.setattr(module, "call_on_nodes", lambda _client, _calls: replies)
     monkeypatch.setattr(module.Stream, "open", lambda *_args, **_options: None)
     monkeypatch.setattr(Recording, "run", retry)
-    commits = [Commit(DueEntry(part.entry("one"), "1"), "2") for part in store.parts]
+    commits = [Commit(fetched(part.entry("one"), "1"), "2") for part in store.parts]
     requests = [
         commit_runs(store.of_part(part), Fence(), [commit])
         for part, commit in zip(store.parts, commits, strict=True)

@@ -45,10 +45,11 @@ from redbeat.store.owners import (
     read_static_names,
     static_among,
 )
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, Fence, LockStatus, Write, mark_of
+from redbeat.store.records import Clear, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
+from tests.support.fetched import fetched
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, SCHEDULE, calls_of, everything, write_burst
 from tests.support.servers import Server
@@ -82,7 +83,7 @@ def commit_all(store: Store, names: list[str]) -> list[Any]:
     endings = {"good2": Ending.DELETE, "last": Ending.UNSCHEDULE}
     commits = [
         Commit(
-            DueEntry(KEYS.about(name).entry, "5", DEFINITION, "{}", score="5"),
+            fetched(KEYS.about(name).entry, "5", DEFINITION, "{}"),
             endings.get(name, "65"),
             new_meta=json.dumps({"of": name}),
             new_error=Clear.FIELD if name == "good" else name,
@@ -184,7 +185,7 @@ def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
         key = f"redbeat:entry-{number}" + "\0" * (chance.random() < 0.1)
         write(client, key, number + 1, fields)
         texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
-        expected.append(DueEntry(key, str(number + 1), **texts, score=str(number + 1), **others))
+        expected.append(fetched(key, str(number + 1), **texts, **others))
     assert fetch_due(Store(app), Fence(), limit=1000).run().rows == expected
     found = read_entries(Store(app), [row.key for row in expected])[1]
     texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
@@ -236,7 +237,7 @@ def write_due(client: redis.Redis, count: int, is_together: bool) -> list[str]:
     return names
 
 
-def fetch_ahead(store: Store, count: int, pending: Sequence[DueEntry] = ()) -> Any:
+def fetch_ahead(store: Store, count: int, pending: Sequence[Stored] = ()) -> Any:
     ahead = send_ahead(store, FETCH_FENCE, count, pending)
     assert ahead is not None
     return ahead

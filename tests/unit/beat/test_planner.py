@@ -21,8 +21,9 @@ from redbeat.process.memory import Allowance
 from redbeat.scheduler.bounds import DISABLED_SECONDS
 from redbeat.scheduler.decisions import Decision, Send, quarantine
 from redbeat.scheduler.planner import Planner, entry_to_send
-from redbeat.store.records import Clear, Commit, DueEntry, Ending, mark_of
+from redbeat.store.records import Clear, Commit, Ending, Stored, mark_of
 from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
+from tests.support.fetched import fetched
 
 UTC = timezone.utc
 
@@ -46,13 +47,13 @@ def seconds(offset: float = 0) -> str:
 
 def due_entry(
     nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
-) -> DueEntry:
+) -> Stored:
     definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
     mark = mark_of(meta or "")
-    return DueEntry("redbeat:x", nominal, definition, meta, error=error, score=nominal, meta_mark=mark)
+    return fetched("redbeat:x", nominal, definition, meta, error=error, meta_mark=mark)
 
 
-def plan(app: Celery, entry: DueEntry, now: float = NOW) -> Send:
+def plan(app: Celery, entry: Stored, now: float = NOW) -> Send:
     decision = Planner(app).plan(entry, now)
     assert isinstance(decision, Send)
     return decision
@@ -65,7 +66,7 @@ def options_of(run: Send) -> dict[str, Any]:
     return options
 
 
-def skipped(app: Celery, entry: DueEntry, now: float = NOW) -> Commit:
+def skipped(app: Celery, entry: Stored, now: float = NOW) -> Commit:
     decision = Planner(app).plan(entry, now)
     assert not isinstance(decision, Send)
     return decision.commit
@@ -282,9 +283,7 @@ SENT = NOON + timedelta(seconds=7)
 def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> Send:
     nominal = f"{NOON.timestamp():.6f}"
     definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, "options": options}
-    due_entry = DueEntry(
-        "redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy), score=nominal
-    )
+    due_entry = fetched("redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy))
     run = Planner(app).plan(due_entry, SENT.timestamp())
     assert isinstance(run, Send)
     return run
@@ -371,7 +370,7 @@ POLICIES: list[dict[str, Any]] = [
 ]
 
 
-def random_claim(chance: random.Random, now: float) -> DueEntry:
+def random_claim(chance: random.Random, now: float) -> Stored:
     """An entry that is due, as RedBeat, celery-redbeat 2.x or another program has written it."""
     every = chance.choice([0.5, 60, 60.25, 3600, 10**9, 0, "x"])
     crontab = {"__type__": "crontab", "minute": chance.choice(["*", "*/5", 30]), "hour": "*"}
@@ -388,20 +387,19 @@ def random_claim(chance: random.Random, now: float) -> DueEntry:
     last_run = datetime.fromtimestamp(due - chance.choice([0, 1, 60, 3600, -30]), UTC)
     metas = [None, "", '{"last_run_at": null}', encode_meta(None, 0), encode_meta(last_run, 3)]
     meta = chance.choice(metas)
-    return DueEntry(
+    return fetched(
         "redbeat:entry",
         nominal,
         json.dumps(definition),
         meta,
         policy=chance.choice([None, *map(json.dumps, POLICIES)]),
         error=chance.choice([None] * 9 + ["{}"]),
-        score=nominal,
         is_asked=chance.random() < 0.05,
         meta_mark=mark_of(meta or "") if due % 3 > 1 else "",
     )
 
 
-def decided(planner: Planner, row: DueEntry, now: float) -> Any:
+def decided(planner: Planner, row: Stored, now: float) -> Any:
     """Everything that a decision says, or the error."""
     try:
         found: Decision = planner.plan(replace(row), now)

@@ -17,8 +17,9 @@ from redbeat.scheduler.reports import (
     WORKERS_SECONDS,
     Reports,
 )
-from redbeat.store.records import DueEntry
+from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord
+from tests.support.fetched import fetched
 
 LIMIT = 10
 
@@ -61,8 +62,8 @@ def remembered(reports: Reports) -> int:
     return max(len(memory) for memory in vars(reports).values() if hasattr(memory, "__len__"))
 
 
-def due_entry(number: int, kind: str) -> DueEntry:
-    return DueEntry(f"redbeat:entry-{number}", "1.5", type=kind)
+def due_entry(number: int, kind: str) -> Stored:
+    return fetched(f"redbeat:entry-{number}", "1.5", type=kind)
 
 
 def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, caplog: Log) -> None:

@@ -19,7 +19,7 @@ from redbeat.policy.policy import FIELDS, NO_POLICY
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.planner import Planner
 from redbeat.scheduler.reports import Reports
-from redbeat.store.records import DueEntry
+from tests.support.fetched import fetched
 
 INTERVAL = {"__type__": "interval", "every": 60}
 
@@ -54,7 +54,7 @@ def run_of(
     reports = reports or Reports()
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
-    due_entry = DueEntry(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text, score="1.5")
+    due_entry = fetched(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text)
     run = Planner(app, report_typos=reports.report_typos).plan(due_entry, 1_800_000_000)
     assert isinstance(run, Send)
     return run

@@ -21,7 +21,8 @@ from redbeat.entries.preview import next_runs
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.schedules import clocked, cron, rrule
-from redbeat.store.records import Commit, DueEntry, Stored, mark_of, score_text
+from redbeat.store.records import Commit, Stored, mark_of, score_text
+from tests.support.fetched import fetched
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
@@ -60,15 +61,14 @@ def stored_of(
     return Stored("redbeat:x", definition, meta, score, text, type="hash")
 
 
-def claimed_of(stored: Stored, score: str = "") -> DueEntry:
+def claimed_of(stored: Stored, score: str = "") -> Stored:
     score = score or score_text(stored.score)
     mark = "" if stored.is_meta_foreign else mark_of(stored.meta or "")
-    texts = stored.definition, stored.meta, stored.policy
-    return DueEntry(stored.key, score, *texts, score=score, meta_mark=mark)
+    return fetched(stored.key, score, stored.definition, stored.meta, policy=stored.policy, meta_mark=mark)
 
 
-def decide(app: Celery, stored: Stored | DueEntry, now: datetime) -> Any:
-    due_entry = stored if isinstance(stored, DueEntry) else claimed_of(stored)
+def decide(app: Celery, stored: Stored, now: datetime) -> Any:
+    due_entry = stored if stored.nominal else claimed_of(stored)
     return Planner(app).plan(due_entry, now.timestamp())
 
 
@@ -156,7 +156,7 @@ EVERY_KIND = pytest.mark.parametrize("schedule", DUE_AT_NOON, ids=lambda schedul
 RUN_COUNTS = pytest.mark.parametrize("count", [0, 7])
 
 
-def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11, count: int = 0) -> DueEntry:
+def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11, count: int = 0) -> Stored:
     """Return an entry whose score is in whole seconds, as 2.x writes it."""
     return claimed_of(stored_of(0, schedule, ran_at, count, {}), str(int(score.timestamp())))
 

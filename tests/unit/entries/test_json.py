@@ -27,8 +27,9 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.validation import find_problem
 from redbeat.errors import EntryCorrupt
 from redbeat.schedules import rrule
-from redbeat.store.records import DueEntry, Stored
+from redbeat.store.records import Stored
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+from tests.support.fetched import fetched
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -238,7 +239,7 @@ def test_unusable_entry_raises_entry_corrupt(app: Celery, definition: str, meta:
 PLAIN = fields(options={"queue": "fast"}, kwargs={"deep": {"er": [None, 1.5]}}, schedule=INTERVAL_JSON)
 
 
-def fetch(definition: Any, policy: Any = None) -> DueEntry:
+def fetch(definition: Any, policy: Any = None) -> Stored:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
-    return DueEntry("redbeat:n", "1.000000", text, None, policy, score="1.000000", type="hash")
+    return fetched("redbeat:n", "1.000000", text, policy=policy)

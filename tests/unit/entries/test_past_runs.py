@@ -22,8 +22,9 @@ from redbeat.scheduler.planner import Planner
 from redbeat.schedules import cron
 from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
 from redbeat.schedules.timezones import find_change
-from redbeat.store.records import DueEntry
+from redbeat.store.records import Stored
 from tests.faults.rounds import IS_LONG
+from tests.support.fetched import fetched
 
 AT = {"at": 1769844600.5, "due": 1769844600}
 
@@ -91,8 +92,8 @@ def test_unreadable_record_is_left_out(broken: dict[str, Any]) -> None:
 DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
 
 
-def due_entry(error: str | None, nominal: str = "104") -> DueEntry:
-    return DueEntry("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
+def due_entry(error: str | None, nominal: str = "104") -> Stored:
+    return fetched("redbeat:x", nominal, DEFINITION, error=error)
 
 
 RECORD: dict[str, Any] = {

@@ -101,7 +101,7 @@ def test_write_changes_what_differs_or_was_written_by_another_program() -> None:
         assert not same.changes(before), same
     for other in (Write("e"), Write("d", "n"), Write("d", "m", 5.000001), Write(policy="{}")):
         assert other.changes(before), other
-    for spoilt in ({"error": "{}"}, {"score": None}, {"is_meta_foreign": True}):
+    for spoilt in ({"error": "{}"}, {"score": None}, {"meta_mark": ""}):
         assert Write("d", "m", 5.0).changes(replace(before, **spoilt)), spoilt
 
 

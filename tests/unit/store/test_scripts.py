@@ -15,6 +15,7 @@ from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.schedule import commit_call
 from redbeat.store.scripts.script import Script
+from tests.support.fetched import fetched
 from tests.support.scripts import SCRIPTS
 
 
@@ -67,7 +68,7 @@ def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> 
 
 def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
     client = Client(["ok", 0, "1", [], ""])
-    commits = [records.Commit(records.DueEntry("k\udcff", "1", "{}"), "2")]
+    commits = [records.Commit(fetched("k\udcff", "1", "{}"), "2")]
     commit_call(Keys(), records.Fence(), commits).run(client)
     assert b"k\xff" in client.sent[-1]
 
@@ -80,7 +81,7 @@ def test_reply_in_bytes_is_read_as_text() -> None:
         now=1.5,
         next_score=2.5,
         has_more=True,
-        rows=[records.DueEntry("k\udcff", "1", "{\udcff}", score="2")],
+        rows=[fetched("k\udcff", "1", "{\udcff}", current_score="2")],
         deadlines=[records.Deadline("id\0runs\udcff", "1.25", None)],
         next_deadline=3.5,
         other_score=4.5,
