@@ -21,9 +21,11 @@ import base64
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
+from struct import Struct
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -35,22 +37,26 @@ from amqp.serialization import dumps
 
 from redbeat.delivery.outbox import no_queue
 from redbeat.delivery.placeholders import RunValues
+from redbeat.log.logger import logger
 from redbeat.store.records import Push
 
 #: how many messages may be unconfirmed at a time, and their bytes: what may arrive twice when a connection is
 #: lost
 MAX_UNCONFIRMED = 500
 MAX_BYTES = 4_000_000
-#: how many messages are written together
-MAX_WRITTEN = 32
-
-#: in the frames of an entry, the id and the due time of a run
-_MARKS = RunValues(str(uuid.uuid4()), uuid.uuid4().hex, None, None)
-_ID, _DUE = _MARKS.task_id.encode(), _MARKS.due.encode()
 
 #: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes, which ends
 #: the connection if its headers alone are longer than a frame
 LARGE_BYTES = 128 * 1024
+
+#: in frames that templates are made of, the id and the due time of a run
+MARKS = RunValues(str(uuid.uuid4()), uuid.uuid4().hex, None, None)
+_ID, _DUE = MARKS.task_id.encode(), MARKS.due.encode()
+#: what templates fill a frame with at most: each broker takes 4,096 bytes, with what is around it
+MAX_FRAME = 4_000
+#: what is before properties: type, channel, size, class, weight, size of the body; and before a body
+_PROPERTIES, _BODY, _LENGTH = Struct(">BHIHHQ"), Struct(">BHI"), Struct(">I")
+_END = b"\xce"
 
 
 @dataclass(slots=True)
@@ -80,18 +86,20 @@ class Frames(NamedTuple):
         address: its exchange and its routing key.
         message_id: its correlation id, by which it is known if it comes back.
         is_immediate: it is to be returned if no worker waits for it, for which RabbitMQ ends the connection.
+        declared: what was declared for it.
     """
 
     frames: bytes
     address: tuple[str, str]
     message_id: Any
     is_immediate: bool
+    declared: Iterable[Any]
 
 
 class Confirms:
     """Publishes the messages of one channel of py-amqp, and listens for their confirms.
 
-    For templates it takes the place of an outbox: it makes drafts of samples, and publishes filled ones.
+    For templates it takes the place of an outbox: it makes drafts of samples.
 
     Arguments:
         channel: of a connection with ``confirm_publish``; nothing was published on it.
@@ -123,10 +131,9 @@ class Confirms:
     def _begin(self) -> None:
         """Begin anew, on a channel that is new or was opened again."""
         self._is_selected = False
-        self._unwritten: list[bytes] = []  # frames that wait to be written together
-        # by their numbers, in this order, with what was declared for them
-        self._unconfirmed: dict[int, tuple[Publication, Frames, Iterable[Any]]] = {}
-        self._bytes = 0  # of these
+        self._unwritten: list[tuple[Publication, Frames]] = []  # they wait to be written together
+        self._unconfirmed: dict[int, tuple[Publication, Frames]] = {}  # by their numbers, in this order
+        self._bytes = 0  # of all these
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
@@ -159,74 +166,90 @@ class Confirms:
         """Publish ``message``, and wait for its confirm unless that may come later.
 
         It takes the place of the channel's own function, and so has its arguments. ``timeout`` and
-        ``confirm_timeout``: how long to wait, seconds; None: for ever.
+        ``confirm_timeout``: how long to wait, seconds; None: for ever. Raises what :meth:`send` raises.
+        """
+        flags = {"mandatory": bool(mandatory), "immediate": bool(immediate)}
+        info = {"exchange": exchange, "routing_key": routing_key, **flags}
+        if self._drafts is not None:
+            self._drafts.append(Push("lpush", routing_key, text_of(message, info)))
+        else:
+            self.send(self._frames_of(message, info), self._publication, timeout, confirm_timeout)
+            self.write(timeout)
+
+    def _frames_of(self, message: Any, info: Mapping[str, Any]) -> Frames:
+        self._written.clear()
+        exchange, routing_key, is_immediate = info["exchange"], info["routing_key"], info["immediate"]
+        arguments = dumps("Bssbb", (0, exchange, routing_key, info["mandatory"], is_immediate))
+        self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
+        message_id = message.properties.get("correlation_id")
+        address = exchange, routing_key
+        return Frames(b"".join(self._written), address, message_id, is_immediate, self.declared)
+
+    def send(
+        self,
+        message: Frames,
+        publication: Publication | None,
+        timeout: float | None,
+        confirm_timeout: float | None = None,
+    ) -> None:
+        """Publish a message as one of ``publication``, to be confirmed later; None: wait for its confirm.
+
+        It is written by the next :meth:`write`.
 
         Raises:
             MessageNacked: a queue refuses it.
             LookupError: no queue takes it.
             Exception: whatever py-amqp raises. Messages before it may then be lost.
         """
-        if self._drafts is not None:
-            info = {"mandatory": bool(mandatory), "immediate": bool(immediate)}
-            text = text_of(message, {"exchange": exchange, "routing_key": routing_key, **info})
-            self._drafts.append(Push("lpush", routing_key, text))
-            return
-        frames = self._frames_of(message, exchange, routing_key, mandatory, immediate)
-        self._send(frames, timeout, confirm_timeout)
-
-    def _frames_of(
-        self, message: Any, exchange: str, routing_key: str, mandatory: bool, immediate: bool
-    ) -> Frames:
-        self._written.clear()
-        arguments = dumps("Bssbb", (0, exchange, routing_key, mandatory, immediate))
-        self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
-        message_id = message.properties.get("correlation_id")
-        return Frames(b"".join(self._written), (exchange, routing_key), message_id, immediate)
-
-    def _send(self, message: Frames, timeout: float | None, confirm_timeout: float | None = None) -> None:
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
         exchange, size_bytes = message.address[0], len(message.frames)
         is_alone = (
-            self._publication is None
+            publication is None
             or self._is_first
             or message.is_immediate
             or exchange not in self._present
             or size_bytes > LARGE_BYTES
         )
+        publication = publication or Publication()
         if is_alone:
             self.settle(timeout)
-        elif not self._has_room():
-            self._hear()
-            self._wait(self._has_room, timeout)
-        publication = self._publication or Publication()
         publication.unconfirmed += 1
         self._bytes += size_bytes
-        self._last_tag += 1
-        self._unconfirmed[self._last_tag] = publication, message, self.declared
-        self._unwritten.append(message.frames)
+        self._unwritten.append((publication, message))
         if is_alone:
             self.settle(confirm_timeout or timeout)
             if publication.failure is not None:
                 raise publication.failure
             self._is_first = False
             self._present.add(exchange)
-        elif len(self._unwritten) >= MAX_WRITTEN:
+        elif self._bytes >= MAX_BYTES:
+            self.write(timeout)
+
+    def write(self, timeout: float | None) -> None:
+        """Write what was sent, as soon as there is room for it."""
+        if self._unwritten:
+            self._wait(self._has_room, timeout)
             self._write(timeout)
-            self._hear()
+
+    def read(self) -> None:
+        """Read the confirms that have come."""
+        with suppress(TimeoutError):
+            while self._unconfirmed:
+                self._connection().drain_events(timeout=0)
 
     def settle(self, timeout: float | None) -> None:
         """Wait until no message is unconfirmed, ``timeout`` seconds at most; None: for ever.
 
         Raises TimeoutError, and what py-amqp raises.
         """
-        if self._unconfirmed:
-            self._wait(lambda: not self._unconfirmed, timeout)
+        self._write(timeout)
+        self._wait(lambda: not self._unconfirmed, timeout)
 
     def lose(self) -> None:
         """Record that no more confirms come, as the channel has ended or is not used any more."""
-        for publication, _, _ in self._unconfirmed.values():
+        for publication, _ in [*self._unconfirmed.values(), *self._unwritten]:
             publication.is_lost = True
         self._begin()
 
@@ -235,11 +258,11 @@ class Confirms:
         return self._open_now()
 
     def _has_room(self) -> bool:
-        return len(self._unconfirmed) < MAX_UNCONFIRMED and self._bytes < MAX_BYTES
+        count = len(self._unconfirmed) + len(self._unwritten)
+        return not self._unconfirmed or (count <= MAX_UNCONFIRMED and self._bytes < MAX_BYTES)
 
     def _wait(self, is_done: Callable[[], bool], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        self._write(timeout)
         while not is_done():
             seconds_left = None if deadline is None else deadline - time.monotonic()
             if seconds_left is not None and seconds_left <= 0:
@@ -250,22 +273,17 @@ class Confirms:
         if not self._unwritten:
             return
         connection = self._connection()
+        unwritten, self._unwritten = self._unwritten, []
+        for number, one in enumerate(unwritten, start=self._last_tag + 1):
+            self._unconfirmed[number] = one
+        self._last_tag += len(unwritten)
         try:
-            frames, self._unwritten = b"".join(self._unwritten), []
             with connection.transport.having_timeout(timeout):
-                connection.transport.write(frames)
+                connection.transport.write(b"".join([message.frames for _, message in unwritten]))
         except BaseException:  # a signal's, too: it is unknown how much was written
             self.lose()
             connection.collect()
             raise
-
-    def _hear(self) -> None:
-        """Read what the broker has said."""
-        try:
-            while True:
-                self._connection().drain_events(timeout=0)
-        except TimeoutError:
-            pass
 
     def _connection(self) -> Any:
         connection = self._channel.connection
@@ -273,7 +291,7 @@ class Confirms:
             raise RecoverableConnectionError("the connection to RabbitMQ has ended")
         return connection
 
-    # -- drafts
+    # -- templates
 
     @contextmanager
     def sampling(self) -> Iterator[list[Push]]:
@@ -288,35 +306,20 @@ class Confirms:
         """Return no queues: messages do not depend on them."""
         return []
 
-    def publish_run(self, template: Any, draft: str, task_id: str, due: str, timeout: float) -> None:
-        """Publish the message of a run from ``template``; raises what :meth:`publish` raises.
+    def frames_of_draft(self, draft: str, declared: Iterable[Any]) -> Frames:
+        """Return the message of a draft."""
+        self.declared = declared
+        return self._frames_of(*message_of(draft))
 
-        Where only the id and the due time differ from run to run, an entry's frames are made once, with marks
-        in their places.
-
-        Arguments:
-            draft: the message.
-            timeout: how long that may take, seconds.
-        """
-        self.declared = template.kind.declared
+    def template_of(
+        self, draft: str, own_marks: Sequence[str], declared: Iterable[Any]
+    ) -> FrameTemplate | None:
+        """Return the template of a draft with marks; None: there is none."""
         try:
-            if template.frames is None and template.kind.run.is_plain:
-                marked = template.fill(_MARKS, "")[0].value
-                template.frames = self._frames_of_draft(marked)
-            message, own_id, own_due = template.frames, task_id.encode(), due.encode()
-            if message is None or (len(own_id), len(own_due)) != (len(_ID), len(_DUE)):
-                message = self._frames_of_draft(draft)
-            else:
-                frames = message.frames.replace(_ID, own_id).replace(_DUE, own_due)
-                message = Frames(frames, message.address, task_id, message.is_immediate)
-            self._send(message, timeout)
-        except Exception:
-            self._forget_declared(self.declared)
-            raise
-
-    def _frames_of_draft(self, draft: str) -> Frames:
-        message, info = message_of(draft)
-        return self._frames_of(message, **info)
+            return FrameTemplate(message_of(draft)[0], self.frames_of_draft(draft, declared), own_marks)
+        except (ValueError, AttributeError) as exc:  # a body that is no text, say
+            logger.debug("beat: Frames have no template: %r", exc)
+            return None
 
     # -- what the broker says
 
@@ -327,24 +330,91 @@ class Confirms:
         self._note_confirmed(tag, is_multiple, MessageNacked())
 
     def _note_confirmed(self, tag: int, is_multiple: bool, failure: Exception | None) -> None:
-        for number in [one for one in self._unconfirmed if one <= tag] if is_multiple else [tag]:
+        for number in [*takewhile(tag.__ge__, self._unconfirmed)] if is_multiple else [tag]:
             if number not in self._unconfirmed:
                 continue
-            publication, message, declared = self._unconfirmed.pop(number)
+            publication, message = self._unconfirmed.pop(number)
             self._bytes -= len(message.frames)
             publication.unconfirmed -= 1
             reason = failure or self._returned.pop(number, None)
             if reason is not None:
                 publication.failure = publication.failure or reason
-                self._forget_declared(declared)
+                self._forget_declared(message.declared)
 
     def _note_returned(self, _exc: Any, exchange: str, routing_key: str, returned: Any) -> None:
         # not raised here, as its confirm is still to come; equal messages come back in their order
         identity = (exchange, routing_key), returned.properties.get("correlation_id")
-        for tag, (_, message, _) in self._unconfirmed.items():
+        for tag, (_, message) in self._unconfirmed.items():
             if tag not in self._returned and (message.address, message.message_id) == identity:
                 self._returned[tag] = no_queue(exchange, routing_key)
                 return
+
+
+class FrameTemplate:
+    """The frames of messages whose entries differ in texts of their headers and in the body.
+
+    From run to run only the id and the due time differ, and these always have the same length.
+
+    Arguments:
+        message: a message with ``MARKS``, and with ``own_marks`` in the place of what differs.
+        sample: the same as py-amqp writes it.
+
+    Raises:
+        ValueError: py-amqp writes it in an unexpected way.
+    """
+
+    def __init__(self, message: Any, sample: Frames, own_marks: Sequence[str]) -> None:
+        self._sample, frames = sample, sample.frames
+        table, body = dumps("F", (message.headers,)), message.body.encode()
+        # frames of a method, of properties and of a body: type, channel, size, payload, end
+        properties_at = 8 + int.from_bytes(frames[3:7], "big")
+        table_at = frames.index(table)
+        table_end = table_at + len(table)
+        self._method, self._channel_id = frames[:properties_at], int.from_bytes(frames[1:3], "big")
+        self._before = frames[properties_at + _PROPERTIES.size : table_at]
+        self._after = frames[table_end : frames.index(_END + b"\x03", table_end)]
+        marks = {_text(mark.encode()): number for number, mark in enumerate(own_marks)}
+        self._body: bytes | int = marks.pop(_text(body), body)
+        self._texts: list[tuple[bytes, int]] = []  # what is before each text in the headers, and its number
+        self._last = table[4:]
+        for mark in sorted(marks, key=table.index):
+            before, _, self._last = self._last.partition(mark)
+            self._texts.append((before, marks[mark]))
+        if self.fill([json.dumps(mark) for mark in own_marks], MARKS.task_id, MARKS.due) != sample:
+            raise ValueError("py-amqp writes frames in an unexpected way")
+
+    def fill(self, own: Sequence[str], task_id: str, due: str) -> Frames | None:
+        """Return the message of one run; None: only py-amqp can make them.
+
+        Arguments:
+            own: the JSON of what differs from entry to entry.
+        """
+        values = [json.loads(text).encode() if text.startswith('"') else b"" for text in own]
+        if not all(values) or (len(task_id), len(due)) != (len(MARKS.task_id), len(MARKS.due)):
+            return None
+        pieces = list[bytes]()
+        for before, number in self._texts:
+            pieces += before, _text(values[number])
+        headers = b"".join([*pieces, self._last])
+        body = values[self._body] if isinstance(self._body, int) else self._body
+        size = len(self._before) + len(headers) + 4 + len(self._after)
+        if max(len(body), size) > MAX_FRAME:
+            return None
+        frames = b"".join(
+            (
+                self._method,
+                _PROPERTIES.pack(2, self._channel_id, 12 + size, 60, 0, len(body)),
+                *(self._before, _text(headers), self._after, _END),
+                *(_BODY.pack(3, self._channel_id, len(body)), body, _END),
+            )
+        )
+        frames = frames.replace(_ID, task_id.encode()).replace(_DUE, due.encode())
+        return self._sample._replace(frames=frames, message_id=task_id)
+
+
+def _text(value: bytes) -> bytes:
+    """Return a text, or the items of a table, with its length before it."""
+    return _LENGTH.pack(len(value)) + value
 
 
 # -- drafts: messages as JSON texts, in the form of messages on Redis, so that templates apply

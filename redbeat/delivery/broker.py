@@ -27,7 +27,7 @@ from kombu.messaging import Producer
 
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_refusal, send_once
-from redbeat.delivery.amqp import Confirms, Publication
+from redbeat.delivery.amqp import Confirms, Frames, Publication
 from redbeat.delivery.failures import cause_of, reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.producer import BoundedProducer, declare_exchanges
@@ -178,6 +178,18 @@ class Broker:
         if is_deferrable and self.confirms is not None and self._is_plain:  # else publish handles errors
             return self.confirms.deferring()
         return nullcontext([])
+
+    def publish(self, message: Frames, publication: Publication | None, seconds: float) -> None:
+        """Publish a message from a template on RabbitMQ, as ``Confirms.send`` does."""
+        if self.confirms is None:
+            raise ConnectionError("the connection to the broker has ended")
+        self.confirms.send(message, publication, seconds)
+
+    def write(self) -> None:
+        """Write to RabbitMQ what was published, and read the confirms that have come."""
+        if self.confirms is not None:
+            self.confirms.write(self.publish_seconds())
+            self.confirms.read()
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until all messages are confirmed.

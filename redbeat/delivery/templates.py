@@ -29,7 +29,7 @@ from threading import RLock
 from typing import Any
 
 from redbeat.delivery import guard
-from redbeat.delivery.amqp import Confirms, Frames
+from redbeat.delivery.amqp import MARKS, Confirms, Frames, FrameTemplate
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.outbox import Outbox
 from redbeat.delivery.placeholders import (
@@ -120,8 +120,11 @@ class Kind:
 
     Arguments:
         pushes: what sending a sample of ``call`` writes, its message first.
+        producer: has sent that sample.
+        confirms: publishes its messages, on RabbitMQ; None: the broker is Redis.
 
     Attributes:
+        frames: makes the frames of most messages on RabbitMQ; None: py-amqp makes them.
         declared: the queues and exchanges that its messages need.
         destination: the name of its queue.
         first_own: texts of its first entry; None: a second entry was compared, too.
@@ -134,11 +137,16 @@ class Kind:
     checked_at = 0.0
     batch = 0
     fingerprint: Any
-    declared: tuple[Any, ...]
-    destination: str
 
     def __init__(
-        self, key: Any, call: Call, run: RunPlaceholders, serializer: str, pushes: tuple[Push, ...]
+        self,
+        key: Any,
+        call: Call,
+        run: RunPlaceholders,
+        serializer: str,
+        pushes: tuple[Push, ...],
+        producer: Any,
+        confirms: Confirms | None,
     ) -> None:
         self.key, self.task, self.options = key, call.task, call.options
         self.run, self.serializer = run, serializer
@@ -150,6 +158,13 @@ class Kind:
         self._amqp, self._repr_options = run.app.amqp, repr_options(run.app)
         self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
         self.text = TextTemplate(text, [*run.paths, *self._texts(call)])
+        self.declared, self.destination = tuple(producer.declaring), str(producer.destination)
+        self.frames: FrameTemplate | None = None
+        if confirms is not None and run.is_plain and self._encoding is None:
+            marks = [uuid.uuid4().hex for _ in self.first_own]
+            own = tuple(map(json.dumps, marks))
+            sample = self.text.fill(run.texts(MARKS, "") + own)
+            self.frames = confirms.template_of(sample, marks, self.declared)
 
     def _texts(self, call: Call) -> dict[Path, str]:
         return texts_of_call(self._amqp, call, self.serializer, self._encoding, self._repr_options)
@@ -171,18 +186,22 @@ class MessageTemplate:
     Attributes:
         kind: what it shares with other entries.
         own: the texts of its entry's values.
-        frames: the same for RabbitMQ; None: they were not needed yet.
     """
 
     kind: Kind
     own: tuple[str, ...]
-    frames: Frames | None = None
 
     def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
         """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
         kind = self.kind
         text = kind.text.fill(kind.run.texts(values, delivery_tag) + self.own)
         return (Push("lpush", kind.queue, text), *kind.pexpires)
+
+    def frames(self, confirms: Confirms, values: RunValues) -> Frames:
+        """Return the message of one run on RabbitMQ."""
+        kind = self.kind
+        found = None if kind.frames is None else kind.frames.fill(self.own, values.task_id, values.due)
+        return found or confirms.frames_of_draft(str(self.fill(values, "")[0].value), kind.declared)
 
 
 class Templates:
@@ -354,8 +373,8 @@ class Templates:
         seconds = _expires_option(call, task)
         run = RunPlaceholders(self._app, call.is_expiring, seconds, None if trace is None else trace.names)
         with self._sampling(call, send, NO_HEADERS if trace is None else trace.examples[0]) as (_, pushes):
-            kind = Kind(key, call, run, serializer, pushes)
-            kind.declared, kind.destination = tuple(producer.declaring), producer.destination
+            confirms = self._outbox if isinstance(self._outbox, Confirms) else None
+            kind = Kind(key, call, run, serializer, pushes, producer, confirms)
         kind.fingerprint = self._fingerprint_of(kind)
         if not kind.fingerprint[0]:
             raise UnfitError("its queue may delete itself, and is declared for each message")

@@ -70,6 +70,7 @@ class Send(Decision):
         known: what the planner keeps of the entry; None: nothing.
         entry: what the scheduler's ``apply_async`` is given; None: it is made when Celery makes the message.
         pushes: its message; (): it is not made yet, or not collected.
+        frames: its message from a template for RabbitMQ; None: there is none.
         template: of its message; None: Celery makes it.
         events: task-sent events that Celery has made with the message.
         span: OpenTelemetry's span of the run; None: it has none.
@@ -90,6 +91,7 @@ class Send(Decision):
     known: Any = None
     entry: RedBeatSchedulerEntry | None = None
     pushes: tuple[Push, ...] = ()
+    frames: Any = None
     template: Any = None
     events: Sequence[Push] = ()
     span: RunSpan | None = None

@@ -113,7 +113,7 @@ class Encoder:
         if self._tracing.headers is not None:
             for send in found:
                 self._begin_span(send)
-        made = 0
+        made, confirms = 0, self._broker.confirms
         tag = str(uuid.uuid4())[:24]  # of version 4; the last twelve digits differ
         for number, send in enumerate(found):
             template = send.template
@@ -124,7 +124,10 @@ class Encoder:
             trace = NO_HEADERS if send.span is None else send.span.headers
             values = RunValues(send.task_id, send.due, send.expires, send.expiration_seconds, trace)
             try:
-                send.pushes = template.fill(values, f"{tag}{number:012x}")
+                if confirms is None:
+                    send.pushes = template.fill(values, f"{tag}{number:012x}")
+                else:
+                    send.frames = template.frames(confirms, values)
             except Exception as exc:  # noqa: BLE001 - Celery raises it again
                 logger.debug("beat: %s has no template: %r", send.name, exc)
                 send.template = None

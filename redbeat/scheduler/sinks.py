@@ -12,7 +12,6 @@ Invariant: a message that was sent is recorded, or its entry stays due with the 
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -68,11 +67,11 @@ class Sink:
         chunk_size: runs that are planned and sent together.
     """
 
+    chunk_size = 100
+
     def __init__(self, context: Context, guard: Guard, *, is_script: bool = False) -> None:
         self._context, self._guard, self._is_script = context, guard, is_script
         self._collects = is_script or context.broker.outbox is not None
-        # one by one the whole batch, so that runs like one that ends the connection can go last
-        self.chunk_size = 100 if self._collects else sys.maxsize
         self._collected: list[tuple[Batch, Send]] = []
         self._unconfirmed: list[tuple[Batch, Send, Publication]] = []
 
@@ -85,29 +84,38 @@ class Sink:
         else:
             sends = reserve(self._context, batch, sends)
         self._send_each(batch, sends)
-        if len(self._collected) + len(self._unconfirmed) >= MAX_UNRECORDED:
+        if len(self._collected) >= MAX_UNRECORDED:
             self.flush()
+        elif self._unconfirmed:
+            self._note_confirmed()
 
     def _send_each(self, batch: Batch, sends: Sequence[Send]) -> None:
         if self._collects and not [send for send in sends if send.template is None]:
             self._collect(batch, sends)
             return
-        broker, left = self._context.broker, deque(sends)
+        context, left = self._context, deque(sends)
+        broker, again = context.broker, None
         with hold_interrupts() as held:  # a run that was sent and is not noted would be sent again
-            while left:
+            while left and broker.has_time() and not broker.is_away:
                 if held.arrived is not None:
                     held.let_arrive()
-                if self._collects and left[0].template is not None:
-                    self._collect(batch, [left.popleft()])
-                    continue
-                if not broker.has_time():
-                    break
-                send = left.popleft()
-                exc = self._attempt(batch, send)
-                if exc is not None:
-                    left = self._note_failed(batch, send, exc, left)
-                if broker.is_away:
-                    break
+                try:
+                    producer = context.hooks.producer  # it connects, and makes the outbox
+                    batch.shard.leadership.confirm()  # after that, as connecting may take long
+                    self._send_next(batch, left, producer)
+                except RedBeatError:  # about the schedule's server, or the lock
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                    let_through(exc)
+                    send = left.popleft()
+                    is_mended = origin_of(exc) is Origin.BROKER and broker.recover(exc)
+                    # one by one the error may be that of this run, or of one before
+                    is_doubtful = not self._collects and (self._has_lost or send.due_entry.error)
+                    if is_mended and send is not again and not is_doubtful:
+                        left.appendleft(send)  # once more, as the connection had gone stale
+                        again = send
+                    else:
+                        left = self._note_failed(batch, send, exc, left)
         batch.leave(one.due_entry for one in left)
 
     def _collect(self, batch: Batch, sends: Sequence[Send]) -> None:
@@ -116,51 +124,65 @@ class Sink:
         else:
             self._collected += [(batch, send) for send in sends]
 
-    def _attempt(self, batch: Batch, send: Send) -> BaseException | None:
-        """Send a run, once more where the connection had gone stale.
-
-        Returns the error that is about this run alone; None: it was sent, or a subclass has declined it.
+    def _send_next(self, batch: Batch, left: deque[Send], producer: Any) -> None:
+        """Send the next of the runs that are ``left``, and all from templates that follow it.
 
         Raises:
             RedBeatError: about the schedule's server, or the lock.
+            Exception: about the run that is the next one then, or about one before.
         """
-        context, is_again = self._context, False
-        while True:
+        context, send = self._context, left[0]
+        if send.template is None:
+            self._send_one(batch, send, producer)
+            left.popleft()
+            return
+        seconds = context.broker.publish_seconds()
+        while left and left[0].template is not None:
+            send = left[0]
+            if self._collects:
+                self._collect(batch, [send])
+            else:
+                publication = Publication() if self._is_deferrable(batch, send) else None
+                context.broker.publish(send.frames, publication, seconds)
+                self._note_published(batch, send, publication)
+            left.popleft()
+        if self._unconfirmed:
             try:
-                producer = context.hooks.producer  # it connects, and makes the outbox
-                batch.shard.leadership.confirm()  # after that, as connecting may take long
-                self._send_one(batch, send, producer)
-            except RunDeclined as exc:
-                batch.ready.append(send.declined(batch.fetched.now + exc.seconds))
-            except RedBeatError:
-                raise
-            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-                let_through(exc)
-                is_mended = origin_of(exc) is Origin.BROKER and context.broker.recover(exc)
-                # one by one the error may be that of this run, or of one before
-                is_doubtful = not self._collects and (self._has_lost or send.due_entry.error)
-                if is_mended and not (is_again or is_doubtful):
-                    is_again = True
-                    continue
-                return exc
-            return None
+                context.broker.write()
+            except Exception as exc:  # noqa: BLE001 - about no run in particular: flush() sends them again
+                context.broker.recover(exc)
 
     def _send_one(self, batch: Batch, send: Send, producer: Any) -> None:
-        hooks, row = self._context.hooks, send.due_entry
+        """Let Celery make the message of a run, and send it."""
+        context, hooks = self._context, self._context.hooks
         is_own = hasattr(hooks.apply_async, "is_deferrable") and not hooks.asks_subclass
-        # what has failed before, or may have been lost with a channel, is waited for by itself
-        is_deferrable = not self._collects and is_own and not (row.error or row.key in batch.doubtful)
-        sent = make(self._context, batch, send, producer, is_deferrable=is_deferrable)
-        if isinstance(sent, Publication) and not sent.is_confirmed:
-            self._unconfirmed.append((batch, send, sent))
-        elif isinstance(sent, tuple) and sent and self._collects:
+        is_deferrable = not self._collects and is_own and self._is_deferrable(batch, send)
+        try:
+            sent = make(context, batch, send, producer, is_deferrable=is_deferrable)
+        except RunDeclined as exc:
+            batch.ready.append(send.declined(batch.fetched.now + exc.seconds))
+            return
+        if isinstance(sent, tuple) and sent and self._collects:
             send.pushes = sent
             self._collect(batch, [send])
-        else:
-            if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
-                self._context.broker.send(sent)
+            return
+        if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
+            context.broker.send(sent)
+        self._note_published(batch, send, sent if isinstance(sent, Publication) else None)
+
+    def _is_deferrable(self, batch: Batch, send: Send) -> bool:
+        """Return False for a run that has failed before, or may have been lost with a channel.
+
+        It is waited for by itself.
+        """
+        return not (send.due_entry.error or send.due_entry.key in batch.doubtful)
+
+    def _note_published(self, batch: Batch, send: Send, publication: Publication | None) -> None:
+        if publication is None or publication.is_confirmed:
             batch.publish(send)
             tell_published(self._context, batch, send)
+        else:
+            self._unconfirmed.append((batch, send, publication))
 
     @property
     def _has_lost(self) -> bool:
@@ -214,19 +236,22 @@ class Sink:
                 self._context.broker.settle(LAST_WORDS_SECONDS)
             self._note_settled()
 
-    def _note_settled(self) -> list[tuple[Batch, Send]]:
-        """Process the confirms; return the runs still unconfirmed."""
+    def _note_confirmed(self) -> None:
+        """Process the confirms that have come."""
         unconfirmed, self._unconfirmed = self._unconfirmed, []
-        unsettled = []
         for batch, send, publication in unconfirmed:
             if publication.failure is not None:
                 batch.ready.append(self._context.failures.retry(batch, send, publication.failure))
-            elif publication.is_confirmed:
-                batch.publish(send)
-                tell_published(self._context, batch, send)
             else:
-                unsettled.append((batch, send))
-                batch.doubtful.add(send.due_entry.key)
+                self._note_published(batch, send, publication)
+
+    def _note_settled(self) -> list[tuple[Batch, Send]]:
+        """Process the confirms; return the runs still unconfirmed."""
+        self._note_confirmed()
+        unsettled = [(batch, send) for batch, send, _ in self._unconfirmed]
+        self._unconfirmed = []
+        for batch, send in unsettled:
+            batch.doubtful.add(send.due_entry.key)
         return unsettled
 
     def _send_together(self, collected: Sequence[tuple[Batch, Send]]) -> None:
@@ -293,11 +318,13 @@ class RecordFirstSink(Sink):
         record: records runs now, and returns the recorded ones.
     """
 
+    chunk_size = AT_MOST_ONCE_CHUNK
+
     def __init__(
         self, context: Context, guard: Guard, record: Callable[[Batch, Sequence[Send]], list[Send]]
     ) -> None:
         super().__init__(context, guard)
-        self.chunk_size, self._record = AT_MOST_ONCE_CHUNK, record
+        self._record = record
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs, then send them, none of them twice."""
@@ -363,13 +390,10 @@ def make(
             broker.send(sent)
             return ()
         return sent
-    if broker.confirms is None:
+    if send.frames is None:
         return send.pushes
-    with broker.sending(None, is_deferrable=is_deferrable) as publication:
-        [draft] = send.pushes
-        seconds = broker.publish_seconds()
-        broker.confirms.publish_run(template, str(draft.value), send.task_id, send.due, seconds)
-    return () if isinstance(publication, list) else publication
+    broker.publish(send.frames, None, broker.publish_seconds())
+    return ()
 
 
 def _has_changed(batch: Batch, send: Send) -> bool:

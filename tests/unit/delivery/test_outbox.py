@@ -25,9 +25,8 @@ from kombu.transport import TRANSPORT_ALIASES
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.delivery import outbox as outbox_module
-from redbeat.delivery.amqp import Confirms, Publication, text_of
+from redbeat.delivery.amqp import MARKS, Confirms, Publication, text_of
 from redbeat.delivery.outbox import Outbox
-from redbeat.delivery.placeholders import RunValues
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 from tests.support.deadlines import patience
@@ -302,28 +301,35 @@ def test_reopened_channel_loses_unconfirmed_publications() -> None:
     assert after.is_confirmed
 
 
-def test_runs_of_a_template_are_written_as_their_messages() -> None:
-    channel = AmqpChannel()
-    confirms = after_the_first(channel, lambda _: None)
+OWN_TEXTS = [
+    ["entry", "[[1], {}, null]", "(1,)"],
+    ["\u00e4" * 200, '"quoted"', ""],
+    ["entry", "x" * 5_000, "(1,)"],
+    ["entry", "x" * 140_000, "(1,)"],
+    ["entry", "x", 5],
+]
+DUES = ["2030-01-02T03:04:05.678901+00:00", "2030-01-02"]
+
+
+@pytest.mark.parametrize("due", DUES)
+@pytest.mark.parametrize("own", OWN_TEXTS, ids=range(len(OWN_TEXTS)))
+def test_run_of_a_template_is_written_as_its_message(own: list[Any], due: str) -> None:
+    confirms = Confirms(AmqpChannel(), lambda _: None)
     info = {"exchange": "", "routing_key": "queue", "mandatory": True, "immediate": False}
 
-    def fill(values: RunValues, _tag: str) -> list[Push]:
-        headers = {"id": values.task_id, "root_id": values.task_id, "redbeat_due": values.due, "other": [1]}
-        message = amqp.basic_message.Message("x", application_headers=headers, correlation_id=values.task_id)
-        return [Push("lpush", "queue", text_of(message, info))]
+    def draft_of(task_id: str, due: str, own: list[Any]) -> str:
+        headers = {"redbeat_entry": own[0], "id": task_id, "root_id": task_id, "redbeat_due": due}
+        headers |= {"argsrepr": own[2], "other": [1]}
+        options = {"content_type": "application/json", "content_encoding": "utf-8", "delivery_mode": 2}
+        message = amqp.basic_message.Message(
+            own[1], application_headers=headers, correlation_id=task_id, **options
+        )
+        return text_of(message, info)
 
-    kind = SimpleNamespace(declared=(), run=SimpleNamespace(is_plain=True))
-    template = SimpleNamespace(kind=kind, fill=fill, frames=None)
-    runs = [
-        RunValues(str(uuid.uuid4()), f"2030-01-02T03:04:05.{number:06}+00:00", None, None)
-        for number in range(3)
-    ]
-    runs.append(RunValues("of another length", "2030-01-02", None, None))
-    drafts = [str(fill(values, "")[0].value) for values in runs]
-    with confirms.deferring():
-        for values, draft in zip(runs, drafts, strict=True):
-            confirms.publish_run(template, draft, values.task_id, values.due, 5)
-    channel.connection.say.append(lambda: channel.tell("basic_ack", 5, True))
-    confirms.settle(1)
-    frames = [confirms._frames_of_draft(draft).frames for draft in drafts]  # noqa: SLF001
-    assert channel.connection.written[-1] == b"".join(frames)
+    marks = [uuid.uuid4().hex for _ in own]
+    template = confirms.template_of(draft_of(MARKS.task_id, MARKS.due, marks), marks, ())
+    assert template is not None
+    task_id = str(uuid.uuid4())
+    filled = template.fill([json.dumps(one) for one in own], task_id, due)
+    is_plain = len(own[1]) < 4_000 and own[2] != 5 and own[2] and due == DUES[0]
+    assert filled == (confirms.frames_of_draft(draft_of(task_id, due, own), ()) if is_plain else None)
