@@ -33,6 +33,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink, report_held
+from redbeat.store.entries import read_entries
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor, ask
 from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
@@ -299,15 +300,45 @@ class Deliverer:
             batch.ready += published
             batch.leave(one.due_entry for one in decisions if one not in published)
             return
+        is_first = context.delivery.mode is Mode.RECORD_FIRST
         if isinstance(outcome, RedBeatError):
+            if is_first and isinstance(outcome, StoreUnavailable):
+                context.failures.report_doubtful([one for one in decisions if isinstance(one, Send)], outcome)
             raise outcome
         assert outcome is not None  # noqa: S101 - it was drained
         if outcome.unrecorded:
             report_unrecorded(batch.store, outcome.unrecorded)
         if outcome.is_moved:
             context.delivery.note_moved()
-        for decision, result in zip(decisions, outcome.results, strict=True):
+        results: Sequence[Result] = outcome.results
+        if is_first and False in results:
+            results = self._find_recorded(batch, decisions, results)
+        for decision, result in zip(decisions, results, strict=True):
             self._apply_one(batch, decision, result, is_moved=outcome.is_moved)
+
+    def _find_recorded(
+        self, batch: Batch, decisions: Sequence[Decision], results: Sequence[Result]
+    ) -> Sequence[Result]:
+        """Return results where a run counts as recorded that was recorded before its answer was lost.
+
+        The recording was made again then, and has found its own changes. Only with at_most_once anything
+        depends on that.
+        """
+        changed = {
+            decision.due_entry.key: decision
+            for decision, result in zip(decisions, results, strict=True)
+            if result is False and isinstance(decision, Send)
+        }
+        _, found = read_entries(batch.store, [*changed])
+        for (key, send), stored in zip([*changed.items()], found, strict=True):
+            if send.commit.new_score is Ending.DELETE and not stored.exists:
+                self._context.failures.report_doubtful([send], StoreUnavailable("its answer was lost"))
+            if stored.meta is None or stored.meta != send.commit.new_meta:
+                del changed[key]
+        recorded = {id(send) for send in changed.values()}
+        return [
+            id(decision) in recorded or result for decision, result in zip(decisions, results, strict=True)
+        ]
 
     def _apply_one(self, batch: Batch, decision: Decision, result: Result, *, is_moved: bool) -> None:
         context, row = self._context, decision.due_entry

@@ -135,6 +135,15 @@ class Failures:
                 Runs(store).give_up(store.keys.name(send.due_entry.key), [record], problem)
         self._report(events.RUN_LOST, send, exc, reason)
 
+    def report_doubtful(self, sends: Sequence[Send], exc: BaseException) -> None:
+        """Log runs of which is not known whether they were recorded, so that they are not sent now.
+
+        Those that were not are still due.
+        """
+        for send in sends:
+            reason = f"{reason_of(exc)} (unless it was not recorded: then it is sent later)"
+            self._report(events.RUN_LOST, send, exc, reason)
+
     def _report(
         self, event: LogEvent, send: Send, exc: BaseException, reason: str, *, is_news: bool = True
     ) -> None:

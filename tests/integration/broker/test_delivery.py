@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -14,10 +17,13 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat.delivery.broker import Delivery, Mode
+from redbeat.errors import StoreUnavailable
 from redbeat.scheduler.shard import Shard
 from redbeat.store.records import Target
 from tests.integration.conftest import MakeScheduler
+from tests.support.deadlines import patience
 from tests.support.logs import errors_in, warnings_in
+from tests.support.proxy import Proxy
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -251,6 +257,45 @@ def test_at_most_once_lost_run_is_named_in_the_log(
     assert "held" in lost
     assert "at_most_once" in lost
     assert "WRONGTYPE" in lost
+
+
+@pytest.mark.parametrize("trouble", ["lost", "late", "missing"])
+def test_at_most_once_run_whose_recording_has_no_answer_is_sent_or_named_in_the_log(
+    server: Server,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    trouble: str,
+) -> None:
+    names = ["first", "second", "third"]
+    with Proxy((server.host, server.port)) as way:
+        options = {"socket_timeout": 0.5, "retry_period": 2}
+        settings = {"redbeat_redis_url": way.url(server.url(1)), "redbeat_redis_options": options}
+        scheduler = make_scheduler(**settings, redbeat_delivery="at_most_once")
+        write_burst(client, ["before"])
+        scheduler.tick()
+        write_burst(client, names)
+        if trouble == "lost":
+            way.cut_on(b"redbeat:second", "reply")
+        else:
+            frozen = way.freeze_on(b"redbeat:second")
+        healing = threading.Thread(target=lambda: frozen.wait(patience()) and (time.sleep(1), way.thaw()))
+        if trouble == "late":
+            healing.start()
+        with suppress(StoreUnavailable):
+            scheduler.tick()
+        if trouble == "late":
+            healing.join()
+    lost = [message for message in errors_in(caplog) if "Lost a run" in message]
+    if trouble == "missing":
+        assert len(lost) == len(names)
+        assert all("StoreUnavailable" in message for message in lost)
+        assert sent_names(broker) == ["before"]
+    else:
+        assert lost == []
+        assert sent_names(broker) == ["before", *names]
+    assert counts_of(client, names) == {1: len(names)}
 
 
 def said_of_delivery(caplog: pytest.LogCaptureFixture) -> list[str]:
