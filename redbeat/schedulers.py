@@ -45,7 +45,13 @@ from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
-from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
+from redbeat.log.events import (
+    LEADER_LOST,
+    LEADER_STANDBY,
+    SCHEDULE_BLOCKED,
+    SCHEDULE_LOST,
+    SCHEDULE_UNBLOCKED,
+)
 from redbeat.log.logger import logger
 from redbeat.process.signals import has_greenlets, hold_interrupts, is_in_handler, let_through
 from redbeat.reshard.sweeping import Sweeper
@@ -89,7 +95,7 @@ from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
-from redbeat.telemetry.endpoint.health import find_blockage
+from redbeat.telemetry.endpoint.health import find_blockage, trouble_in_words
 from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
 from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.own_figures import OwnFigures
@@ -108,6 +114,8 @@ CLOSE_SECONDS = 3.0
 UNANSWERED_SECONDS = 10.0
 #: how often a broker that is away is tried again
 BROKER_RETRY_SECONDS = 1.0
+#: how often a standby logs who holds the lock
+STANDBY_SECONDS = 60.0
 #: how often chores are done beside the runs
 CHORES_SECONDS = 0.25
 
@@ -161,6 +169,7 @@ class RedBeatScheduler(Scheduler):
         self._broker = Broker(
             app, self.Producer, publish_seconds, connect_seconds=connect_seconds, sends_once=sends_once
         )
+        self._trouble = "", ""  # what was logged: why nothing can be sent, and of which shards
         self._reports = Reports(lambda key: self.config.keys.name(key))  # noqa: PLW0108 - keys follow the layout
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._context = Context(self, self.store, self._broker, self._reports, self.max_interval)
@@ -276,18 +285,16 @@ class RedBeatScheduler(Scheduler):
                 return 0
             if self._beat is None:
                 raise
-            if self._may_pass(exc):
-                self._report_trouble(str(exc))
-                self._election.note_progress()
-                time.sleep(self._look_seconds)
-                return 0
-            if isinstance(exc, StoreRefused):
+            if not self._may_pass(exc):
                 raise brief(exc) from None
-            raise brief(exc) from None
+            self._report_trouble(str(exc))
+            self._election.note_progress()
+            time.sleep(self._look_seconds)
+            return 0
         else:
             self._well_at = time.monotonic()
             troubled = [shard for shard in self._shards.led if shard.state is not State.READY]
-            if troubled or self._reports.troubled:
+            if troubled or self._trouble[0]:
                 self._report_trouble(str(troubled[0].problem) if troubled else "", troubled)
             return delay_seconds
         finally:
@@ -309,9 +316,14 @@ class RedBeatScheduler(Scheduler):
 
     def _report_trouble(self, trouble: str, shards: Sequence[Shard] = ()) -> None:
         """Report why nothing can be sent of ``shards``, or of the schedule; '' clears the report."""
-        parts = [shard.store.keys for shard in shards]
-        troubled = self.config.layout.named(parts) if parts else ""
-        self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts] or ("",))
+        troubled = self.config.layout.named([shard.store.keys for shard in shards]) if shards else ""
+        if (trouble, troubled) != self._trouble:
+            self._trouble = trouble, troubled
+            if trouble:
+                extra = SCHEDULE_BLOCKED.of(reason=trouble)
+                logger.error("beat: %s", trouble_in_words(trouble, troubled), extra=extra)
+            else:
+                logger.error("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
         self._condition.note_trouble(trouble, troubled)
 
     def _leads(self) -> bool:
@@ -329,16 +341,14 @@ class RedBeatScheduler(Scheduler):
         shards.check()
         if shards.has_news:
             self._report_lost()
-        if self._beat is None and not shards.led and self.lock_key is not None:
+        if self._beat is None and not shards.led:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
-        if self._election.is_look_due:
+        if shards.has_news or self._election.is_look_due:
             self.stand_for_leader()
-        elif shards.has_news:
-            self._store_statics()
         return bool(shards.led)
 
     def _do_chores(self) -> None:
@@ -358,7 +368,11 @@ class RedBeatScheduler(Scheduler):
 
     def _stand_by(self) -> float:
         """Wait until the next look at the locks of other beats."""
-        self._reports.report_standby(self._shards.first.leadership.own)
+        candidacies = [one.candidacy for one in self._election.leaderships if one.candidacy is not None]
+        if candidacies and self._reports.is_time("standby", STANDBY_SECONDS):
+            holder = candidacies[0].describe_holder()
+            extra = LEADER_STANDBY.of(lock=candidacies[0].key, reason=holder)
+            logger.info("beat: Standing by: %s.", holder, extra=extra)
         return self._wait(self._election.seconds_to_look())
 
     def _tick(self) -> float:
@@ -543,7 +557,7 @@ class RedBeatScheduler(Scheduler):
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
-        self._election.set_lock(lock_key, self.lock_timeout)
+        self._election.set_lock_key(lock_key)
 
     @property
     def lock_timeout(self) -> float:
@@ -552,7 +566,7 @@ class RedBeatScheduler(Scheduler):
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
-        self._election.set_lock(self.lock_key, seconds)
+        self._election.set_lock_seconds(seconds)
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
@@ -602,7 +616,7 @@ class RedBeatScheduler(Scheduler):
         if not lost:
             return
         layout, parts = self.config.layout, [shard.store.keys for shard in lost]
-        numbers = tuple(number for part in parts if (number := layout.shard_of(part)) is not None)
+        numbers = tuple(shard.number for shard in lost if shard.number is not None)
         locks = " ".join(shard.leadership.lock_key or "" for shard in lost)
         which = layout.named(parts) if numbers else "the schedule"
         logger.error(
@@ -625,23 +639,17 @@ class RedBeatScheduler(Scheduler):
 
         Of a schedule in shards it does so with each that is this beat's to lead.
         """
-        layout, taken = self.config.layout, list[tuple[int | None, LeaderLock]]()
+        taken = list[tuple[int | None, LeaderLock]]()
         for shard in self._shards.stand():
             shard.note_taken()
-            if shard.leadership.lock_key is not None:
+            if shard.leadership.lock is not None:
                 self._gathering.lead(shard.store)
-            if isinstance(shard.leadership.lock, LeaderLock):
-                taken.append((layout.shard_of(shard.store.keys), shard.leadership.lock))
+                taken.append((shard.number, shard.leadership.lock))
         if taken:
             self._feed.note_leader(taken)
         self._report_lost()
         if self._beat is not None:
             self._election.keep_alive()
-        self._store_statics()
-        return bool(self._shards.led)
-
-    def _store_statics(self) -> None:
-        """Store ``beat_schedule`` where that wasn't done since this beat leads."""
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             for shard in fresh:
@@ -650,6 +658,7 @@ class RedBeatScheduler(Scheduler):
                 except RedBeatError as exc:
                     self._shards.fail(shard, exc)
             self.setup_schedule()
+        return bool(self._shards.led)
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
@@ -758,10 +767,8 @@ class RedBeatScheduler(Scheduler):
         for shard in led:
             here = {name: one for name, one in statics.items() if shards.home_of(name) is shard}
             try:
-                try:
+                with self._reports.surviving(shard.store, "beat_schedule can't be stored"):
                     store_statics(shard, statics, here, self.update_from_dict)
-                except StoreCorrupt as exc:
-                    self._reports.survive(shard.store, "beat_schedule can't be stored", exc)
                 shard.has_statics = True
             except RedBeatError as exc:
                 shards.fail(shard, exc)

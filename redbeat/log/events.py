@@ -91,13 +91,6 @@ RUN_FAILED_TO_SEND = _event(
     "entry task task_id due attempts reason",
     "A run's message couldn't be sent; it is tried again with growing pauses. Logged once for each reason.",
 )
-RUNS_FAILED = _event(
-    "runs.failed",
-    "ERROR",
-    "count entries reason",
-    "More runs than are logged one by one in a minute were skipped or couldn't be sent, by one kind of "
-    "error.",
-)
 RUN_SENT_BEFORE = _event(
     "run.sent_before",
     "INFO",
@@ -107,18 +100,12 @@ RUN_SENT_BEFORE = _event(
 RUN_SKIPPED = _event(
     "run.skipped",
     "INFO WARNING ERROR",
-    "entry task_id due last_due count reason",
+    "entry task task_id due last_due count attempts reason",
     "One run, or several in a row, that aren't sent: missed in an outage or a pause, excluded by a calendar, "
     "or held back by another run. ERROR: the application's own code raised an error when it was to be sent.",
 )
 RUN_MERGED = _event(
     "run.merged", "INFO", "entry due last_due count reason", "Missed runs for which another one is sent."
-)
-RUNS_MERGED = _event(
-    "runs.merged",
-    "INFO",
-    "count entries",
-    "The same for more entries than are logged one by one in a minute; ``count``: how many entries.",
 )
 RUN_BUFFERED = _event(
     "run.buffered", "INFO", "entry task_id due reason", "A run waits until another one of its entry is over."
@@ -126,7 +113,7 @@ RUN_BUFFERED = _event(
 RUN_LOST = _event(
     "run.lost",
     "WARNING ERROR",
-    "entry task task_id due worker reason",
+    "entry task task_id due worker attempts reason",
     "A tracked run is given up, as its worker is gone; or, with ``redbeat_delivery = 'at_most_once'``, a run "
     "couldn't be sent.",
 )
@@ -142,11 +129,11 @@ RUN_OVERDUE = _event(
     "entry task_id due worker reason",
     "A tracked run is at work for longer than its ``max_runtime``.",
 )
-RUNS_SETTLED = _event(
-    "runs.settled",
-    "WARNING",
-    "count",
-    "More runs were lost, never started or overdue in a minute than are logged one by one.",
+LINES_LEFT_OUT = _event(
+    "lines.left_out",
+    "INFO WARNING ERROR",
+    "count entries reason",
+    "The same happened to more entries within a minute than have a line each; ``count``: to how many more.",
 )
 RUNS_UNTRACKED = _event(
     "runs.untracked",
@@ -164,9 +151,6 @@ ENTRY_REMOVED = _event(
     "entry",
     "An entry is removed from the schedule because its hash is gone: usually Redis evicted it, or a program "
     "deleted the hash alone.",
-)
-ENTRIES_REMOVED = _event(
-    "entries.removed", "ERROR", "count entries", "The same of more entries than are logged one by one."
 )
 ENTRY_PAUSED = _event(
     "entry.paused",

@@ -69,5 +69,5 @@ class Context:
             reports.report_typos,
             reports.report_slow,
         )
-        self.encoder = Encoder(hooks, broker, self.tracing, reports, self.figures)
+        self.encoder = Encoder(hooks, broker, self.tracing, self.figures)
         self.failures = Failures(reports, quarantine_seconds)

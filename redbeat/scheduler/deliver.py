@@ -32,7 +32,7 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.planner import NO_CALENDARS
-from redbeat.scheduler.sinks import RecordFirstSink, Sink, report_held
+from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor, ask
@@ -152,12 +152,10 @@ class Deliverer:
                     self._give_up(batch, exc)
                     continue
             own_keys, beginnings = batch.shard.own_keys
-            removed = []
             for row in rows:
                 if row.type == MISSING:
-                    is_known = context.reports.note_missing(row)
+                    is_known = context.reports.note_missing(row.key)
                     batch.ready.append(missing(row, batch.fetched.now, is_known=is_known))
-                    removed += [row.key] if is_known else []
                     continue
                 if missing_before:
                     missing_before.pop(row.key, None)
@@ -167,8 +165,6 @@ class Deliverer:
                     batch.ready.append(context.failures.quarantine(batch, row, problem))
                 else:
                     (failed if row.error else usual).append((batch, row))
-            if removed:
-                context.reports.report_removed(removed)
         return usual, failed
 
     def _take_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
@@ -369,7 +365,7 @@ class Deliverer:
         if not isinstance(decision, Send):
             return
         if isinstance(result, Held):
-            report_held(context, batch, decision, result)
+            context.reports.report_held(batch.store, decision, result)
             context.failures.conflicts.pop(row.key, None)
         elif result and is_pushed:
             if decision.span is not None:

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from logging import INFO, WARNING
 from typing import Any
 
 from celery.beat import SchedulingError
@@ -21,7 +22,9 @@ from redbeat.delivery.templates import CHECK_SECONDS, MessageTemplate, Templates
 from redbeat.delivery.tracers import find_provider
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
+from redbeat.log.events import MESSAGES_COMPILED, MESSAGES_ONE_BY_ONE
 from redbeat.log.logger import logger
+from redbeat.log.text import printable, shorten
 from redbeat.process.signals import let_through
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
@@ -41,18 +44,10 @@ class Encoder:
         hooks: the scheduler, whose ``apply_async`` makes messages.
     """
 
-    def __init__(
-        self,
-        hooks: Any,
-        broker: Broker,
-        tracing: Tracing,
-        reports: Any,
-        figures: BeatFigures,
-    ) -> None:
+    def __init__(self, hooks: Any, broker: Broker, tracing: Tracing, figures: BeatFigures) -> None:
         self._hooks = hooks
         self._broker = broker
         self._tracing = tracing
-        self._reports = reports
         self._figures = figures
         self._templates = Templates(hooks.app, hooks)
         self._producer: Any = None
@@ -77,9 +72,15 @@ class Encoder:
             let_through(exc)
             logger.debug("beat: Templates cannot be used now: %r", exc)
             self._obstacle = AWAY if broker.is_of_connection(exc) else reason_of(exc)
-        if self._obstacle not in (AWAY, self._reported):
-            self._reports.report_way(self._obstacle, is_slower=self._reported == "")
-            self._reported = self._obstacle
+        obstacle = self._obstacle
+        if obstacle not in (AWAY, self._reported):
+            way, extra = "compiled", MESSAGES_COMPILED.of()
+            if obstacle:
+                way = f"one by one: {shorten(printable(obstacle))}"
+                extra = MESSAGES_ONE_BY_ONE.of(reason=obstacle)
+            level = INFO if self._reported else WARNING  # '': they were compiled until now, which is quicker
+            logger.log(level, "beat: Messages: %s.", way, extra=extra)
+            self._reported = obstacle
 
     @property
     def uses_templates(self) -> bool:

@@ -71,11 +71,20 @@ class Failures:
         reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{row.key}: {type(exc).__name__}: {exc}"
         if isinstance(exc, OverflowError):
             reason = f"{row.key}: one of its times is outside the years 1 to 9999 ({exc})."
-        reason = shorten(printable(reason))
+        reason, name = shorten(printable(reason)), batch.store.keys.name(row.key)
         decision, is_news = quarantine(row, reason, batch.fetched.now, self._quarantine_seconds)
-        self._reports.report_quarantined(row, reason, is_news)
+        if is_news or not row.can_hold_error:
+            self._reports.report(
+                ERROR,
+                events.ENTRY_QUARANTINED,
+                name,
+                "beat: Quarantined invalid entry %s (left unchanged): %s",
+                reason.removeprefix(f"{printable(row.key)}: "),
+                once="" if row.can_hold_error else reason,
+                reason=reason,
+            )
         if is_news and is_wanted(entry_quarantined.name):
-            batch.quarantined.append((batch.store.keys.name(row.key), reason))
+            batch.quarantined.append((name, reason))
         return decision
 
     def keep_home(self, batch: Batch, misplaced: Sequence[Stored]) -> Sequence[Stored]:
@@ -151,24 +160,22 @@ class Failures:
         self.count += 1
         if send.span is not None:
             send.span.note_failed(exc)
-        if not is_news:
-            return
-        kind = type(cause_of(exc)).__name__
-        what = f"{'skipped' if event is events.RUN_SKIPPED else 'not sent'} by {kind}"
-        if event is not events.RUN_LOST and not self._reports.has_line(
-            ERROR, events.RUNS_FAILED, what, send.name, reason
-        ):
-            return
-        fields = {
-            "entry": send.name,
-            "task": send.task,
-            "task_id": send.task_id,
-            "due": float(send.nominal),
-            "reason": reason,
-            "attempts": (0 if send.failure is None else send.failure.attempts) + 1,
-        }
-        extra = event.of(**{name: fields[name] for name in event.fields if name in fields})
-        logger.error(_LINES[event], send.name, send.task, reason, extra=extra)
+        if is_news:
+            what = "skipped" if event is events.RUN_SKIPPED else "not sent"
+            self._reports.report(
+                ERROR,
+                event,
+                send.name,
+                _LINES[event],
+                send.task,
+                reason,
+                many="" if event is events.RUN_LOST else f"{what} by {type(cause_of(exc)).__name__}",
+                task=send.task,
+                task_id=send.task_id,
+                due=float(send.nominal),
+                reason=reason,
+                attempts=1 if send.failure is None else send.failure.attempts + 1,
+            )
 
     # -- entries that change between fetch and record
 

@@ -38,7 +38,6 @@ from redbeat.scheduler.overrides import RunDeclined
 from redbeat.store.entries import read_entries
 from redbeat.store.records import Held, Push, Reserved
 from redbeat.store.reservations import Reserving, reserve_runs
-from redbeat.store.runs import Runs
 
 Pushes = tuple[Push, ...]
 
@@ -438,19 +437,8 @@ def reserve(context: Context, batch: Batch, sends: Sequence[Send]) -> Sequence[S
             send.pushes = ()
             batch.publish(send)
         elif isinstance(answer, Held):
-            report_held(context, batch, send, answer)
+            context.reports.report_held(batch.store, send, answer)
             batch.ready.append(send.held(answer))
         else:
             batch.ready.append(context.failures.retry(batch, send, StoreRefused(answer)))
     return [one for one in sends if id(one) not in left_out]
-
-
-def report_held(context: Context, batch: Batch, send: Send, held: Held) -> None:
-    """Log that another run has held a run back, and whether workers track runs."""
-    context.reports.report_held(send.commit, held)
-    if held.worker is not None:  # it has begun the other run
-        context.reports.note_tracked()
-    elif held.state != "reserved":
-        has_workers = Runs(batch.store.without_retry()).has_workers
-        name = batch.store.keys.name(send.due_entry.key)
-        context.reports.report_untracked(name, "held back", has_workers)

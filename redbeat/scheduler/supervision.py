@@ -7,30 +7,35 @@ paused, deleted or given another policy meanwhile stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from logging import WARNING
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.pauses import rest
 from redbeat.errors import LockLost, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.history import decode_history
-from redbeat.log.events import ENTRY_PAUSED
+from redbeat.log.events import ENTRY_PAUSED, RUN_LOST, RUN_NEVER_STARTED, RUN_OVERDUE
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import let_through
 from redbeat.runs.deadlines import Action, judge
 from redbeat.scheduler.reports import Reports
+from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.entries import write_entries
 from redbeat.store.events import add_paused_events
 from redbeat.store.histories import read_history_texts
 from redbeat.store.records import Fence, Fetched, Stored, Write
+from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
 #: seconds until a run is looked at again that cannot be settled
 PUT_OFF_SECONDS = 60.0
+
+#: what is logged of a run that is given up, or overdue from now on
+_SETTLED = {"lost": RUN_LOST, "never_started": RUN_NEVER_STARTED, "overdue": RUN_OVERDUE}
 
 #: the name that pauses entries that fail too often, and how their notes begin
 PAUSED_BY, _NOTE = "redbeat", "paused after"
@@ -61,52 +66,69 @@ def settle_deadlines(
     is_well = False  # else the same deadlines would be tried again without a pause
     with reports.surviving(store, "An entry that fails too often can't be paused"):
         looked_at = [keys.entry(one.name) for one in settlements if one.action == Action.LOOK.value]
-        pause_failing(store, entry_class, fence, looked_at)
+        for key, failures in zip(looked_at, runs.failing(looked_at), strict=True):
+            if failures:
+                _pause(store, reports, entry_class, fence, key, failures)
         is_well = True
     results = runs.settle(fence, settlements)
     for decision, one, result in zip(decisions, settlements, results, strict=True):
         if isinstance(result, RedBeatError):
             is_well = False
-            reports.survive(store, f"A run in progress of {one.name} can't be settled", result)
+            with reports.surviving(store, f"A run in progress of {one.name} can't be settled"):
+                raise result
             # else a hundred of them would be in the way of all others
             runs.settle(fence, [one._replace(action=Action.POSTPONE.value, seconds=PUT_OFF_SECONDS)])
-        elif decision.run is not None and result in ("lost", "never_started", "overdue"):
-            reports.report_settled(one.name, decision.run, result)
+        elif decision.run is not None and result in _SETTLED:
+            report_settled(reports, one.name, decision.run, result)
             if result == "never_started":
-                has_workers = Runs(store.without_retry()).has_workers
-                reports.report_untracked(one.name, "given up as never_started", has_workers)
+                reports.report_untracked(store, one.name, "given up as never_started")
     return is_well
 
 
-# -- entries that fail too often
-
-
-def pause_failing(
-    store: Store, entry_class: type[RedBeatSchedulerEntry], fence: Fence, keys: Sequence[str]
-) -> None:
-    """Pause those of the entries under ``keys`` that have failed as often as their policy says.
-
-    Raises:
-        LockLost: another beat holds the lock.
-        StoreUnavailable, StoreRefused, StoreCorrupt.
-    """
-    for key, failures in zip(keys, Runs(store).failing(keys), strict=True):
-        if failures:
-            _pause(store, entry_class, fence, key, failures)
+def report_settled(reports: Reports, name: str, run: RunRecord, word: str) -> None:
+    """Log a run that is given up, or overdue from now on: ``word``."""
+    worker = printable(run.worker or "an unknown worker")
+    since = run.sent if run.started is None else run.started
+    at = shown(None if since is None else moment_of(since))
+    if word == "never_started":
+        reason = f"no worker that tracks runs has begun it within queue_timeout; it was sent at {at}"
+    elif word == "overdue":
+        then = "and is terminated" if run.is_revoked_overdue else "and no longer holds back the next one"
+        reason = f"it is at work on {worker} since {at}, longer than its max_runtime, {then}"
+    else:
+        reason = f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {at}"
+    reports.report(
+        WARNING,
+        _SETTLED[word],
+        name,
+        "beat: A run of %s, %s, is %s: %s.",
+        printable(run.task_id),
+        word,
+        reason,
+        many=f"with a run that is {word}",
+        task_id=run.task_id,
+        due=run.due or None,
+        worker=run.worker,
+        reason=reason,
+    )
 
 
 def _pause(
-    store: Store, entry_class: type[RedBeatSchedulerEntry], fence: Fence, key: str, failures: int
+    store: Store,
+    reports: Reports,
+    entry_class: type[RedBeatSchedulerEntry],
+    fence: Fence,
+    key: str,
+    failures: int,
 ) -> None:
-    """Pause one entry if it has failed too often, send the event, and count from the beginning.
+    """Pause one entry if it has failed as often as its policy says, send the event, and count anew.
 
     After a kill in between, the next beat finds the count and sends the event.
     """
     found: RedBeatSchedulerEntry | None = None
-    name, note = store.keys.name(key), ""
 
     def decide(stored: Stored, now: datetime) -> Write | None:
-        nonlocal found, note
+        nonlocal found
         found = None
         if not stored.exists:
             return None
@@ -117,13 +139,13 @@ def _pause(
         found = entry
         if not entry.is_enabled_at(now):
             return None
-        note = note or _note_of(store, key, failures)
         until = None if policy.resume_after is None else now + timedelta(seconds=policy.resume_after)
-        rest(entry, now, note, until, PAUSED_BY)
+        rest(entry, now, _note_of(store, key, failures), until, PAUSED_BY)
         return entry.plan_save(stored, now)
 
+    name = store.keys.name(key)
     try:
-        write_entries(store, [key], decide, fence)
+        [outcome] = write_entries(store, [key], decide, fence)
     except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
         raise
     except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
@@ -133,15 +155,11 @@ def _pause(
         return
     if found is None:
         return
-    if note:
-        logger.warning(
-            "beat: Paused %s: %s",
-            printable(name),
-            note,
-            extra=ENTRY_PAUSED.of(entry=name, until=found.paused_until, reason=note),
-        )
-    if found.paused_by == PAUSED_BY and (found.pause_note or "").startswith(_NOTE):
-        add_paused_events(store, [(name, found.paused_until)], found.pause_note, PAUSED_BY)
+    note, until = found.pause_note or "", found.paused_until
+    if outcome == "changed":
+        reports.report(WARNING, ENTRY_PAUSED, name, "beat: Paused %s: %s", note, until=until, reason=note)
+    if found.paused_by == PAUSED_BY and note.startswith(_NOTE):
+        add_paused_events(store, [(name, until)], note, PAUSED_BY)
     Runs(store).forget_failures(key)
 
 

@@ -179,7 +179,7 @@ class Recording(Request[Committed]):
         try:
             return self.send(self.store.watched())
         except StoreRefused as exc:
-            if _is_about_all(exc) or is_no_permission(exc):
+            if refuses_all(exc) or is_no_permission(exc):
                 raise
             if count == 1:
                 return _unrecorded([str(exc)])
@@ -189,7 +189,7 @@ class Recording(Request[Committed]):
             try:
                 found.append(one.send(self.store.watched()))
             except StoreRefused as exc:
-                if _is_about_all(exc):
+                if refuses_all(exc):
                     raise
                 found.append(_unrecorded([str(exc)]))
         return committed_as_one(found)
@@ -399,7 +399,7 @@ def _unrecorded(results: list[Result]) -> Committed:
     return Committed(LockStatus.HELD, is_moved=False, results=results)
 
 
-def _is_about_all(exc: StoreRefused) -> bool:
+def refuses_all(exc: StoreRefused) -> bool:
     """Return True if the server refuses every row now, so that none is at fault."""
     return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
 
