@@ -340,13 +340,15 @@ class Keys:
                 return word, key.removeprefix(beginning)
         return "", name
 
-    def hidden(self, kind: str) -> str:
-        """Return how a key of one of ``kinds`` begins while it is on its way to another part."""
-        return f"{self.prefix}{MOVING_NAMES}{kind}:"
+    @property
+    def hidden(self) -> str:
+        """How keys begin that are on their way to another part; what followed the prefix comes next."""
+        return f"{self.prefix}{MOVING_NAMES}"
 
-    def unmoved(self, kind: str) -> str:
-        """Return how a key of one of ``kinds`` begins that couldn't be merged with what was here."""
-        return f"{self.prefix}{UNMOVED_NAMES}{kind}:"
+    @property
+    def unmoved(self) -> str:
+        """How keys begin that couldn't be merged with what was here; what followed the prefix comes next."""
+        return f"{self.prefix}{UNMOVED_NAMES}"
 
     @cached_property
     def passing(self) -> frozenset[str]:

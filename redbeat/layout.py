@@ -188,16 +188,6 @@ class LayoutRule(Enum):
     ADOPT = auto()
 
 
-class LayoutState(Enum):
-    """How far the change to a layout is; the values are those of ``state`` in ``redbeat::layout``."""
-
-    SETTLED = ""
-    #: entries are moving from the former layout's parts
-    MOVING = "moving"
-    #: all entries have arrived; what the former parts keep for no entry is moving
-    SETTLING = "settling"
-
-
 @dataclass(frozen=True)
 class Layout:
     """Where the entries of one schedule are.
@@ -207,6 +197,7 @@ class Layout:
         shards: how many there are; None: the schedule isn't divided.
         generation: how many layouts there have been, this one included; 0: none was ever written.
         former: how many shards there were before, None: none.
+        is_moving: whether entries are moving from where they were before.
         swept_until: until when former parts are swept, UNIX seconds; None: they aren't.
     """
 
@@ -214,24 +205,14 @@ class Layout:
     shards: int | None = None
     generation: int = 0
     former: int | None = None
-    state: LayoutState = LayoutState.SETTLED
+    is_moving: bool = False
     swept_until: float | None = field(default=None, compare=False)
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether entries are moving from where they were before."""
-        return self.state is LayoutState.MOVING
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether the change to this layout hasn't ended."""
-        return self.state is not LayoutState.SETTLED
 
     @property
     def words(self) -> str:
         """The number of shards, and the former one during a change, as a phrase."""
         shards = f"{self.shards or 'no'} shard{'' if self.shards == 1 else 's'}"
-        return f"{shards}, changed from {self.former or 'none'}" if self.is_under_way else shards
+        return f"{shards}, changed from {self.former or 'none'}" if self.is_moving else shards
 
     @property
     def guard(self) -> str:

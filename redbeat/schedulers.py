@@ -88,7 +88,7 @@ from redbeat.scheduler.startup import (
     store_statics,
 )
 from redbeat.store.entries import read_window
-from redbeat.store.layouts import look_up_layout, settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -204,7 +204,7 @@ class RedBeatScheduler(Scheduler):
                 self._is_choosing = False
                 self.store.ask(lambda client: check_key_expiry(client, self.config.key_expiry_check))
                 check_rights(self.store)
-                settle_layout(self.store, is_writer=True)
+                look_up_layout(self.store, is_beat=True)
                 self._form_shards()
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that

@@ -128,7 +128,6 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     if report.unled:
         names = ", ".join("none" if shard is None else str(shard) for shard in report.unled[:MAX_SHOWN])
         session.note(f"No beat has come to lead these shards, where what is due waits for one: {names}")
-    _list_some(session, "Found in former places, and moved as well", report.swept)
     _list_some(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
     _list_some(session, "Nobody knows these keys; they stay where they are", report.unknown)
     if report.unmoved:

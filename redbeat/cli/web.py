@@ -17,7 +17,7 @@ from redbeat.config.networks import is_any
 from redbeat.errors import StoreUnavailable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.store.layouts import settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 
 
@@ -61,7 +61,7 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
     config = ensure_conf(session.app)
     config.require_redis()
     with suppress(StoreUnavailable), Store.hasty(session.app) as store:  # its pages say so, too
-        settle_layout(store, is_writer=False)
+        look_up_layout(store, is_slot_checked=True)
     serving = Serving(address, read_only, root_path)
     basic = find_basic_auth(os.environ)
     # as a beat or a worker does: nobody else would say what has gone wrong in a request

@@ -20,7 +20,7 @@ from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import raise_generations, read_contents, read_layout
-from redbeat.store.mover import LEASE_MS, Stray
+from redbeat.store.mover import WAIT_SECONDS, Stray
 from redbeat.store.orphans import Remains, remove_orphans
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
@@ -146,7 +146,7 @@ def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
     part = former.undivided if number is None else former.of_shard(number)
     [found] = read_contents(store, [part])
     if not layout.is_moving and part.prefix not in {one.prefix for one in store.parts}:
-        yield from Strays(store, layout).found_in(replace(part, guard=found.guard))
+        yield from Strays(store, layout).found_in([replace(part, guard=found.guard)])
 
 
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
@@ -175,7 +175,7 @@ def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
 def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     """Wait for some seconds, to see whether whoever moves entries is at work."""
     parts = [] if is_dry else read_layout(store).with_ending
-    busy = {part.moving for part in free_hidden(store, parts, wait_seconds=2 * LEASE_MS / 1000)}
+    busy = {part.moving for part in free_hidden(store, parts, wait_seconds=WAIT_SECONDS)}
     for one in repairs:
         if one.target in busy:
             yield f"{one.target}: left alone, because somebody moves entries there now."

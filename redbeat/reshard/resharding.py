@@ -5,8 +5,8 @@
     begin      the layout in Redis says where entries are to be; each part learns it (its generation)
     lead       running beats become leaders of the new parts, too
     move       entry by entry, those that are due last
-    settle     parts that aren't needed any more are closed; what is kept for no entry goes elsewhere
-    sweep      what was written to former places meanwhile is moved on
+    finish     what was written to former places meanwhile is moved on; parts that aren't needed any more are
+               closed, and what they keep for no entry goes elsewhere
 
 Invariant: an entry runs wherever it is meanwhile; no run is lost, doubled, or late for it.
 """
@@ -14,17 +14,16 @@ Invariant: an entry runs wherever it is meanwhile; no run is lost, doubled, or l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
 
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.layout import Layout, LayoutState
-from redbeat.reshard.sweeping import free_hidden, sweep
+from redbeat.layout import Layout
 from redbeat.store.layouts import change_layout, find_latest, read_layout
-from redbeat.store.mover import LEASE_MS, MARGIN_SECONDS, Mover, Stray, Tally
+from redbeat.store.mover import MARGIN_SECONDS, WAIT_SECONDS, Mover, Stray, Tally
 from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
@@ -52,7 +51,6 @@ class Report(Tally):
         entries, messages: how many entries and stored messages there are in all parts.
         seconds: how long it took.
         unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
-        swept: the names of entries that were found in former places at the end.
         unknown: keys in parts that have ended which aren't recognised; they were left there.
 
     If anything is ``unmoved`` the change isn't ended; another call tries it again.
@@ -65,7 +63,6 @@ class Report(Tally):
     messages: int = 0
     seconds: float = 0.0
     unled: list[int | None] = field(default_factory=list)
-    swept: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -102,7 +99,6 @@ class Resharding:
         self._config = ensure_conf(app)
         self._shards = shards
         self._mover = Mover(self._store)
-        self._progress: Callable[[int], None] = lambda _moved: None
         self._say: Callable[[str], None] = lambda _words: None
 
     def plan(self) -> Plan:
@@ -113,13 +109,13 @@ class Resharding:
             ReshardRefused: another change is under way.
         """
         in_redis, found = self._read()
-        former = found.former if found.is_under_way else found.shards
-        layout = replace(found, shards=self._shards, former=former, state=LayoutState.MOVING)
+        former = found.former if found.is_moving else found.shards
+        layout = replace(found, shards=self._shards, former=former, is_moving=True)
         entries, messages = self._count(layout)
         return Plan(
             former,
             self._shards,
-            found.is_under_way,
+            found.is_moving,
             self._is_done(in_redis, found),
             entries,
             messages,
@@ -135,61 +131,41 @@ class Resharding:
             progress: called with how many entries were moved by now.
             say: called with a sentence on what is waited for.
         """
-        self._progress, self._say = progress or self._progress, say or self._say
-        self._mover.on_progress = self._progress
+        self._mover.on_progress = progress or self._mover.on_progress
+        self._say = say or self._say
         began = time.monotonic()
         in_redis, layout = self._read()
-        if layout.generation == 0 and self._is_done(in_redis, layout):
-            return Report(former=None, shards=None)  # it was never divided, and stays as it is
-        if layout.is_under_way and layout.generation > in_redis.generation:
-            layout = self._change(in_redis, layout)
-        elif not layout.is_under_way and not self._is_done(in_redis, layout):
-            sweep(self._store)  # from then on, no beat looks into the parts of the layout before this one
-            wait_seconds = 2 * LEASE_MS / 1000
-            if layout.generation and (
-                hiding := free_hidden(self._store, layout.with_ending, wait_seconds=wait_seconds)
-            ):
-                raise ReshardRefused(
-                    f"Another process moves what stands in {hiding[0].moving} at this moment: try again."
+        report = self._mover.tally = Report(former=None, shards=self._shards)
+        if not layout.generation and self._is_done(in_redis, layout):
+            return report  # it was never divided, and stays as it is
+        with self._mover:
+            if layout.generation > in_redis.generation:
+                layout = self._change(in_redis, layout)
+            if not layout.is_moving and layout.shards != self._shards:
+                self._finish(layout)  # else what is left of the change before is forgotten
+                generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
+                moving = replace(
+                    layout, shards=self._shards, former=layout.shards, generation=generation, is_moving=True
                 )
-            generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
-            wanted = replace(layout, shards=self._shards, former=layout.shards, generation=generation)
-            layout = self._change(in_redis, replace(wanted, state=LayoutState.MOVING))
-        report = self._mover.tally = Report(former=layout.former, shards=self._shards)
-        if layout.is_moving:
-            self._open(layout)
-            self._mover.finish_hidden(layout.parts)  # first, as no beat runs what is hidden
-            report.unled = self._wait_for_leaders(layout)
-            self._move(layout)
-            if report.unmoved:
-                return self._reported(report, layout, began)
-            settling = replace(layout, generation=layout.generation + 1, state=LayoutState.SETTLING)
-            layout = self._change(layout, settling)
-        self._open(layout)
-        self._mover.finish_hidden(layout.parts, layout.ending)
-        # what was written to former parts, and may have run there, between the last look and now: from now on
-        # no beat runs what stands in a part where it doesn't belong
-        self._move_from(Strays(self._store, layout), layout.parts, None)
-        report.unknown = self._settle(layout)
-        if report.unmoved:
-            return self._reported(report, layout, began)
-        self._mover.give_back()
-        if layout.is_under_way:
-            layout = self._change(layout, replace(layout, state=LayoutState.SETTLED))
-        report.swept = sweep(self._store)
-        return self._reported(report, layout, began)
-
-    def _open(self, layout: Layout) -> None:
-        """Let the parts be written by ``layout``, by this process, too."""
-        self._mover.open(layout.parts)
-        self._config.found_layout = layout
-
-    def _reported(self, report: Report, layout: Layout, began: float) -> Report:
-        """Return the report on what was done since ``began``, monotonic."""
-        report.generation = layout.generation
+                layout = self._change(layout, moving)
+            if layout.is_moving:
+                report.unled = self._move(layout)
+            if layout.is_moving and not report.unmoved:
+                arrived = replace(layout, generation=layout.generation + 1, is_moving=False)
+                layout = self._change(layout, arrived)
+            if not layout.is_moving:
+                report.unknown = self._finish(layout)
+        report.former, report.generation = layout.former, layout.generation
         report.entries, report.messages = self._count(layout)
         report.seconds = time.monotonic() - began
         return report
+
+    def _take(self, layout: Layout, parts: Sequence[Keys]) -> None:
+        """Become the mover of parts, let them be written by ``layout``, and move on what is hidden there."""
+        if not self._mover.take(parts, WAIT_SECONDS):
+            raise ReshardRefused("Another process moves these entries at this moment: this one stops.")
+        self._config.found_layout = layout if layout.generation else None
+        self._mover.finish_hidden(parts)
 
     def is_undone(self, report: Report) -> bool:
         """Return True if a failover has undone the end of what ``report`` is about.
@@ -202,8 +178,7 @@ class Resharding:
                 found = read_layout(store)
         except (StoreUnavailable, StoreRefused):
             return False
-        is_same = found.generation == report.generation
-        return found.generation < report.generation or (is_same and found.is_under_way)
+        return found.generation < report.generation
 
     # -- the steps
 
@@ -216,7 +191,7 @@ class Resharding:
         """
         in_redis = read_layout(self._store, is_slot_checked=True)
         layout = find_latest(self._store, in_redis, self._shards)
-        if layout.is_under_way and layout.shards != self._shards:
+        if layout.is_moving and layout.shards != self._shards:
             raise ReshardRefused(
                 f"A change to {words_of(layout.shards)} is under way (from {words_of(layout.former)}), and "
                 "no other one begins before it has ended, nor the way back. If nobody is at work on it any "
@@ -231,7 +206,7 @@ class Resharding:
         """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
         is_known = layout.generation > 0 or self._shards is None
         is_lost = layout.generation > in_redis.generation
-        return not layout.is_under_way and layout.shards == self._shards and is_known and not is_lost
+        return not layout.is_moving and layout.shards == self._shards and is_known and not is_lost
 
     def _change(self, read: Layout, wanted: Layout) -> Layout:
         layout = change_layout(self._store, read, wanted)
@@ -260,27 +235,18 @@ class Resharding:
                     call_on_nodes(self._store.client, wakes)
             time.sleep(LOOK_SECONDS)
 
-    def _move(self, layout: Layout) -> None:
-        """Move all entries to where they belong."""
-        strays = Strays(self._store, layout)
-        sources = layout.parts
-        due = self._move_from(strays, sources, MARGIN_SECONDS)
+    def _move(self, layout: Layout) -> list[int | None]:
+        """Move all entries to where they belong; return the shards without a leader."""
+        self._take(layout, layout.parts)  # first of all, as no beat runs what is hidden
+        unled = self._wait_for_leaders(layout)
+        strays, mover = Strays(self._store, layout), self._mover
         for _ in range(MAX_LOOKS):
+            moved = mover.tally.moved
+            due = mover.move_all(strays.found_in(layout.parts), MARGIN_SECONDS)
+            if not due and mover.tally.moved == moved:
+                break
             self._move_due(due)
-            moved = self._mover.tally.moved
-            due = self._move_from(strays, sources, MARGIN_SECONDS)
-            if not due and self._mover.tally.moved == moved:
-                return
-        self._move_due(due)
-
-    def _move_from(
-        self, strays: Strays, sources: Iterable[Keys], margin_seconds: float | None
-    ) -> list[Stray]:
-        """Move what stands in ``sources`` to where it belongs; return what stays, as it is due."""
-        due: list[Stray] = []
-        for source in sources:
-            due += self._mover.move_all(strays.found_in(source), margin_seconds)
-        return due
+        return unled
 
     def _move_due(self, due: Sequence[Stray]) -> None:
         """Move what was due when it was tried first: when it has run, or if it doesn't."""
@@ -308,24 +274,24 @@ class Resharding:
         found = self._store.ask_each([methodcaller("zcard", key) for key in keys])
         return sum(found[::2]), sum(found[1::2])
 
-    def _settle(self, layout: Layout) -> list[str]:
-        """Close the parts that have ended, and move what was left there; return the keys of what stays."""
-        ending, strays = layout.ending, Strays(self._store, layout)
-        # records of runs that were sent by hand, as their entries moved
-        self._mover.move_all(strays.of_late(layout.staying), None)
-        self._mover.open(ending)
-        self._mover.finish_hidden(ending, layout.parts)
-        unneeded, unknown = dict[Keys, set[str]](), list[str]()
-        for _ in range(MAX_LOOKS if ending else 0):
-            self._move_from(strays, ending, None)
-            left, unneeded, unknown = strays.of_keys(ending, layout.parts)
-            moved = self._mover.tally.moved
-            self._mover.move_all(left, None)
-            if self._mover.tally.moved == moved:
+    def _finish(self, layout: Layout) -> list[str]:
+        """Move what else stands where it doesn't belong, and close parts that end; return the keys that stay.
+
+        All entries have arrived: those that are found in other parts were written there meanwhile.
+        """
+        parts, strays, mover = layout.with_ending, Strays(self._store, layout), self._mover
+        self._take(layout, parts)
+        unneeded, unknown = dict[Keys, list[str]](), list[str]()
+        for _ in range(MAX_LOOKS):
+            moved = mover.tally.moved
+            mover.move_all(strays.found_in(parts), None, is_foreign=True)
+            left, unneeded, unknown = strays.by_keys(layout.staying, layout.ending, layout.parts)
+            mover.move_all(left, None, is_foreign=True)
+            if mover.tally.moved == moved:
                 break
-        if not self._mover.tally.unmoved:
-            of_moves = {part: {part.left, part.arrived, part.arriving} for part in [*layout.parts, *ending]}
-            self._mover.close({part: keys | unneeded.get(part, set()) for part, keys in of_moves.items()})
+        if not mover.tally.unmoved:
+            of_moves = {part: [part.left, part.arrived, part.arriving] for part in parts}
+            mover.close((part, keys + unneeded.get(part, [])) for part, keys in of_moves.items())
         return sorted(unknown)
 
 

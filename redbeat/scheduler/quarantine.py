@@ -95,7 +95,7 @@ class Failures:
         """
         rows, store, found = batch.fetched.rows, batch.store, [*misplaced]
         layout, left = read_layout(store), list[Stored]()
-        if layout.is_under_way:
+        if layout.is_moving:
             left = found
         elif seconds_left(store, layout):
             left = _move_home(store, found)

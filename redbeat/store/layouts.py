@@ -4,8 +4,8 @@ Owns ``redbeat::layout``, and the generation key of each part, which every scrip
 
 ::
 
-    (none) or settled  -->  moving  -->  settling  -->  settled
-       generation g         g + 1        g + 2          g + 2
+    (none) or settled  -->  moving  -->  settled
+       generation g         g + 1        g + 2
 
 Invariant: the layout is written before a generation key says so, and no generation is ever lowered. So a
 writer that is refused finds the right layout in ``redbeat::layout``. Each step is made only by a process that
@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import attrgetter, methodcaller
+from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple
 
 from redbeat.errors import (
@@ -31,7 +31,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.layout import MAX_SHARDS, Layout, LayoutRule, LayoutState
+from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
@@ -55,7 +55,7 @@ _RAISE_GENERATION = Script("raise_generation")
 _FIELDS = "shards", "generation", "former", "state", "swept_until"
 #: what a generation key holds: ``Layout.guard``
 _GUARD = re.compile(r"([1-9][0-9]{0,14}) (0|[1-9][0-9]{0,3})(?: from (0|[1-9][0-9]{0,3}))?")
-_NUMBER, _TIME = re.compile(r"0|[1-9][0-9]{0,14}"), re.compile(r"[0-9]{1,15}(\.[0-9]*)?")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 #: how a script that checks the layout is refused: the key, and what it holds
 _REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
 
@@ -145,13 +145,13 @@ def _parsed(base: Keys, *texts: str) -> Layout | None:
     """Return the layout that has these texts in Redis, of ``_FIELDS``; None: they aren't a layout's."""
     shards_text, generation_text, former_text, state, swept_until = texts
     numbers = shards_text, generation_text, former_text or "0"
-    if not all(map(_NUMBER.fullmatch, numbers)) or state not in map(attrgetter("value"), LayoutState):
+    if not all(map(_NUMBER.fullmatch, numbers)) or state not in ("", "moving"):
         return None
     shards, generation, former = map(int, numbers)
     if not generation or max(shards, former) > MAX_SHARDS:
         return None
-    ends_at = float(swept_until) if _TIME.fullmatch(swept_until) else None
-    return Layout(base, shards or None, generation, former or None, LayoutState(state), ends_at)
+    ends_at = float(swept_until) if _NUMBER.fullmatch(swept_until) else None
+    return Layout(base, shards or None, generation, former or None, state == "moving", ends_at)
 
 
 def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
@@ -159,9 +159,7 @@ def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
     call = _CHANGE_LAYOUT.call(
         wanted,
         layout=wanted.base.layout,
-        state=wanted.state.value,
         read=str(read.generation or ""),
-        before=read.state.value,
         swept_seconds=SWEPT_SECONDS,
     )
     return wanted if store.ask(call.run, wanted.base.layout) else None
@@ -185,7 +183,7 @@ def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> La
     if latest.generation <= in_redis.generation:
         return in_redis
     if in_redis.is_moving and in_redis.shards == latest.shards and not latest.is_moving:
-        return replace(in_redis, generation=latest.generation, state=LayoutState.SETTLING)
+        return replace(in_redis, generation=latest.generation, is_moving=False)
     return latest
 
 
@@ -194,17 +192,19 @@ def _told_by(base: Keys, guard: str) -> Layout | None:
     found = _GUARD.fullmatch(guard)
     if found is None or max(int(found[2]), int(found[3] or 0)) > MAX_SHARDS:
         return None
-    state = LayoutState.SETTLED if found[3] is None else LayoutState.MOVING
-    return Layout(base, int(found[2]) or None, int(found[1]), int(found[3] or 0) or None, state)
+    is_moving = found[3] is not None
+    return Layout(base, int(found[2]) or None, int(found[1]), int(found[3] or 0) or None, is_moving)
 
 
-def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
+def look_up_layout(store: Store, *, is_slot_checked: bool = False, is_beat: bool = False) -> Layout:
     """Read the layout, and use it from now on; return where entries are.
 
     A process that doesn't reach the server goes on with what is known.
 
     Arguments:
-        is_slot_checked: as in :func:`read_layout`; a beat that starts always asks for it.
+        is_slot_checked: as in :func:`read_layout`; a beat or a command that starts always asks for it.
+        is_beat: a beat starts: it divides a schedule that has no entries yet, and mends the generations of
+            all parts.
 
     Raises:
         ConfigurationError: it isn't what the settings say, though it was never changed; or the server is part
@@ -213,10 +213,13 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
         StoreCorrupt: what is there isn't a layout, and none was known before.
     """
     config = store.config
-    is_start = config.looked_at is None and config.layout_rule is LayoutRule.REFUSE
+    is_first = config.looked_at is None
+    is_start = is_beat or (is_first and config.layout_rule is LayoutRule.REFUSE)
     try:
         layout = read_layout(store, is_slot_checked=is_start or is_slot_checked)
-        if not layout.generation and config.layout.generation and config.found_layout is not None:
+        if is_beat and not layout.generation and config.shards is not None:
+            layout = create_layout(store, config.shards)
+        elif not layout.generation and config.layout.generation and config.found_layout is not None:
             layout = config.layout  # it was lost: a refused writer, or a leader, finds out what there is now
         if is_start:
             _compare(store, layout)
@@ -225,47 +228,25 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
             raise
         return config.layout  # the parts know what is right, and refuse writers
     except StoreUnavailable:
-        if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
-            if not config.is_cluster or config.shards is None:
+        is_divided = config.shards is not None
+        if is_beat:
+            if is_divided:
+                raise
+        elif is_first and config.layout_rule is not LayoutRule.FOLLOW:
+            if not config.is_cluster or not is_divided:
                 raise  # a command isn't to wait twice
             config.looked_at = time.monotonic()  # other nodes may be there; a writer is refused
         return config.layout
     _use(store, layout)
-    return config.layout
-
-
-def settle_layout(store: Store, *, is_writer: bool) -> None:
-    """Compare the layout with the settings, as a program starts, and use it.
-
-    A process that doesn't reach the server goes on, unless the settings have shards.
-
-    Arguments:
-        is_writer: it writes to the schedule, so it divides one that has no entries yet, and mends the
-            generations of all parts.
-
-    Raises:
-        ConfigurationError: they differ, though the layout was never changed.
-        StoreCorrupt: what is there isn't a layout.
-    """
-    config = store.config
-    try:
-        layout = read_layout(store, is_slot_checked=True)
-        if not layout.generation and config.shards is not None and is_writer:
-            layout = create_layout(store, config.shards)
-        _compare(store, layout)
-    except StoreUnavailable:
-        if config.shards is not None:
-            raise
-        return
-    _use(store, layout)
-    if is_writer and layout.generation:
+    if is_beat and layout.generation:
         raise_generations(store, [*dict.fromkeys((layout.former_keys.undivided, *layout.parts))])
+    return config.layout
 
 
 def create_layout(store: Store, shards: int) -> Layout:
     """Divide a schedule without entries into so many shards, unless it is divided already.
 
-    Returns the layout that there is then. One that was lost gets a later generation than its parts know.
+    Returns the layout that there is then. One that was lost is written again.
 
     Raises:
         ConfigurationError: it has entries.
@@ -273,10 +254,11 @@ def create_layout(store: Store, shards: int) -> Layout:
     """
     base = store.config.base_keys
     latest = find_latest(store, Layout(base), shards)
-    if not latest.generation or (latest.shards == shards and not latest.is_moving):
-        call = _CREATE_LAYOUT.call(base, shards=shards, after=latest.generation)
-        if text_of(store.ask(call.run, base.layout)) == "undivided":
+    if not latest.generation:
+        if text_of(store.ask(_CREATE_LAYOUT.call(base, shards=shards).run, base.layout)) == "undivided":
             raise _undivided(shards, base)
+    elif latest.shards == shards and not latest.is_moving:
+        change_layout(store, Layout(base), latest)
     layout = read_layout(store)
     if not layout.generation:
         raise _lost(latest.guard, layout)
@@ -306,10 +288,8 @@ def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
 
 def raise_generations(store: Store, parts: Sequence[Keys]) -> None:
     """Let parts be written by those who know their layout; a later generation stays. One trip a node."""
-    # a writer has no right to the mover's key
-    calls = [_RAISE_GENERATION.call(part, mover=None, token=None, lease_ms=None) for part in parts]
     with store.translating():
-        for reply in call_on_nodes(store.client, calls):
+        for reply in call_on_nodes(store.client, [_RAISE_GENERATION.call(part) for part in parts]):
             if isinstance(reply, Exception):
                 raise reply
 
@@ -323,9 +303,7 @@ def _compare(store: Store, layout: Layout) -> None:
     shards = store.config.shards
     if not layout.generation and shards is not None:
         base = layout.base
-        if any(
-            store.ask(methodcaller("exists", key)) for key in (base.schedule, base.later, base.downgraded)
-        ):
+        if store.ask(methodcaller("exists", base.schedule, base.later, base.downgraded)):
             raise _undivided(shards, base)
     elif layout.generation == 1 and shards not in _allowed(layout):
         raise ConfigurationError(_difference(shards, layout), "redbeat_shards")
@@ -339,9 +317,7 @@ def _use(store: Store, layout: Layout) -> None:
         # layout wouldn't find what this one writes, and might write it once more
         with suppress(StoreRefused, StoreUnavailable, StoreCorrupt):  # it may have the right to read only
             raise_generations(store, layout.parts)
-    # that former parts are still emptied matters to a reshard alone
-    known = layout if layout.is_moving else replace(layout, state=LayoutState.SETTLED)
-    config.found_layout = known if layout.generation else None
+    config.found_layout = layout if layout.generation else None
     config.looked_at = time.monotonic()
     if not layout.generation or config.shards in _allowed(layout) or config.layout_rule is LayoutRule.ADOPT:
         return

@@ -16,27 +16,30 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, NamedTuple
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
-from redbeat.errors import ReshardRefused, StoreCorrupt
+from redbeat.errors import ReshardRefused, StoreCorrupt, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
-from redbeat.log.text import as_stored, printable
+from redbeat.log.text import printable
 from redbeat.process.signals import hold_interrupts
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.layouts import raise_generations
+from redbeat.store.nodes import AS_BYTES, Command, Sendable, call_on_nodes
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 _HIDE_ENTRIES, _RECEIVE_ENTRIES = Script("hide_entries", is_raw=True), Script("receive_entries", is_raw=True)
-_END_HIDING, _READ_HIDDEN = Script("end_hiding", is_raw=True), Script("read_hidden", is_raw=True)
-_CLOSE_PART, _RAISE_GENERATION = Script("close_part", is_raw=True), Script("raise_generation", is_raw=True)
+_END_HIDING, _CLOSE_PART = Script("end_hiding", is_raw=True), Script("close_part", is_raw=True)
 _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lock", is_raw=True)
 
 #: the error of a script whose caller isn't the mover any more
@@ -51,6 +54,8 @@ MARGIN_SECONDS = 0.2
 INTERRUPT_SECONDS = 5.0
 #: for how long a part keeps its mover unless that is renewed, and how often it is
 LEASE_MS, RENEW_SECONDS = 5000, 1.0
+#: how long another mover that was killed is waited for, and how often it is looked whether it has ended
+WAIT_SECONDS, LOOK_SECONDS = 2 * LEASE_MS / 1000, 0.1
 
 
 class Stray(NamedTuple):
@@ -58,7 +63,8 @@ class Stray(NamedTuple):
 
     Attributes:
         name: the entry's; or what is the part's own, with a colon in front.
-        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
+        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and what follows the
+            prefix.
         owners: whose ``beat_schedule`` has it, as far as is known.
     """
 
@@ -68,23 +74,10 @@ class Stray(NamedTuple):
     kept: tuple[tuple[str, str], ...]
     owners: tuple[str, ...] = ()
 
-
-class Hidden(NamedTuple):
-    """What was hidden of an item, as the server's own bytes.
-
-    Attributes:
-        name: the item's.
-        record: what it was in its part, JSON.
-        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
-    """
-
-    name: bytes
-    record: bytes = b""
-    values: Sequence[bytes] = ()
-
-    def size(self) -> int:
-        """Return how many bytes it has."""
-        return sum(map(len, self.values))
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where it is."""
+        return self.source.prefix, self.name
 
 
 class Move(NamedTuple):
@@ -92,12 +85,14 @@ class Move(NamedTuple):
 
     Attributes:
         id: the move's, one that no other move has.
+        rows: of each item its name, the record of what it was in its part (JSON), and what each of its keys
+            holds, as the server's own bytes.
     """
 
     id: str
     source: Keys
     target: Keys
-    items: Sequence[Hidden]
+    rows: list[list[bytes]]
 
 
 @dataclass
@@ -120,8 +115,8 @@ class Tally:
 class Mover:
     """Moves entries between parts of the schedule of ``store``; each part has one mover at a time.
 
-    Every method raises what the store's do, and ReshardRefused: another process moves these entries by now,
-    or they are in another layout.
+    It is a context manager: at its end it is no part's mover any more. Every method raises what the store's
+    do, and ReshardRefused: another process moves these entries by now, or they are in another layout.
     """
 
     def __init__(self, store: Store) -> None:
@@ -129,53 +124,58 @@ class Mover:
         self.token = secrets.token_hex(16)
         self.tally = Tally()
         self._round_seconds = 0.0  # how long the last round has taken
-        self._unmovable = set[tuple[str, str]]()  # by the generation keys of their parts, and their names
-        self._parts: dict[str, Keys] = {}  # by generation key: the parts that this mover holds
+        self._call_items = CALL_ITEMS
+        self._unmovable = set[tuple[str, str]]()  # their places
+        self._parts: dict[str, Keys] = {}  # by prefix: the parts that this mover holds
         self._renew_at = 0.0
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
-    def open(self, parts: Iterable[Keys]) -> None:
-        """Let parts be written with their guards, and become their mover, whichever one they have."""
-        opened = list(parts)
-        self._parts |= {part.generation: part for part in opened}
-        about: Any = {"token": self.token, "lease_ms": LEASE_MS}
-        found = self._call([_RAISE_GENERATION.call(part, **about) for part in opened])
-        for part, text in zip(opened, found, strict=True):
-            if text.decode() != part.guard:
-                raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
+    def __enter__(self) -> Self:
+        return self
 
-    def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
-        """Become the mover of parts for a while; return those that have no other mover now."""
-        about: Any = {"token": self.token, "taken_ms": LEASE_MS, "mark": None, "silent": ""}
-        about |= {"rest_ms": 0, "slack_ms": 0}
-        found = self._call([_TAKE_LOCK.call(NO_PART, lock=part.mover, **about) for part in parts])
-        mine = [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
-        self._parts |= {part.generation: part for part in mine}
-        return mine
-
-    def renew(self) -> None:
-        """Stay the mover, if it is time to say so."""
-        if time.monotonic() < self._renew_at:
-            return
-        self._renew_at = time.monotonic() + RENEW_SECONDS
-        if len(self.borrow([*self._parts.values()])) < len(self._parts):
-            raise _another_mover()
-
-    def give_back(self) -> None:
-        """Be no part's mover any more."""
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         parts, self._parts = self._parts.values(), {}
+        if isinstance(error, StoreUnavailable):
+            return  # its leases end by themselves
         about: Any = {"mark": None, "token": self.token}
         self._call([_RELEASE_LOCK.call(lock=part.mover, wake=part.wake, **about) for part in parts])
 
-    def close(self, unneeded: Mapping[Keys, Iterable[str]]) -> None:
+    def take(self, parts: Iterable[Keys], wait_seconds: float = 0.0) -> bool:
+        """Become the mover of these parts, too, and let them be written with their guards.
+
+        Return False if other processes move entries of some.
+
+        Arguments:
+            wait_seconds: how long these are waited for.
+        """
+        taken = {part.prefix: part for part in parts}
+        self._parts |= taken
+        ends_at = time.monotonic() + wait_seconds
+        while not self._has_leases():
+            if time.monotonic() >= ends_at:
+                return False
+            time.sleep(LOOK_SECONDS)
+        raise_generations(self._store, [*taken.values()])
+        return True
+
+    def renew(self) -> None:
+        """Stay the mover, if it is time to say so."""
+        if time.monotonic() >= self._renew_at:
+            self._renew_at = time.monotonic() + RENEW_SECONDS
+            if not self._has_leases():
+                raise _another_mover()
+
+    def _has_leases(self) -> bool:
+        """Take or renew the lease of each part; return False if another mover has one."""
+        about: Any = {"token": self.token, "taken_ms": LEASE_MS, "mark": None, "silent": ""}
+        about |= {"rest_ms": 0, "slack_ms": 0}
+        parts = self._parts.values()
+        return all(self._call([_TAKE_LOCK.call(NO_PART, lock=part.mover, **about) for part in parts]))
+
+    def close(self, unneeded: Iterable[tuple[Keys, Sequence[str]]]) -> None:
         """Remove obsolete keys of parts."""
-        self._call(
-            [
-                _CLOSE_PART.call(part, token=self.token, removed=sorted(keys))
-                for part, keys in unneeded.items()
-            ]
-        )
+        self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
 
     def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
@@ -190,15 +190,16 @@ class Mover:
         """
         due: list[Stray] = []
         for some in in_chunks(strays, ROUND_ITEMS):
-            left = [one for one in some if _place_of(one) not in self._unmovable]
+            self._call_items = CALL_ITEMS
+            left = [one for one in some if one.place not in self._unmovable]
             while left:
                 self.renew()
-                found, left = self._move(left, margin_seconds, is_foreign=is_foreign)
+                found, left = self._move(left, margin_seconds, is_foreign)
                 due += found
         return due
 
     def _move(
-        self, strays: Sequence[Stray], margin_seconds: float | None, *, is_foreign: bool
+        self, strays: Sequence[Stray], margin_seconds: float | None, is_foreign: bool
     ) -> tuple[list[Stray], list[Stray]]:
         """Move all of ``strays`` at the same time.
 
@@ -209,126 +210,118 @@ class Mover:
         due, left, moves = list[Stray](), list[Stray](), list[Move]()
         with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
             began = time.monotonic()
-            ordered = sorted(strays, key=_way_of)
-            ways = (those for _, those in groupby(ordered, _way_of))
-            lots = [(secrets.token_hex(8), lot) for those in ways for lot in in_chunks(those, CALL_ITEMS)]
-            calls = [_hide_call(self.token, id_, lot, margin_seconds, is_foreign) for id_, lot in lots]
-            replies = self._try(calls)
-            for (id_, lot), rows in zip(lots, replies, strict=True):
-                if isinstance(rows, Exception):
-                    continue
-                found: list[Hidden] = []
-                for stray, (word, *values) in zip(lot, rows, strict=True):
-                    if word == b"hidden":
-                        found.append(Hidden(as_stored(stray.name), values[0], values[1:]))
-                    elif word in (b"due", b"full"):
-                        (due if word == b"due" else left).append(stray)
-                if found:
-                    moves.append(Move(id_, lot[0].source, lot[0].target, found))
+            ways = groupby(sorted(strays, key=_way_of), _way_of)
+            lots = [lot for _, those in ways for lot in in_chunks(those, self._call_items)]
+            ids = [secrets.token_hex(8) for _ in lots]
+            replies = self._try(
+                [
+                    self._hide_call(
+                        lot[0].source,
+                        [{"name": one.name, "kept": one.kept, "owners": one.owners} for one in lot],
+                        move=id_,
+                        target=lot[0].target.prefix,
+                        margin=margin_seconds,
+                        is_foreign=is_foreign,
+                    )
+                    for id_, lot in zip(ids, lots, strict=True)
+                ]
+            )
+            for id_, lot, reply in zip(ids, lots, replies, strict=True):
+                words = [] if isinstance(reply, Exception) else reply
+                due += [one for one, (word, *_) in zip(lot, words, strict=False) if word == b"due"]
+                left += [one for one, (word, *_) in zip(lot, words, strict=False) if word == b"full"]
+                if rows := [row for word, *row in words if word == b"hidden"]:
+                    moves.append(Move(id_, lot[0].source, lot[0].target, rows))
             again = self._deliver(moves, began)
             self._round_seconds = time.monotonic() - began
             self._raise_first(replies)
-        return due, left + [one for one in strays if _place_of(one) in again]
+        return due, left + [one for one in strays if one.place in again]
 
     def _deliver(self, moves: Sequence[Move], began: float = math.inf) -> set[tuple[str, str]]:
         """Write what was hidden to where it belongs, and drop it; put back what can't be written.
 
-        Returns what was put back and is to be tried once more, without the item that was too large.
+        Returns the places of what was put back and is to be tried once more, each in a request of its own.
 
         Arguments:
             began: when this process has hidden it, monotonic.
         """
-        calls = [receive_call(one.target, self.token, one.id, one.items) for one in moves]
-        replies = self._try(calls, self._store.watched() if calls else None)
-        if moves:
-            longest = self.tally.longest_hidden_seconds
-            self.tally.longest_hidden_seconds = max(longest, time.monotonic() - began)
-        ended, again, errors = list[tuple[Move, bool]](), set[tuple[str, str]](), list[Any]()
+        replies = self._try([receive_call(self.token, one) for one in moves], self._store.watched())
+        longest = self.tally.longest_hidden_seconds
+        self.tally.longest_hidden_seconds = max(longest, time.monotonic() - began)
+        again, errors, ends = set[tuple[str, str]](), list[Any](), list[Call[Any]]()
         for move, reply in zip(moves, replies, strict=True):
             problems = self._problems_of(move, reply)
             if problems is None:  # it is unknown whether it was written, so it stays hidden
                 errors.append(reply)
                 continue
-            arrived = [item for item, why in zip(move.items, problems, strict=True) if not why]
-            back = [item for item, why in zip(move.items, problems, strict=True) if why]
-            ended += [(move._replace(items=arrived), True), (move._replace(items=back), False)]
-            self.tally.moved += len(arrived)
-            failed = {text_of(item.name): why for item, why in zip(move.items, problems, strict=True) if why}
-            if failed and _is_broken(reply):
-                largest = text_of(max(back, key=Hidden.size).name)
-                again |= {(move.source.generation, name) for name in failed if name != largest}
-                failed = {largest: failed[largest]}
-            elif isinstance(reply, Exception):
+            self.tally.moved += len(move.rows) - len(problems)
+            about: Any = {"token": self.token, "move": move.id, **_beginnings(move.source)}
+            names = [text_of(name) for name, *_ in move.rows]
+            returned = dict.fromkeys(problems, True)
+            ends.append(_END_HIDING.call(move.source, names=names, returned=returned, **about))
+            if isinstance(reply, Exception) and not _is_broken(reply):
                 errors.append(reply)
                 continue
-            errors += self._note_unmoved(move.source, failed)
-        for refused in self._call([self._end_call(*one) for one in ended if one[0].items]):
+            for name, why in problems.items():
+                place = move.source.prefix, name
+                if is_no_permission(why):
+                    errors.append(NoPermissionError(why))
+                elif isinstance(reply, Exception) and len(problems) > 1:
+                    self._call_items = 1
+                    again.add(place)
+                elif why != "before":  # what couldn't be written before is tried once more
+                    self._unmovable.add(place)
+                    self.tally.unmoved[printable(name)] = printable(why)
+        for refused in self._call(ends):
             self.tally.unmerged += map(text_of, refused)
         self.on_progress(self.tally.moved)
         self._raise_first(errors)
         return again
 
-    def _problems_of(self, move: Move, reply: Any) -> list[str] | None:
-        """Return why each item couldn't be written, '': it was; None: that can't be found out."""
-        if not isinstance(reply, Exception):
-            written, refused = reply
-            self.tally.unmerged += map(text_of, refused)
-            return ["" if isinstance(one, int) else text_of(one) for one in written]
-        if not isinstance(reply, ResponseError) or _refusal_of(reply):
+    def _problems_of(self, move: Move, reply: Any) -> dict[str, str] | None:
+        """Return why items couldn't be written, by their names; None: that can't be found out."""
+        why = ""
+        if isinstance(reply, ResponseError) and not _refusal_of(reply):
+            why = str(reply)
+            [reply] = self._try([receive_call(self.token, move, is_cancelled=True)])
+        if isinstance(reply, Exception):
             return None
-        names = [Hidden(item.name) for item in move.items]
-        [answer] = self._try([receive_call(move.target, self.token, move.id, names, is_cancelled=True)])
-        if isinstance(answer, Exception):
-            return None
-        return ["" if isinstance(one, int) else str(reply) for one in answer[0]]
+        written, refused = reply
+        self.tally.unmerged += map(text_of, refused)
+        found = zip(move.rows, written, strict=True)
+        return {text_of(row[0]): why or text_of(one) for row, one in found if not isinstance(one, int)}
 
-    def _note_unmoved(self, source: Keys, failed: Mapping[str, str]) -> list[Exception]:
-        """Note what can't be moved, by its name, and why; return the errors that concern all."""
-        errors: list[Exception] = []
-        for name, why in failed.items():
-            if is_no_permission(why):
-                errors.append(NoPermissionError(why))
-            elif why != "before":  # what couldn't be written before is tried once more
-                self._unmovable.add((source.generation, name))
-                self.tally.unmoved[printable(name)] = printable(why)
-        return errors
-
-    def _end_call(self, move: Move, has_arrived: bool) -> Call[Any]:
-        """Return the call that drops what was hidden and has arrived elsewhere, or puts it back."""
-        return _END_HIDING.call(
-            move.source,
-            token=self.token,
-            move=move.id,
-            kinds=_kinds_in(move.source),
-            names=[text_of(item.name) for item in move.items],
-            has_arrived=has_arrived,
-        )
-
-    def finish_hidden(self, parts: Sequence[Keys], known: Iterable[Keys] = ()) -> None:
+    def finish_hidden(self, parts: Iterable[Keys]) -> None:
         """Write what another mover has left hidden in ``parts`` to where it was to go.
 
-        Arguments:
-            known: other parts to which it may go; what was to go elsewhere stays in its part.
+        What was to go to none of them stays in its part.
         """
-        by_beginning = {part.entry(""): part for part in (*known, *parts)}
-        waiting = list(parts)
-        while waiting:
-            about: Any = {"token": self.token, "limit": CALL_ITEMS}
-            found = self._call([_READ_HIDDEN.call(one, kinds=_kinds_in(one), **about) for one in waiting])
-            moves: list[Move] = []
-            for part, rows in zip(waiting, found, strict=True):
-                if items := [Hidden(name, record, values) for name, _, record, *values in rows]:
-                    id_, target = _goal_of(part, items[0])
-                    moves.append(Move(id_, part, by_beginning.get(target, part), items))
-            waiting = [one.source for one in moves]
-            self._deliver(moves)
+        by_prefix = {part.prefix: part for part in parts}
+        sources = [*by_prefix.values()]
+        asks = [Command("HKEYS", [part.moving], options=AS_BYTES) for part in sources]
+        for part, names in zip(sources, self._call(asks), strict=True):
+            moves: dict[str, Move] = {}
+            for some in in_chunks(names, CALL_ITEMS):
+                items = [{"name": text_of(name)} for name in some]
+                [replies] = self._call([self._hide_call(part, items)])
+                for row in (row for word, *row in replies if word == b"hidden"):
+                    id_, target = _goal_of(part, row)
+                    move = moves.setdefault(id_, Move(id_, part, by_prefix.get(target, part), []))
+                    move.rows.append(row)
+            self._deliver([*moves.values()])
 
-    def _call(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def _hide_call(self, source: Keys, items: Sequence[Any], **about: Any) -> Call[Any]:
+        """Return the call that hides items, or that reads them if they aren't to move (no ``target``)."""
+        about = {"move": "", "target": None, "margin": None, "is_foreign": False} | about
+        about |= {"token": self.token, "max_bytes": CALL_BYTES, **_beginnings(source)}
+        return _HIDE_ENTRIES.call(source, items=items, **about)
+
+    def _call(self, calls: Sequence[Sendable]) -> list[Any]:
         replies = self._try(calls)
         self._raise_first(replies)
         return replies
 
-    def _try(self, calls: Sequence[Call[Any]], client: Any = None) -> list[Any]:
+    def _try(self, calls: Sequence[Sendable], client: Any = None) -> list[Any]:
         if not calls:
             return []
         with self._store.translating():
@@ -342,29 +335,27 @@ class Mover:
             if refused is not None:
                 raise refused from reply
             own = ("moving", "arrived", "left", "mover")
-            keys = [part.own(name) for part in self._parts.values() for name in own]
-            with self._store.translating(*keys):
+            with self._store.translating(*(part.own(name) for part in self._parts.values() for name in own)):
                 raise reply
-
-
-def _place_of(stray: Stray) -> tuple[str, str]:
-    return stray.source.generation, stray.name
 
 
 def _way_of(stray: Stray) -> tuple[str, str]:
     return stray.source.prefix, stray.target.prefix
 
 
-def _goal_of(part: Keys, item: Hidden) -> tuple[str, str]:
-    """Return the id of the move of a hidden item, and how the keys of entries begin where it goes."""
+def _goal_of(part: Keys, row: Sequence[bytes]) -> tuple[str, str]:
+    """Return the id of the move of a hidden item, and the prefix of the part where it goes."""
+    name, record, *dumps = row
     try:
-        noted = json.loads(text_of(item.record))
-        return str(noted["id"]), str(noted["to"])
+        noted = json.loads(text_of(record))
+        if len(noted["kept"]) == len(dumps):
+            return str(noted["id"]), str(noted["to"])
     except (ValueError, TypeError, KeyError):
-        field = printable(item.name.decode("utf-8", "backslashreplace"))
-        raise StoreCorrupt(
-            f"{part.moving}: {field} stands there for no entry on its way: remove it.", part.moving
-        ) from None
+        pass
+    raise StoreCorrupt(
+        f"{part.moving}: {printable(text_of(name))} stands there for no entry on its way: remove it.",
+        part.moving,
+    )
 
 
 def _another_mover() -> ReshardRefused:
@@ -382,48 +373,21 @@ def _refusal_of(exc: Exception) -> ReshardRefused | None:
 
 def _is_broken(reply: Any) -> bool:
     """Return True if a request has ended its connection, as it is larger than the server takes."""
-    return isinstance(reply, ResponseError) and (
-        isinstance(reply, RequestBroken) or PROTOCOL_ERROR in str(reply)
-    )
+    return isinstance(reply, RequestBroken) or PROTOCOL_ERROR in str(reply)
 
 
-def _hide_call(
-    token: str, move: str, strays: Sequence[Stray], margin_seconds: float | None, is_foreign: bool
-) -> Call[Any]:
-    source, target = strays[0].source, strays[0].target
-    return _HIDE_ENTRIES.call(
-        source,
-        token=token,
-        move=move,
-        target=target.entry(""),
-        margin=margin_seconds,
-        is_foreign=is_foreign,
-        max_bytes=CALL_BYTES,
-        kinds=_kinds_in(source),
-        items=[{"name": one.name, "kept": one.kept, "owners": one.owners} for one in strays],
-    )
-
-
-def receive_call(
-    part: Keys, token: str, move: str, items: Sequence[Hidden], *, is_cancelled: bool = False
-) -> Call[Any]:
-    """Return the call that writes what was hidden to ``part``.
+def receive_call(token: str, move: Move, *, is_cancelled: bool = False) -> Call[Any]:
+    """Return the call that writes what was hidden to the part where it goes.
 
     Arguments:
-        is_cancelled: nothing is written, nor will be, unless that was done; the names are enough for it.
+        is_cancelled: nothing is written, nor will be, unless that was done.
     """
-    rows = []
-    for item in items:
-        values = (map(text_of, item.values[place::4]) for place in range(3))
-        kept = [dict(zip(("kind", "rest", "ends_at"), one, strict=True)) for one in zip(*values, strict=True)]
-        rows.append({"name": text_of(item.name), "record": text_of(item.record), "kept": kept})
-    dumps = [dump for item in items for dump in item.values[3::4]]
-    about: Any = {"token": token, "move": move, "kinds": _kinds_in(part), "is_cancelled": is_cancelled}
-    return _RECEIVE_ENTRIES.call(part, items=rows, dumps=dumps, **about)
+    names = [text_of(name) for name, *_ in move.rows]
+    rows = [] if is_cancelled else [*chain.from_iterable(row[1:] for row in move.rows)]
+    about: Any = {"token": token, "move": move.id, **_beginnings(move.target)}
+    return _RECEIVE_ENTRIES.call(move.target, names=names, rows=rows, **about)
 
 
-def _kinds_in(part: Keys) -> dict[str, dict[str, str]]:
-    return {
-        word: {"key": beginning, "hidden": part.hidden(word), "unmoved": part.unmoved(word)}
-        for word, beginning in part.kinds.items()
-    }
+def _beginnings(part: Keys) -> dict[str, str]:
+    """Return how keys of a part begin that the scripts make."""
+    return {"running_names": part.running(""), "owner_names": part.owner("")}

@@ -36,8 +36,12 @@ class Strays:
         self._home: Callable[[str], Keys] = keys.home if isinstance(keys, ShardedKeys) else lambda _: keys
         self._base = layout.base
 
-    def found_in(self, part: Keys) -> Iterator[Stray]:
-        """Yield the entries and the stored messages that ``part`` names anywhere; one may come twice."""
+    def found_in(self, parts: Iterable[Keys]) -> Iterator[Stray]:
+        """Yield the entries and the stored messages that ``parts`` name anywhere; one may come twice."""
+        for part in parts:
+            yield from self._found_in(part)
+
+    def _found_in(self, part: Keys) -> Iterator[Stray]:
         owners = self._owners(part)
         for key in (part.schedule, part.later):
             for member, _ in self._scan("ZSCAN", key):
@@ -51,17 +55,6 @@ class Strays:
         for name in dict.fromkeys(names):
             yield from self._stray(part, name, owners)
 
-    def first_members(self, parts: Sequence[Keys], limit: int) -> list[Stray]:
-        """Return some of the entries in the schedules of ``parts``; one round trip a node."""
-        asked = [(part, key) for part in parts for key in (part.schedule, part.later)]
-        found = self._store.ask_each([methodcaller("zrange", key, 0, limit - 1) for _, key in asked])
-        return [
-            stray
-            for (part, _), members in zip(asked, found, strict=True)
-            for member in map(text_of, members)
-            for stray in self._stray(part, part.name(part.entry_of(member)))
-        ]
-
     def among(self, part: Keys, names: Iterable[str]) -> list[Stray]:
         """Return those of the entries found in ``part``, by their names, that belong to another part."""
         owners = self._owners(part)
@@ -73,11 +66,12 @@ class Strays:
         home = self._home(name)
         if home.is_part(part):
             return
-        kept = [(kind, name) for kind in EntryKeys._fields]
+        kept = part.about(name)._asdict()
         message_id = part.message_id(part.entry(name))
         if message_id is not None:
-            kept.append(("body", message_id))
-        yield Stray(part, home, name, tuple(kept), tuple((owners or {}).get(name, ())))
+            kept["body"] = part.message_body(message_id)
+        rests = tuple((kind, part.name(key)) for kind, key in kept.items())
+        yield Stray(part, home, name, rests, tuple((owners or {}).get(name, ())))
 
     def _owners(self, part: Keys) -> dict[str, list[str]]:
         """Return the names of entries in ``beat_schedule``s to their owners."""
@@ -87,36 +81,36 @@ class Strays:
             owners.setdefault(name, []).append(owner)
         return owners
 
-    def of_keys(
-        self, parts: Sequence[Keys], heirs: Sequence[Keys]
-    ) -> tuple[list[Stray], dict[Keys, set[str]], list[str]]:
-        """Return what is left in parts that end; all keys are looked at.
+    def by_keys(
+        self, staying: Sequence[Keys], ending: Sequence[Keys], heirs: Sequence[Keys]
+    ) -> tuple[list[Stray], dict[Keys, list[str]], list[str]]:
+        """Return what all keys tell of that belongs to other parts.
 
-        These are entries, and what the parts keep for none; keys of each part that nobody needs any more; and
-        keys that aren't recognised.
+        These are what is kept for entries, and for none in parts that end; keys of each of these that nobody
+        needs any more; and keys there that aren't recognised.
 
         Arguments:
             heirs: the parts that get, in turn, what those that end keep for no entry.
         """
         names: dict[tuple[Keys, str], None] = {}
-        own: dict[Keys, list[str]] = {part: [] for part in parts}
-        unneeded: dict[Keys, set[str]] = {part: {*part.beats_own} for part in parts}
+        own: dict[Keys, list[str]] = {part: [] for part in ending}
+        unneeded: dict[Keys, list[str]] = {part: [*part.beats_own] for part in ending}
         unknown: list[tuple[Keys, str]] = []
         lock_key = self._store.config.lock_key
-        for part, key in self._keys_in(parts):
+        for part, key in self._keys_in([*ending, *staying]):
             kind, rest = part.kind_of(key)
             is_shared = part.is_part(self._base) and self._base.is_shared(key)
-            if is_shared or key in part.passing or key in (part.generation, lock_key):
+            if kind == "body":
+                names[part, part.name(part.stored_message(rest))] = None
+            elif kind in EntryKeys._fields and kind != "entry":
+                names[part, rest] = None
+            elif part not in own or is_shared or key in part.passing or key in (part.generation, lock_key):
                 continue
-            if kind in OF_A_PART:
+            elif kind in OF_A_PART:
                 own[part].append(kind)
             elif kind == "owner":  # it has names whose entries are gone, or have another owner by now
-                unneeded[part].add(key)
-            elif kind == "body":
-                names[part, part.name(part.stored_message(rest))] = None
-            elif kind not in ("", "entry"):
-                names[part, rest] = None
-            elif not key.startswith(part.hidden("").removesuffix(":")):
+                unneeded[part].append(key)
+            elif not key.startswith(part.hidden):
                 unknown.append((part, key))
         entries, unknown_keys = self._entries_among(unknown)
         names |= dict.fromkeys(entries)
@@ -124,14 +118,6 @@ class Strays:
         for number, (part, kinds) in enumerate(own.items()):
             strays += _of_a_part(part, heirs[number % len(heirs)], kinds)
         return strays, unneeded, unknown_keys
-
-    def of_late(self, parts: Sequence[Keys]) -> list[Stray]:
-        """Return what was written beside entries that have left parts by then; all keys are looked at."""
-        names: dict[tuple[Keys, str], None] = {}
-        for word in "history", "backfilled", "backfilling":
-            for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
-                names[part, part.kind_of(key)[1]] = None
-        return [one for part, name in names for one in self._stray(part, name)]
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
         """Return those keys that are entries, as parts and names, and the other keys.
@@ -152,14 +138,12 @@ class Strays:
         names = [(part, part.name(key)) for part, key in plain if (part, key) in entries]
         return names, [key for part, key in ours if (part, key) not in entries]
 
-    def _keys_in(
-        self, parts: Sequence[Keys], beginning_in: Callable[[Keys], str] = lambda part: part.entry("")
-    ) -> Iterator[tuple[Keys, str]]:
-        """Yield all keys in ``parts`` that begin so, each with its part; each once."""
+    def _keys_in(self, parts: Sequence[Keys]) -> Iterator[tuple[Keys, str]]:
+        """Yield all keys in ``parts``, each with its part; each once."""
         named = ShardedKeys(self._base.prefix)
         by_prefix = {part.prefix: part for part in parts}
         seen: set[str] = set()
-        for page in Server(self._store).scan(*map(beginning_in, parts)):
+        for page in Server(self._store).scan(*by_prefix):
             for key in page:
                 part = by_prefix.get(named.at(key).prefix)
                 if key not in seen and part is not None and part.owns(key):
@@ -183,8 +167,8 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
     for kind in kinds:
         if kind == "events_read" and "events" in kinds:
             continue
-        kept = [("events", ""), ("events_read", "")] if kind == "events" else [(kind, "")]
-        yield Stray(part, heir, f":{kind}", tuple(kept))
+        kept = ["events", "events_read"] if kind == "events" else [kind]
+        yield Stray(part, heir, f":{kind}", tuple((one, part.name(part.kinds[one])) for one in kept))
 
 
 def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:

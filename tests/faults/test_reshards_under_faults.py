@@ -79,7 +79,7 @@ class Resharder:
     def _kill_one(self, shards: int | None, meanwhile: Callable[[], None]) -> bool:
         """Kill a command at some instant; return False if it has ended before."""
         with self._start(shards) as process:
-            state = self._chance.choice(["moving", "moving", "moving", "settling", ""])
+            state = self._chance.choice(["moving", "moving", "moving", ""])
             self._await(process, state, meanwhile)
             until = time.monotonic() + self._chance.choice([0.0, 0.1, 1.0]) * self._chance.random()
             while process.is_running and time.monotonic() < until:

@@ -15,7 +15,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership.election import Election
-from redbeat.store.layouts import settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from tests.support.fidelity import counting_round_trips
@@ -38,7 +38,7 @@ def app_in(place: str, request: pytest.FixtureRequest, **settings: Any) -> Celer
         server: Server = request.getfixturevalue("valkey")
         given |= {"redbeat_redis_url": server.url(1)}
     app = memory_app(**given)
-    settle_layout(Store(app), is_writer=True)
+    look_up_layout(Store(app), is_beat=True)
     return app
 
 

@@ -49,7 +49,7 @@ def check_layout(context: Context) -> Iterator[Finding]:
     if not layout.generation:
         return
     in_redis = read_layout(context.store)
-    if in_redis.is_under_way:
+    if in_redis.is_moving:
         to = in_redis.shards or "none"
         yield Finding(
             Severity.NOTE,

@@ -6,13 +6,10 @@
 -- KEYS later       zset of the keys of stored messages' entries in it
 -- KEYS downgraded  hash: key of each entry that was taken out of it for celery-redbeat 2.x, to its score
 -- ARGV shards      how many there are from now on, 1 or more
--- ARGV after       the latest generation that a part knows of, as the layout may have been lost; 0: none does
 --
 -- Returns 'created'; 'known': there is a layout; 'undivided': there are entries without shards. Only 'created' was written.
 if redis.call('EXISTS', layout) == 1 then return 'known' end
 if redis.call('EXISTS', schedule, later, downgraded) > 0 then return 'undivided' end
-local known = tonumber(string.match(redis.call('GET', generation) or '', '^%d+') or 0)
-local number = string.format('%.0f', math.max(known, after) + 1)
-redis.call('HSET', layout, 'shards', shards, 'generation', number)
-redis.call('SET', generation, number .. ' ' .. shards)
+redis.call('HSET', layout, 'shards', shards, 'generation', 1)
+redis.call('SET', generation, '1 ' .. shards)
 return 'created'

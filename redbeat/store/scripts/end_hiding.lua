@@ -15,26 +15,30 @@
 -- KEYS left           set of the names of those that have left this part since the layout was changed
 -- ARGV token          the caller's
 -- ARGV move           the id of the move
--- ARGV has_arrived    they were written to another part
 -- ARGV wake           channel on which it is announced if beat may have to look soon
--- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                     merged. The name of an entry follows, or ''
+-- ARGV prefix         the part's
+-- ARGV hidden         how keys begin while they are hidden; what followed the prefix comes next
+-- ARGV unmoved        likewise what can't be merged
+-- ARGV running_names  how the keys of runs in progress begin; the entry's name comes next
+-- ARGV owner_names    how the keys of an owner's names begin; the owner comes next
 -- ARGV names          of the entries
--- The keys that are renamed or removed are made of what kinds says and what the records in moving say. What somebody has
+-- ARGV returned       of those that are put back; the others were written to another part
+-- The keys that are renamed or removed are made of these beginnings and of what the records in moving say. What somebody has
 -- written there meanwhile is merged, as merge_values says.
 --
 -- Returns the keys of what couldn't be merged
 
 local refused = {}
-local function put_back(hidden, home, kind, unmoved)
-  local is_there = redis.call('EXISTS', hidden) == 1  -- else its time is over
+local function put_back(kind, rest)
+  local from, home = hidden .. rest, prefix .. rest
+  local is_there = redis.call('EXISTS', from) == 1  -- else its time is over
   if is_there and redis.call('EXISTS', home) == 0 then
-    redis.call('RENAME', hidden, home)
-  elseif is_there and merge_values(kind, home, hidden, false) then
-    redis.call('RENAME', hidden, unmoved)
-    refused[#refused + 1] = unmoved
+    redis.call('RENAME', from, home)
+  elseif is_there and merge_values(kind, home, from, false) then
+    redis.call('RENAME', from, unmoved .. rest)
+    refused[#refused + 1] = unmoved .. rest
   else
-    redis.call('UNLINK', hidden)
+    redis.call('UNLINK', from)
   end
 end
 
@@ -44,19 +48,14 @@ for _, name in ipairs(names) do
   if record and record.id == move then
     -- first, as this needs no memory, and what comes after it isn't refused for want of it
     redis.call('HDEL', moving, name)
-    local definition = redis.pcall('HGET', kinds.entry.key .. name, 'definition')
-    for _, one in ipairs(record.kept) do
-      local prefix, rest = kinds[one[1]], one[2]
-      if has_arrived then
-        redis.call('UNLINK', prefix.hidden .. rest)
-      else
-        put_back(prefix.hidden .. rest, prefix.key .. rest, one[1], prefix.unmoved .. rest)
-      end
-    end
-    if not has_arrived then
+    if returned[name] then
+      local definition = redis.pcall('HGET', prefix .. name, 'definition')
+      for _, one in ipairs(record.kept) do put_back(one[1], one[2]) end
       if not record.is_foreign then redis.call('SREM', left, name) end
       record.is_foreign = false  -- what somebody has written here meanwhile is newer
       place_entry(name, record, definition)
+    else
+      for _, one in ipairs(record.kept) do redis.call('UNLINK', hidden .. one[2]) end
     end
   end
 end

@@ -16,14 +16,14 @@ local function write_score(key, member, score, is_foreign, is_same)
 end
 
 local function place_entry(name, record, definition)
-  local entry, running = kinds.entry.key .. name, kinds.running.key .. name
+  local entry, running = prefix .. name, running_names .. name
   local is_same = type(definition) == 'string' and definition == redis.pcall('HGET', entry, 'definition')
   local how, how_beside = record.is_foreign and 'CH' or 'NX', record.is_foreign and 'NX' or 'CH'
   for _, one in ipairs(record.deadlines) do redis.call('ZADD', deadlines, how, one[2], one[1] .. '\0' .. running) end
   if record.away then redis.call('HSETNX', downgraded, entry, record.away) end
   if record.static then redis.call('SADD', statics, name) end
   for _, owner in ipairs(record.owners) do redis.call('SADD', static_owners, owner .. '\t' .. name) end
-  if record.owned then redis.call('SADD', kinds.owner.key .. record.owned, name) end
+  if record.owned then redis.call('SADD', owner_names .. record.owned, name) end
   -- last, so that it isn't run here unless all of it is here
   for i, place in ipairs(places_of(name)) do
     local key, member, score = place[1], place[2], record.scores[i]

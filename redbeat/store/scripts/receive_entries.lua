@@ -15,12 +15,13 @@
 -- ARGV token          the caller's
 -- ARGV move           the id of the move
 -- ARGV wake           channel on which it is announced if beat may have to look soon
--- ARGV kinds          how keys begin that are moved, by their kinds: key; hidden: while they are hidden; unmoved: what can't be
---                     merged. The name of an entry follows, or ''
--- ARGV items          of each entry its name, its record as hide_entries has made it, and kept: of each key that is kept for
---                     it kind, rest, which is the rest of the key, and ends_at
--- ARGV is_cancelled  nothing of the move is written, nor will be: for who hasn't got the reply to it
--- BYTES dumps         what these keys hold, one after the other, as hide_entries returns it
+-- ARGV prefix         the part's
+-- ARGV unmoved        how keys begin that can't be merged; what followed the prefix comes next
+-- ARGV running_names  how the keys of runs in progress begin; the entry's name comes next
+-- ARGV owner_names    how the keys of an owner's names begin; the owner comes next
+-- ARGV names          of the entries
+-- BYTES rows          of each entry its record as hide_entries has made it, and a DUMP for each key in that; nothing: of the
+--                     move nothing is written, nor will be: for who hasn't got the reply to it
 -- What somebody has written here already is merged with what arrives, as merge_values says. What can't be merged is kept
 -- under a key of its own. An entry that can't be written wholly isn't written at all, nor is it by another call for this move.
 --
@@ -29,6 +30,7 @@
 --            couldn't be before, or is cancelled
 --   refused  keys of what couldn't be merged
 
+local is_cancelled = #rows == 0
 if not is_cancelled then
   for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
   for _, key in ipairs({statics, static_owners}) do redis.call('SCARD', key) end
@@ -39,6 +41,7 @@ local staged, unmerged, refused, is_allowed = {}, {}, {}, false
 
 -- nil: its time is over
 local function stage(payload, at)
+  if payload == '' then return nil end
   local key = arriving .. ':' .. #staged + 1
   redis.call('RESTORE', key, at, payload, 'REPLACE', 'ABSTTL')
   staged[#staged + 1] = key
@@ -52,22 +55,21 @@ local function prepare_kept(kept, is_foreign)
   local function finish(from, to)
     if from then ready[#ready + 1] = {from, to} end
   end
-  for _, one in ipairs(kept) do by_kind[one.kind] = one end
-  local has_events = by_kind.events and redis.call('EXISTS', kinds.events.key) == 1
+  for _, one in ipairs(kept) do by_kind[one[1]] = one end
+  local has_events, told = by_kind.events and redis.call('EXISTS', prefix .. by_kind.events[2]) == 1, by_kind.events_read
   for _, one in ipairs(kept) do
-    local kind, home, unmoved = one.kind, kinds[one.kind].key .. one.rest, kinds[one.kind].unmoved .. one.rest
+    local kind, home = one[1], prefix .. one[2]
     local is_told_with = has_events and kind == 'events_read'  -- it is about the other stream
-    local here = not is_told_with and stage(one.dump, one.ends_at)
+    local here = not is_told_with and stage(one[4], one[3])
     local merged = here and redis.call('EXISTS', home) == 1 and stage(redis.call('DUMP', home), ends_at(home))
     if has_events and kind == 'events' then
-      local told = by_kind.events_read
-      finish(merge_events(merged, kinds.events_read.key, here, told and stage(told.dump, told.ends_at)), kinds.events_read.key)
+      if told then finish(merge_events(merged, prefix .. told[2], here, stage(told[4], told[3])), prefix .. told[2]) end
       finish(merged, home)
     elseif here and not merged then
       finish(here, home)
     elseif merged and merge_values(kind, merged, here, is_foreign) then
-      finish(here, unmoved)
-      unmerged[#unmerged + 1] = unmoved
+      finish(here, unmoved .. one[2])
+      unmerged[#unmerged + 1] = unmoved .. one[2]
     elseif merged then
       finish(merged, home)
     end
@@ -76,13 +78,13 @@ local function prepare_kept(kept, is_foreign)
 end
 
 -- write one entry, with all that is kept for it, all of it or nothing
-local function receive_entry(name, record, kept)
+local function receive_entry(name, record)
   staged, unmerged = {}, {}
   if not is_allowed then try_rights(arriving) end
   is_allowed = true
-  if record.owned then redis.call('SCARD', kinds.owner.key .. record.owned) end
-  local definition = redis.pcall('HGET', kinds.entry.key .. name, 'definition')
-  for _, one in ipairs(prepare_kept(kept, record.is_foreign)) do redis.call('RENAME', one[1], one[2]) end
+  if record.owned then redis.call('SCARD', owner_names .. record.owned) end
+  local definition = redis.pcall('HGET', prefix .. name, 'definition')
+  for _, one in ipairs(prepare_kept(record.kept, record.is_foreign)) do redis.call('RENAME', one[1], one[2]) end
   for _, key in ipairs(staged) do redis.call('UNLINK', key) end
   for _, key in ipairs(unmerged) do refused[#refused + 1] = key end
   place_entry(name, record, definition)
@@ -90,18 +92,20 @@ end
 
 local before, failed_before = redis.call('HGET', arrived, move), {}
 for _, name in ipairs(before and cjson.decode(before) or {}) do failed_before[name] = true end
-local written, failed, next_dump = {}, {}, 1
-for number, item in ipairs(items) do
-  for _, one in ipairs(item.kept) do one.dump, next_dump = dumps[next_dump], next_dump + 1 end
+local written, failed, next_row = {}, {}, 1
+for number, name in ipairs(names) do
+  local record = not is_cancelled and cjson.decode(rows[next_row])
+  for place, one in ipairs(record and record.kept or {}) do one[4] = rows[next_row + place] end
+  if record then next_row = next_row + 1 + #record.kept end
   if before then
-    written[number] = failed_before[item.name] and 'before' or 0
+    written[number] = failed_before[name] and 'before' or 0
   else
-    local is_written, problem = not is_cancelled, 'before'
-    if is_written then is_written, problem = pcall(receive_entry, item.name, cjson.decode(item.record), item.kept) end
+    local is_written, problem = false, 'before'
+    if record then is_written, problem = pcall(receive_entry, name, record) end
     written[number] = is_written and 1 or (type(problem) == 'table' and problem.err or tostring(problem))
     if not is_written then
       for _, key in ipairs(staged) do redis.call('UNLINK', key) end
-      failed[#failed + 1] = item.name
+      failed[#failed + 1] = name
     end
   end
 end

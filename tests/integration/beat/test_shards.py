@@ -24,7 +24,7 @@ from redbeat.layout import shard_of
 from redbeat.scheduler.shard import State
 from redbeat.scheduler.shards import Shards
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.store.layouts import settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
@@ -262,7 +262,7 @@ def test_signal_at_any_round_trip_loses_and_doubles_no_run(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(redbeat_shards=4)
-    settle_layout(Store(app), is_writer=True)
+    look_up_layout(Store(app), is_beat=True)
     names = names_in_every_shard(app)
     save(app, names)
     for step in count(1):

@@ -20,7 +20,7 @@ import redbeat.later
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.config import ensure_conf
 from redbeat.errors import EntryError, MessageRefused
-from redbeat.store.layouts import settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
@@ -49,7 +49,7 @@ def app(request: pytest.FixtureRequest, make_app: MakeApp, server: Server) -> Ce
     settings: dict[str, Any] = {"redbeat_key_prefix": prefix, "redbeat_redis_url": server.url(0)}
     made = make_app(**settings, **({"redbeat_shards": shards} if shards else {}))
     redbeat.later.install(made)
-    settle_layout(Store(made), is_writer=True)
+    look_up_layout(Store(made), is_beat=True)
     return made
 
 

@@ -18,8 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import redis
+from celery import Celery
 
 from redbeat.reshard.resharding import Report, Resharding
+from redbeat.reshard.sweeping import Sweeper
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 
@@ -253,9 +256,24 @@ def after(round_trips: int) -> Callable[[], bool]:
     return lambda: next(count) >= round_trips
 
 
+def end_leases(app: Celery) -> None:
+    """Let the time of all movers be over."""
+    store = Store(app)
+    for key in store.client.scan_iter(match="*:mover", count=1000):
+        store.client.delete(key)
+
+
+def sweep(app: Celery) -> list[str]:
+    """Look once as a beat does for what was written to former places; return the names of what was moved."""
+    store = Store(app)
+    look_up_layout(store)
+    return Sweeper(store).look()
+
+
 def reshard(make_app: MakeApp, shards: int | None, is_time: Callable[[], bool] = lambda: False) -> Report:
-    """Reshard, or raise Killed when it is time."""
+    """Reshard, or raise Killed when it is time; the lease of one that was killed before has ended."""
     app = make_app()
+    end_leases(app)
     return Resharding(app, shards, mortal(app, is_time)).run()
 
 
@@ -265,9 +283,21 @@ def hidden_keys(raw: redis.Redis) -> list[bytes]:
     return sorted(key for key in found if re.match(rb"(redbeat:|\{redbeat:\d+\}:):moving", key))
 
 
-def has_hidden(raw: redis.Redis, state: bytes) -> Callable[[], bool]:
-    """Return what is true when something is hidden in this state of the layout."""
-    return lambda: bool(hidden_keys(raw)) and raw.hget("redbeat::layout", "state") == state
+def is_amid(raw: redis.Redis, phase: str) -> Callable[[], bool]:
+    """Return what is true while entries are "moving" to a layout, or once all have "arrived"."""
+    seen: list[bool] = []
+
+    def look() -> bool:
+        seen.append(raw.hget("redbeat::layout", "state") == b"moving")
+        return seen[-1] if phase == "moving" else any(seen) and not seen[-1]
+
+    return look
+
+
+def has_hidden(raw: redis.Redis, phase: str) -> Callable[[], bool]:
+    """Return what is true when something is hidden in this phase of a change."""
+    is_time = is_amid(raw, phase)
+    return lambda: is_time() and bool(hidden_keys(raw))
 
 
 class Repeated:

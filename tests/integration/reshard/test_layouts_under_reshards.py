@@ -20,7 +20,7 @@ from redbeat.scheduler.quarantine import sweep
 from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.reshard.resharded import Killed, after, fill, part_of, read_all, reshard
+from tests.integration.reshard.resharded import Killed, after, fill, is_amid, part_of, read_all, reshard
 from tests.support.command_line import call
 
 LAYOUT = "redbeat::layout"
@@ -31,12 +31,12 @@ Breaks = Callable[[redis.Redis], object]
 
 
 def kill_amid(
-    make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes, after_steps: int = 12
+    make_app: MakeApp, raw: redis.Redis, shards: int | None, phase: str, after_steps: int = 12
 ) -> dict[bytes, bytes]:
-    """Reshard until some steps into this state, and end as kill -9 does; return the layout then."""
-    is_over = after(after_steps)
+    """Reshard until some steps into this phase, and end as kill -9 does; return the layout then."""
+    is_time, is_over = is_amid(raw, phase), after(after_steps)
     with pytest.raises(Killed):
-        reshard(make_app, shards, lambda: raw.hget(LAYOUT, "state") == state and is_over())
+        reshard(make_app, shards, lambda: is_time() and is_over())
     return raw.hgetall(LAYOUT)
 
 
@@ -47,7 +47,7 @@ def findings(app: Celery, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.few_cases(2)
-@pytest.mark.parametrize("state", [b"moving", b"settling"])
+@pytest.mark.parametrize("phase", ["moving", "arrived"])
 @pytest.mark.parametrize(("former", "shards"), WAYS, ids=lambda one: f"{one or 'none'}")
 def test_layout_lost_during_a_reshard_is_written_again_by_the_resumed_one(
     make_app: MakeApp,
@@ -55,30 +55,30 @@ def test_layout_lost_during_a_reshard_is_written_again_by_the_resumed_one(
     chance: random.Random,
     former: int | None,
     shards: int | None,
-    state: bytes,
+    phase: str,
 ) -> None:
     fill(raw, chance, 40)
     reshard(make_app, former)
     before, _ = read_all(raw)
-    kill_amid(make_app, raw, shards, state, chance.randrange(3, 20 if state == b"moving" else 4))
+    kill_amid(make_app, raw, shards, phase, chance.randrange(3, 20 if phase == "moving" else 4))
     raw.delete(LAYOUT)
     plan = Resharding(make_app(), shards).plan()
     assert (plan.is_done, raw.exists(LAYOUT)) == (False, 0)
-    if state == b"moving":
+    if phase == "moving":
         assert (plan.is_resumed, plan.former) == (True, former)
         with pytest.raises(ReshardRefused, match=f"reshard --to {shards or 'none'}"):
             Resharding(make_app(), 7).run()
     reshard(make_app, shards)
     found, wrong = read_all(raw)
     assert found == before
-    assert [one for one in wrong if state == b"moving" or not LEFT.search(one)] == []
+    assert [one for one in wrong if phase == "moving" or not LEFT.search(one)] == []
 
 
 def test_process_that_knows_the_layout_goes_on_when_it_is_lost(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, 40)
-    kill_amid(make_app, raw, 4, b"moving")
+    kill_amid(make_app, raw, 4, "moving")
     store = Store(make_app())
     assert look_up_layout(store).is_moving
     raw.delete(LAYOUT)
@@ -111,16 +111,16 @@ SPOILT: dict[str, Breaks] = {
 
 
 @pytest.mark.few_cases(1)
-@pytest.mark.parametrize("state", [b"moving", b"settling", b""])
+@pytest.mark.parametrize("phase", ["moving", "arrived", ""])
 @pytest.mark.parametrize("how", SPOILT)
 def test_lost_or_invalid_layout_is_found_by_doctor_and_written_again_by_reshard(
-    make_app: MakeApp, raw: redis.Redis, how: str, state: bytes
+    make_app: MakeApp, raw: redis.Redis, how: str, phase: str
 ) -> None:
     save_some(make_app)
     reshard(make_app, 9)
     before = entries_in(raw)
-    if state:
-        kill_amid(make_app, raw, 4, state, 12 if state == b"moving" else 3)
+    if phase:
+        kill_amid(make_app, raw, 4, phase, 12 if phase == "moving" else 3)
     else:
         reshard(make_app, 4)
     SPOILT[how](raw)
@@ -171,7 +171,7 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
     make_app: MakeApp, raw: redis.Redis, text: str
 ) -> None:
     save_some(make_app)
-    kill_amid(make_app, raw, 4, b"moving")
+    kill_amid(make_app, raw, 4, "moving")
     raw.hset("redbeat::moving", "odd", text)
     store = Store(make_app(redbeat_shards=4))
     look_up_layout(store)
@@ -188,6 +188,7 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
 def test_key_of_a_reshard_with_the_wrong_type_is_named(make_app: MakeApp, raw: redis.Redis, key: str) -> None:
     save_some(make_app)
     reshard(make_app, 4)
+    kill_amid(make_app, raw, 2, "moving", 1)
     keys = [f"{{redbeat:{shard}}}::{key}" for shard in range(4)]
     for one in keys:
         raw.rpush(one, "odd")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ from celery import Celery
 
 import redbeat
 from redbeat.errors import StoreRefused
-from redbeat.keys import Keys
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import mover
-from redbeat.store.mover import Hidden, receive_call
+from redbeat.store.mover import Move, receive_call
 from redbeat.store.scripts.script import Call
 from tests.conftest import MakeApp
 from tests.integration.reshard.resharded import fill, fill_own, part_of, read_all, read_own, reshard
@@ -48,15 +47,16 @@ def spoiling(monkeypatch: pytest.MonkeyPatch, is_spoilt: Callable[[bytes, int], 
         is_spoilt: tells it of an item's name, and of the place of one of its keys.
     """
 
-    def spoiled(part: Keys, token: str, move: str, items: Sequence[Hidden], **options: Any) -> Call[Any]:
-        bad = []
-        for one in items:
-            values = list(one.values)
-            for place in range(len(values) // 4):
-                if is_spoilt(one.name, place):
-                    values[4 * place + 3] = b"garbage"
-            bad.append(one._replace(values=values))
-        return receive_call(part, token, move, bad, **options)
+    def spoiled(token: str, move: Move, **options: bool) -> Call[Any]:
+        rows = [
+            [
+                name,
+                record,
+                *(b"garbage" if is_spoilt(name, place) else one for place, one in enumerate(dumps)),
+            ]
+            for name, record, *dumps in move.rows
+        ]
+        return receive_call(token, move._replace(rows=rows), **options)
 
     monkeypatch.setattr(mover, "receive_call", spoiled)
     return monkeypatch

@@ -22,7 +22,7 @@ from redbeat.errors import MessageNotStored, RedBeatError, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.schedulers import get_redis
-from redbeat.store.layouts import settle_layout
+from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.integration.runs.tracked import Tracked
 from tests.integration.store import rights
@@ -319,7 +319,7 @@ def sharded(ground: Ground) -> ShardedGround:
         ground.let(in_shards(user), user)
     made = ShardedGround(ground.server, ground.admin, "writer")
     for database in (0, 3):
-        settle_layout(Store(made.app("default", database)), is_writer=True)
+        look_up_layout(Store(made.app("default", database)), is_beat=True)
     return made
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import OF_A_PART, EntryKeys, Keys, identity_of, shard_prefix
-from redbeat.layout import Layout, LayoutState, ShardedKeys, shard_of
+from redbeat.layout import Layout, ShardedKeys, shard_of
 from redbeat.policy.jitter import delayed_before
 from redbeat.policy.policy import Policy
 from redbeat.store.layouts import Refusal, refusal_of
@@ -62,11 +62,11 @@ def test_key_that_each_shard_has_cannot_be_asked_of_the_whole_schedule() -> None
 
 
 def test_moving_layout_contains_the_former_shards() -> None:
-    moving = Layout(Keys(), 4, 2, former=None, state=LayoutState.MOVING)
+    moving = Layout(Keys(), 4, 2, former=None, is_moving=True)
     assert [keys.prefix for keys in moving.parts] == [*(f"{{redbeat:{k}}}:" for k in range(4)), "redbeat:"]
-    fewer = Layout(Keys(), 2, 3, former=4, state=LayoutState.MOVING)
+    fewer = Layout(Keys(), 2, 3, former=4, is_moving=True)
     assert [keys.prefix for keys in fewer.parts] == [f"{{redbeat:{k}}}:" for k in range(4)]
-    none = Layout(Keys(), None, 4, former=2, state=LayoutState.MOVING)
+    none = Layout(Keys(), None, 4, former=2, is_moving=True)
     assert [keys.prefix for keys in none.parts] == ["redbeat:", "{redbeat:0}:", "{redbeat:1}:"]
     assert none.keys.entry("report") == "redbeat:report"
     assert none.keys.name("{redbeat:1}:report") == "report"
@@ -154,7 +154,7 @@ def test_entry_name_is_found_in_its_key_under_any_layout() -> None:
     for layout in (
         Layout(Keys(), 4, 1),
         Layout(Keys(), None, 2),
-        Layout(Keys(), 4, 3, None, state=LayoutState.MOVING),
+        Layout(Keys(), 4, 3, None, is_moving=True),
     ):
         for key in ("redbeat:report", "{redbeat:3}:report", "{redbeat:15}:report"):
             assert layout.name_of(key) == "report"
