@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -44,7 +44,6 @@ from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.store.entries import add_records, read_entries, record_text
 from redbeat.store.owners import (
-    Change,
     apply_changes,
     names_owned_by,
     read_calendar_owners,
@@ -52,7 +51,7 @@ from redbeat.store.owners import (
     read_static_names,
 )
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Stored
+from redbeat.store.records import Change, Stored, Write
 from redbeat.store.store import Store
 
 #: how many entries one step stores at most
@@ -199,19 +198,19 @@ def make_plan(
     plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars.before, **declared_calendars})
-    for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
-        _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    for stored, entry in zip(found, entries.values(), strict=False):
+        _plan_entry(plan, declared, entry, stored, now, owner)
     give_calendars(named, {})
-    for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
-        if read_owner != owner or not stored.exists:
+    for name, stored in zip(gone, found[len(entries) :], strict=True):
+        if stored.owner != owner or not stored.exists:
             continue  # it was removed, or moved to another owner
         if not prune:
             plan.difference.left.append(name)
             continue
         plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
-        plan.changes.append(Change(name, stored, read_owner=owner, past=((), ()), is_deleted=True))
+        plan.changes.append(Change(stored, None))
     owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
-    removed = {change.stored.key for change in plan.changes if change.is_deleted}
+    removed = {change.stored.key for change in plan.changes if change.write is None}
     plan_gone_calendars(plan.calendars, store, owner, owners, entries, removed, prune=prune)
     plan.warnings += plan.calendars.warnings
     check_size(plan, declared)
@@ -222,8 +221,8 @@ def check_size(plan: Plan, declared: Declared) -> None:
     """Raise FileError if ``plan`` is too large for one step."""
     count = 8 * len(plan.calendars.changes)
     for change in plan.changes:
-        beside = 0 if change.past is None else 1 + sum(4 if texts else 1 for texts in change.past)
-        count += 12 + beside
+        past = ((), ()) if change.write is None else change.write.past
+        count += 12 + (0 if past is None else 1 + sum(4 if texts else 1 for texts in past))
     if count > MAX_ARGUMENTS:
         removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
         raise FileError(
@@ -235,27 +234,29 @@ def check_size(plan: Plan, declared: Declared) -> None:
 
 def read_with_owners(
     store: Store, keys: Sequence[str], progress: Progress | None = None
-) -> tuple[datetime, list[tuple[Stored, str]]]:
+) -> tuple[datetime, list[Stored]]:
     """Return the server's time, and the entries with their owners."""
-    found: list[tuple[Stored, str]] = []
+    found: list[Stored] = []
     now = datetime.now(timezone.utc)
     for chunk in in_chunks(keys):
-        now, stored = read_entries(store, chunk)
-        found += zip(stored, read_owners(store, chunk), strict=True)
+        now, entries = read_entries(store, chunk)
+        for stored, owner in zip(entries, read_owners(store, chunk), strict=True):
+            stored.owner = owner
+        found += entries
         if progress is not None:
             progress(len(found))
     return now, found
 
 
-def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[tuple[Stored, str]]) -> None:
+def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[Stored]) -> None:
     """Raise OwnedByOthers if entries of the file belong to another owner."""
     statics = read_static_names(store)
     others: dict[str, str] = {}
-    for stored, read_owner in found:
+    for stored in found:
         name = store.keys.name(stored.key)
-        if read_owner not in ("", owner):
-            others[name] = read_owner
-        elif name in statics.names and not read_owner:
+        if stored.owner and stored.owner != owner:
+            others[name] = stored.owner
+        elif name in statics.names and not stored.owner:
             apps = ", ".join(sorted(filter(None, statics.owners.get(name, ()))))
             others[name] = f"the code of {apps or 'an app'} (beat_schedule or @scheduled)"
     if not others:
@@ -274,11 +275,9 @@ def _plan_entry(
     entry: RedBeatSchedulerEntry,
     stored: Stored,
     now: datetime,
-    owners: tuple[str, str],
+    owner: str,
 ) -> None:
-    read_owner, owner = owners
-    change = Change(entry.name, stored, read_owner=read_owner, owner=owner)
-    plan.changes.append(change)
+    write = None
     before = try_decode(type(entry), stored, plan.app) if stored.exists else None
     if before is not None:
         keep_pause(entry, before, declared.entries[entry.name])
@@ -291,19 +290,20 @@ def _plan_entry(
         if before is not None and encoded != (stored.definition, stored.policy or ""):
             differences = differing(shown_fields(before), shown_of(*encoded))
         if before is None or stored.score is None or differences:
-            change.write = plan_write(entry, stored, now, encoded, before)
-            if change.write.score == -1 and entry.enabled:
+            write = plan_write(entry, stored, now, encoded, before)
+            if write.score == -1 and entry.enabled:
                 plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
     except EntryError as exc:
         reason = str(exc).removeprefix(f"{printable(entry.key)}: ")
         raise declared.fault(("entries", entry.name), reason) from exc
+    plan.changes.append(Change(stored, replace(write or Write(), owner=owner)))
     if not stored.exists:
         plan.difference.added[entry.name] = shown_of(*encoded)
         return
-    if change.write is not None and not differences:
+    if write is not None and not differences:
         differences["stored"] = ("unusable" if before is None else "unscheduled", "as the file has it")
-    if owner != read_owner:
-        differences["owner"] = (read_owner or None, owner)
+    if owner != stored.owner:
+        differences["owner"] = (stored.owner or None, owner)
     if differences:
         plan.difference.changed[entry.name] = differences
     else:
@@ -372,18 +372,17 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
 
 def _stands(store: Store, plan: Plan) -> bool:
     """Tell whether all of ``plan`` is done already, as the server did it and its reply was lost."""
-    changes = [change for change in plan.changes if change.kind != "keep"]
-    _, found = read_with_owners(store, [change.stored.key for change in changes])
-    for change, (stored, owner) in zip(changes, found, strict=True):
-        if change.is_deleted:
+    _, found = read_with_owners(store, [change.stored.key for change in plan.changes])
+    for (before, write), stored in zip(plan.changes, found, strict=True):
+        if write is None:
             if stored.exists:
                 return False
             continue
-        after = change.stored if change.write is None else stored_after(change.stored, change.write)
-        if (stored.definition, stored.policy or "", owner) != (
+        after = stored_after(before, write)
+        if (stored.definition, stored.policy or "", stored.owner) != (
             after.definition,
             after.policy or "",
-            change.owner or "",
+            write.owner or "",
         ):
             return False
     return is_stored(store, plan.calendars)

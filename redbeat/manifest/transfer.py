@@ -31,9 +31,9 @@ from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.histories import read_pasts
-from redbeat.store.owners import Change, read_calendar_owners, read_owners, read_static_names
+from redbeat.store.owners import read_calendar_owners, read_owners, read_static_names
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Stored, Write, mark_of
+from redbeat.store.records import Change, Stored, Write, mark_of
 from redbeat.store.store import Store
 
 Progress = Callable[[int], object]
@@ -315,7 +315,7 @@ def plan_import(
     store, plan, owner = Store(app), Plan(app), owner or declared.owner or ""
     names = list(declared.entries)
     now, found = _read_names(store, declared)
-    existing = [name for name, (stored, _) in zip(names, found, strict=True) if stored.exists]
+    existing = [name for name, stored in zip(names, found, strict=True) if stored.exists]
     if refused := [name for name in existing if not replace_existing and name not in may_exist]:
         rest = len(refused) - 1
         more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
@@ -334,15 +334,14 @@ def plan_import(
                 )
     calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**read_calendars(store, {str(e.policy.exclude) for e in named}), **calendars})
-    for name, (stored, read_owner) in zip(names, found, strict=True):
-        change = Change(name, stored, read_owner=read_owner)
-        change.owner = declared.entries[name].get("owner") or owner
+    for name, stored in zip(names, found, strict=True):
         try:
-            _plan_item(app, change, declared, entries.get(name), now)
-            _plan_past(change, declared.entries[name])
+            write = _plan_item(app, stored, declared, name, entries.get(name), now)
         except EntryError as exc:
             raise declared.fault(("entries", name), str(exc)) from exc
-        plan.changes.append(change)
+        fields = declared.entries[name]
+        write.owner, write.past = fields.get("owner") or owner, _past_of(fields)
+        plan.changes.append(Change(stored, write))
         if stored.exists:
             plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
         else:
@@ -351,7 +350,7 @@ def plan_import(
     return plan
 
 
-def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[tuple[Stored, str]]]:
+def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[Stored]]:
     """Return the server's time and what is stored under the names of ``declared``, with its owners.
 
     Raises:
@@ -367,50 +366,59 @@ def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[tuple[
         if problem:
             raise declared.fault(("entries", name), problem)
     now, found = read_with_owners(store, [store.keys.entry(name) for name in declared.entries])
-    for name, (stored, _) in zip(declared.entries, found, strict=True):
+    for name, stored in zip(declared.entries, found, strict=True):
         if stored.exists and not stored.is_hash:
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
     return now, found
 
 
 def _plan_item(
-    app: Any, change: Change, declared: Declared, entry: RedBeatSchedulerEntry | None, now: datetime
-) -> None:
-    """Decide what becomes of one entry."""
-    fields = declared.entries[change.name]
+    app: Any,
+    stored: Stored,
+    declared: Declared,
+    name: str,
+    entry: RedBeatSchedulerEntry | None,
+    now: datetime,
+) -> Write:
+    """Return what is stored of one entry."""
+    fields = declared.entries[name]
     raw = fields.get("stored") or {}
     if entry is not None and "next_run" not in fields and not raw:
-        change.write = plan_save(entry, change.stored, now)  # a file without state is saved like a new entry
-        return
-    definition, policy = encode_entry(entry, Stored(change.stored.key)) if entry is not None else ("", "")
+        return plan_save(entry, stored, now)  # a file without state is saved like a new entry
+    definition, policy = encode_entry(entry, Stored(stored.key)) if entry is not None else ("", "")
     try:
         raw = {part: _text(value) for part, value in raw.items()}
     except (TypeError, RecursionError) as exc:
-        raise declared.fault(("entries", change.name, "stored"), f"{exc}.") from exc
+        raise declared.fault(("entries", name, "stored"), f"{exc}.") from exc
     definition, policy = raw.get("definition", definition), raw.get("policy", policy)
     if "meta" in raw:
         meta = raw["meta"]
     elif entry is None:
-        meta = encode_meta(_moment(declared, change.name, "last_run_at"), fields.get("total_run_count") or 0)
+        meta = encode_meta(_moment(declared, name, "last_run_at"), fields.get("total_run_count") or 0)
     else:
         meta = encode_meta(entry.last_run_at if fields.get("last_run_at") else None, entry.total_run_count)
-    score = _score(declared, change.name)
-    change.is_replaced = change.stored.exists
-    change.is_unscheduled = score is None
+    score = _score(declared, name)
     size_bytes = sum(len(as_stored(text)) for text in (definition, meta, policy))
     problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
     if problem:
-        raise declared.fault(("entries", change.name), problem)
+        raise declared.fault(("entries", name), problem)
     is_foreign = "meta" in raw and raw.get("meta_crc32") != mark_of(meta)
-    change.write = Write(definition, meta, score, policy=policy, is_meta_foreign=is_foreign)
-    change.error = raw.get("error")
+    return Write(
+        definition,
+        meta,
+        score,
+        policy=policy,
+        is_meta_foreign=is_foreign,
+        error=raw.get("error"),
+        is_unscheduled=score is None,
+        is_replaced=stored.exists,
+    )
 
 
-def _plan_past(change: Change, fields: Mapping[str, Any]) -> None:
-    """Decide what becomes of the records of an entry's runs: those of a file replace them; else they stay."""
+def _past_of(fields: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
+    """Return the records of an entry's runs that a file has, which replace others; None: these stay."""
     history, backfilled = (fields.get(name) or () for name in PAST_FIELDS)
-    if history or backfilled:
-        change.past = history, backfilled
+    return (history, backfilled) if history or backfilled else None
 
 
 def _text(value: Any) -> str:

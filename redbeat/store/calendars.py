@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from redbeat.store.owners import CalendarChange, apply_call
-from redbeat.store.records import text_of
+from redbeat.store.entries import write_call
+from redbeat.store.owners import CalendarChange
+from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -49,10 +50,10 @@ def replace_calendar(
         read: do it only if it still has these fields, or its key still has this type ('none': no key).
     """
     # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
-    base = store.config.base_keys
-    call = apply_call(base, (), [CalendarChange(name, "", read, fields)], is_checked=False)
+    keys = store.apart().keys
+    call = write_call(keys, Fence(), (), [*CalendarChange(name, "", read, fields).beside(keys)])
     with store.translating():
-        return not call.run(store.client)
+        return not call.run(store.client).changed
 
 
 def scan_calendar_names(store: Store, cursor: int) -> tuple[list[str], int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Fence, LockStatus, Stored, read_of, text_of
+from redbeat.store.records import Fence, LockStatus, Stored, digest_of, read_of, text_of
 from redbeat.store.scripts.script import Call, Script
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
     lock_key = store.config.lock_key
     for keys, chunk in store.parts.chunks(entries, lambda one: one[1].key):
         rows = [
-            {"member": member, "name": keys.name(stored.key), "read": _read_of(stored)}
+            {
+                "member": member,
+                "name": keys.name(stored.key),
+                "read": read_of(stored),
+                "read_meta": digest_of(stored.meta or ""),
+            }
             for member, stored in chunk
         ]
         call = _MOVE_DOWNGRADED.call(
@@ -131,7 +136,3 @@ def _score_of(text: str) -> float | None:
     except ValueError:
         return None
     return None if math.isnan(score) or score == -math.inf else score
-
-
-def _read_of(stored: Stored) -> str:
-    return read_of(stored, stored.meta or "") if stored.is_hash else stored.type

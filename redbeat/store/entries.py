@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import chain
 from operator import itemgetter, methodcaller
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 from redbeat.config.config import RedBeatConfig
@@ -33,24 +33,24 @@ from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import (
+    Change,
     Fence,
     LockStatus,
     Stored,
     Write,
+    digest_of,
     entries_of,
     mark_of,
     read_of,
-    score_text,
     text_of,
 )
-from redbeat.store.scripts.script import Call, Script
+from redbeat.store.scripts.script import Call, Script, as_row
 from redbeat.store.server import Server
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
-_READ_ENTRIES, _SAVE_ENTRIES = Script("read_entries"), Script("save_entries")
-_DELETE_ENTRIES = Script("delete_entries")
+_READ_ENTRIES, _WRITE_ENTRIES = Script("read_entries"), Script("write_entries")
 
 #: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
@@ -67,6 +67,41 @@ _LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
 
 #: what a write did: the entry was new, was changed, or was the same already and wasn't written
 Outcome = Literal["new", "changed", "same"]
+
+
+class Beside(NamedTuple):
+    """What becomes of a key beside the entries: a calendar, a set of names, or what is kept for an entry.
+
+    Attributes:
+        command, texts: the command that stores texts there; (): nothing is stored.
+        is_removed: the key is deleted first.
+        read: the fields of a calendar, or the type of its key ('none' for no key), if it must still be that.
+    """
+
+    key: str
+    command: str = ""
+    texts: Sequence[str] = ()
+    is_removed: bool = False
+    read: Mapping[str, str] | str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return its row in write_entries."""
+        is_removed, texts = self.is_removed or None, self.texts or None
+        return as_row(read=self.read, is_removed=is_removed, command=texts and self.command, texts=texts)
+
+
+class Written(NamedTuple):
+    """What a call of write_entries has done.
+
+    Attributes:
+        changed: the key of an entry or a calendar that has changed since it was read, so that nothing was
+            written; '': none has.
+        deleted: how many of the entries to be deleted there were.
+    """
+
+    status: LockStatus
+    changed: str
+    deleted: int
 
 
 def read_entries(store: Store, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
@@ -237,7 +272,8 @@ def _write_chunk(
             if store.has_changed(layout, 1):
                 continue
             raise
-        writes = [(stored, write) for (_, stored), (write, _) in zip(found, decided, strict=True) if write]
+        pairs = zip(found, decided, strict=True)
+        writes = [Change(stored, write) for (_, stored), (write, _) in pairs if write]
         if store.config.layout != layout:
             continue  # this thread or another one has learned of it, and entries may be elsewhere
         try:
@@ -295,25 +331,30 @@ def _decide(
     return decided
 
 
-def _write(store: Store, writes: Sequence[tuple[Stored, Write]], fence: Fence) -> dict[str, str]:
-    """Make writes, those of each part all or none; one round trip a node.
+def _write(store: Store, changes: Sequence[Change], fence: Fence) -> dict[str, str]:
+    """Make changes, those of each part all or none; one round trip a node.
 
     Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
     it has changed since it was read, or is elsewhere by now.
     """
-    groups = store.parts.by_part(writes, lambda one: one[0].key)
-    answers = store.write_all([save_call(part, fence, those) for part, those in groups], store.watched())
+    groups = store.parts.by_part(changes, key_of)
+    answers = store.write_all([write_call(part, fence, those) for part, those in groups], store.watched())
     unwritten: dict[str, str] = {}
     records: list[tuple[str, str]] = []
     for (_, those), answer in zip(groups, answers, strict=True):
-        status, changed = answer or (LockStatus.HELD, 1)
-        store.check_lock(status, fence)
-        if changed:
-            unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
+        written = answer or Written(LockStatus.HELD, key_of(those[0]), 0)
+        store.check_lock(written.status, fence)
+        if written.changed:
+            unwritten |= dict.fromkeys(map(key_of, those), written.changed)
         else:
-            records += [(stored.key, write.record) for stored, write in those if write.record]
+            records += [(stored.key, write.record) for stored, write in those if write and write.record]
     add_records(store, records)
     return unwritten
+
+
+def key_of(change: Change) -> str:
+    """Return the key of the entry that a change is about."""
+    return change.stored.key
 
 
 def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
@@ -356,14 +397,13 @@ def delete_entries(
             task_ids = [one for one in map(store.keys.message_id, left) if one is not None]
             cancelled = LaterStore.beside(store).cancel(task_ids)
             total += len(cancelled) - cancelled.count(None)
-            groups = store.parts.by_part(left)
-            answers = store.write_all([delete_call(part, fence, those) for part, those in groups])
+            groups = store.parts.by_part([Change(Stored(key), None) for key in left], key_of)
+            answers = store.write_all([write_call(part, fence, those) for part, those in groups])
             for (_, those), answer in zip(groups, answers, strict=True):
                 if answer is not None:
-                    status, number = answer
-                    store.check_lock(status, fence)
-                    asked.update(those)
-                    total += number
+                    store.check_lock(answer.status, fence)
+                    asked.update(map(key_of, those))
+                    total += answer.deleted
     return total
 
 
@@ -395,51 +435,93 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
     return _READ_ENTRIES.call(part, entries=keys, entry_bytes=entry_bytes).reading(read)
 
 
-def delete_call(part: Keys, fence: Fence, keys: Sequence[str]) -> Call[tuple[LockStatus, int]]:
-    """Return the call that removes entries of one part, and the keys beside them.
-
-    The reply is the lock's status and how many entries there were.
-    """
-    beside = [name for key in keys for name in part.beside(key)]
-    return _DELETE_ENTRIES.call(part, fence=fence, entries=keys, beside=beside).reading(status_and_number)
-
-
-def save_call(
-    part: Keys, fence: Fence, writes: Sequence[tuple[Stored, Write]]
-) -> Call[tuple[LockStatus, int]]:
-    """Return the call that makes all writes in one part, or none if an entry has changed.
-
-    The reply is the lock's status, and which of them has changed, counted from 1, or 0.
-    """
-    states, state_of = list[dict[str, str]](), list[int]()
-    numbers: dict[tuple[str | None, ...], int] = {}
-    for stored, write in writes:  # new entries that are saved together share a few states
-        read, policy = read_of(stored, stored.meta or ""), None
-        if write.policy or stored.policy or stored.unread_bytes:
-            policy = write.policy
-        score = None if write.score is None else score_text(write.score)
-        meta = write.meta or None
-        state = (read, meta, meta and mark_of(meta), score, policy, write.revision or None)
-        if state not in numbers:
+def write_call(
+    part: Keys, fence: Fence, changes: Sequence[Change], beside: Sequence[Beside] = ()
+) -> Call[Written]:
+    """Return the call that makes all changes in one part, or none if an entry or a calendar has changed."""
+    states, state_of = list[dict[str, Any]](), list[int]()
+    numbers: dict[tuple[Any, ...], int] = {}
+    rows, removed, names = [*beside], list[str](), dict[tuple[str, str], list[str]]()
+    for stored, write in changes:
+        state = _state_of(stored, write)
+        if state not in numbers:  # new entries that are saved together share a few states
             numbers[state] = len(numbers) + 1
-            named = zip(("read", "meta", "meta_crc32", "score", "policy", "revision"), state, strict=True)
-            states.append({name: text for name, text in named if text is not None})
+            states.append(_state_row(state))
         state_of.append(numbers[state])
-    call = _SAVE_ENTRIES.call(
+        if write is None:
+            removed += part.beside(stored.key)
+        elif write.past is not None:
+            history, backfilled, failing = part.beside(stored.key)
+            rows += (
+                Beside(history, "RPUSH", write.past[0], True),
+                Beside(backfilled, "SADD", write.past[1], True),
+            )
+            removed.append(failing)
+        if owner := stored.owner if write is None else write.owner:
+            command = "SREM" if write is None else "SADD"
+            names.setdefault((command, owner), []).append(part.name(stored.key))
+    # sets of names first: if a key is of another type, nothing is written
+    rows[:0] = [Beside(part.owner(owner), command, those) for (command, owner), those in names.items()]
+    entries, others = [stored.key for stored, _ in changes], [one.key for one in rows] + removed
+    call = _WRITE_ENTRIES.call(
         part,
         fence=fence,
-        entries=[stored.key for stored, _ in writes],
+        entries=entries,
+        beside=others,
         states=states,
         state_of=state_of,
-        definitions=[write.definition for _, write in writes],
+        rows=[one.row() for one in rows],
+        definitions=[write.definition if write else "" for _, write in changes],
     )
-    return call.reading(status_and_number)
+
+    def read(reply: Any) -> Written:
+        status, place, deleted = reply
+        changed = entries[place - 1] if place > 0 else others[-place - 1] if place else ""
+        return Written(LockStatus(status), changed, deleted)
+
+    return call.reading(read)
 
 
-def status_and_number(reply: Any) -> tuple[LockStatus, int]:
-    """Return what a script says that returns the status of the lock and a number."""
-    status, number = reply
-    return LockStatus(status), int(number)
+#: a state of write_entries: what is compared and done, and the fields that an entry gets
+_STATE = ("read", "read_meta", "read_owner", "is_removed", "score")
+_FIELDS = ("meta", "meta_crc32", "policy", "error", "owner", "revision")
+
+
+def _state_of(stored: Stored, write: Write | None) -> tuple[Any, ...]:
+    """Return what is compared of an entry, and stored besides its definition: ``_STATE`` and ``_FIELDS``."""
+    exists = stored.exists
+    if write is None:  # one that wasn't read is deleted as it is
+        return read_of(stored) if exists else None, None, stored.owner, True, "remove"
+    meta, score, policy, error = write.meta, write.score, write.policy or None, write.error
+    is_compared = exists and not stored.unread_bytes and (meta or score is not None)
+    if stored.policy or stored.unread_bytes:
+        policy = write.policy
+    if error is None and exists and (write.definition or policy is not None or write.revision):
+        error = ""
+    return (
+        read_of(stored),
+        digest_of(stored.meta or "") if is_compared else None,
+        stored.owner,
+        write.is_replaced or None,
+        "remove" if write.is_unscheduled else None if score is None else repr(score),
+        meta or None,
+        mark_of(meta) if meta and not write.is_meta_foreign else None,
+        policy,
+        error,
+        None if write.owner == stored.owner and not write.is_replaced else write.owner,
+        write.revision or None,
+    )
+
+
+def _state_row(state: Sequence[Any]) -> dict[str, Any]:
+    """Return what ``_state_of`` does as write_entries takes it."""
+    row = {name: value for name, value in zip(_STATE, state, strict=False) if value is not None}
+    given = [*zip(_FIELDS, state[len(_STATE) :], strict=False)]
+    if fields := [text for field in given if field[1] for text in field]:
+        row["fields"] = fields
+    if unset := [name for name, text in given if text == ""]:
+        row["unset"] = unset
+    return row
 
 
 def record_text(record: str, at: datetime) -> str:

@@ -14,31 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import methodcaller
-from typing import Any
 
 from redbeat.errors import LayoutChanged, RedBeatError
-from redbeat.keys import NO_PART, Keys
+from redbeat.keys import Keys
 from redbeat.layout import shards_named
 from redbeat.log.text import as_stored
-from redbeat.store.entries import are_elsewhere
-from redbeat.store.records import (
-    Fence,
-    LockStatus,
-    Stored,
-    Write,
-    digest_of,
-    mark_of,
-    read_of,
-    score_text,
-    text_of,
-)
-from redbeat.store.scripts.script import Call, Script, as_row
+from redbeat.store.entries import Beside, are_elsewhere, key_of, write_call
+from redbeat.store.records import Change, Fence, text_of
 from redbeat.store.store import Store
-
-_APPLY_ENTRIES, _CHANGE_STATICS = Script("apply_entries"), Script("change_statics")
-
-#: the names of the keys beside an entry in apply_entries, in their order
-PAST = ("history", "backfilled")
 
 
 @dataclass(frozen=True)
@@ -71,7 +54,7 @@ class CalendarChange:
     """
 
     name: str
-    owner: str
+    owner: str = ""
     read: Mapping[str, str] | str | None = None
     fields: Mapping[str, str] | None = None
     is_owned: bool | None = None
@@ -81,66 +64,14 @@ class CalendarChange:
         """Whether the calendar, or its owner, is removed."""
         return self.fields == {} or self.is_owned is False
 
-
-@dataclass
-class Change:
-    """What becomes of one entry.
-
-    Attributes:
-        stored: what the caller read of it, and
-        read_owner: whose it was.
-        write: what is written; None: nothing.
-        owner: its owner from now on; '': none; None: the owner stays.
-        past: the texts of its history, and the due times that were sent by hand, in place of what there is of
-            both; None: that stays.
-        error: the field of that name; '' removes it; None: so does a new definition or policy.
-        is_unscheduled: it leaves the schedule.
-        is_deleted: it is removed.
-        is_replaced: what is written is all there is of it, nothing of before stays.
-    """
-
-    name: str
-    stored: Stored
-    write: Write | None = None
-    read_owner: str = ""
-    owner: str | None = ""
-    past: tuple[Sequence[str], Sequence[str]] | None = None
-    error: str | None = None
-    is_unscheduled: bool = False
-    is_deleted: bool = False
-    is_replaced: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The word for it in apply_entries."""
-        if self.is_deleted or self.is_replaced:
-            return "delete" if self.is_deleted else "replace"
-        return "keep" if self.write is None and self.owner in (None, self.read_owner) else "save"
-
-    @property
-    def noted_for(self) -> str:
-        """The owner to whose names it is added, or from which it is removed if it is deleted; '': none."""
-        return self.read_owner if self.is_deleted else self.owner or ""
-
-    def row(self, owned: int) -> dict[str, Any]:
-        """Return its row in apply_entries; ``owned``: the place of its owner's names, 0 for none."""
-        stored, write = self.stored, self.write or Write()
-        read = read_of(stored, self.read_owner)
-        row = {"change": self.kind, "name": self.name, "owned": owned, "read": read}
-        if self.kind in ("keep", "delete"):
-            return row
-        is_compared = stored.exists and not stored.unread_bytes and (write.meta or write.score is not None)
-        has_error = self.error is not None or write.definition or write.policy is not None
-        return row | as_row(
-            read_meta=digest_of(stored.meta or "") if is_compared else None,
-            owner=self.owner,
-            definition=write.definition or None,
-            policy=write.policy,
-            error=(self.error or "") if has_error else None,
-            meta=write.meta or None,
-            meta_crc32=mark_of(write.meta) if write.meta and not write.is_meta_foreign else None,
-            score="remove" if self.is_unscheduled else _exact(write.score) or None,
-        )
+    def beside(self, keys: Keys) -> Iterator[Beside]:
+        """Yield what becomes of its keys."""
+        if self.is_owned is not None:
+            command = "SADD" if self.is_owned else "SREM"
+            yield Beside(keys.calendar_owners, command, [f"{self.owner}\t{self.name}"])
+        if self.fields is not None:
+            fields = [*chain.from_iterable(self.fields.items())]
+            yield Beside(keys.calendar(self.name), "HSET", fields, True, self.read)
 
 
 @dataclass
@@ -248,24 +179,29 @@ def static_among(store: Store, names: Sequence[str]) -> list[str]:
 
 
 def change_statics(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
-    """Make a ``change`` of what ``read_static_names`` returns: 'add', 'release' or 'remove'.
+    """Make a ``change`` of what ``read_static_names`` returns.
 
     Names of entries that are elsewhere, as the layout is being changed, are added where these belong.
+
+    Arguments:
+        change: 'add'; 'release': the owner doesn't own them any more; 'remove': no owner does.
 
     Raises:
         LockLost: ``fence`` has a token that isn't the lock's value.
     """
+    command = "SADD" if change == "add" else "SREM"
 
     def make() -> None:
         whole, checked = store, fence
         if change == "add" and are_elsewhere(store, [*map(store.keys.entry, names)]):
             whole, checked = store.of_all_parts(), Fence()
         for part, chunk in whole.parts.chunks(names):
-            statics, owners = part.statics, part.static_owners
-            call = _CHANGE_STATICS.call(part, fence=checked, change=change, owner=owner, names=chunk)
-            with whole.translating(statics, owners):
-                status = LockStatus(call.run(whole.client))
-            whole.check_lock(status, checked)
+            sets = [Beside(part.static_owners, command, [f"{owner}\t{name}" for name in chunk])]
+            if change != "release":
+                sets.append(Beside(part.statics, command, chunk))
+            with whole.translating(part.statics, part.static_owners):
+                written = write_call(part, checked, (), sets).run(whole.client)
+            whole.check_lock(written.status, checked)
 
     store.following(make)
 
@@ -280,38 +216,48 @@ def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[C
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
     """
-    parts, applied = store.parts, Applied()
-    base, gone = store.config.base_keys, [one for one in calendars if one.is_removed]
-    steps: list[list[_Step]] = [[(parts[0], changes, calendars)]]
-    if parts.is_divided:
-        stored = [one for one in calendars if not one.is_removed]
-        entries: list[_Step] = [(part, those, ()) for part, those in parts.by_part(changes, _key_of)]
-        steps = [[(base, (), stored)], entries, [(base, (), gone)]]
+    base, applied = store.apart().keys, Applied()
+    new = [change.stored.key for change in changes if not change.stored.exists]
+    for key, located in zip(new, store.located(new), strict=True):
+        if key != located:
+            applied.changed = key  # it would be elsewhere by now
+            return applied
+    steps: list[list[_Step]] = [[(store.parts[0] if changes else base, changes, calendars)]]
+    if store.parts.is_divided:
+        entries: list[_Step] = [(part, those, ()) for part, those in store.parts.by_part(changes, key_of)]
+        stored, removed = ([one for one in calendars if one.is_removed is gone] for gone in (False, True))
+        steps = [[(base, (), stored)], entries, [(base, (), removed)]]
     for step in steps:
         if applied.changed is None:
-            _make(store, [one for one in step if one[1] or one[2]], applied, MAX_FOLLOWED)
+            _make(store, [one for one in step if one[1] or one[2]], applied)
     return applied
 
 
-def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int) -> None:
+#: how often what a part has refused is tried again, as the layout was another one
+MAX_FOLLOWED = 5
+
+#: the names in a part, and what becomes of its entries, or of calendars
+_Step = tuple[Keys, Sequence[Change], Sequence[CalendarChange]]
+
+
+def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int = MAX_FOLLOWED) -> None:
     """Make the changes of each part, once more where the layout is another one by now."""
-    refused, failed = list[Change](), list[RedBeatError]()
-    for change in chain.from_iterable(changes for _, changes, _ in step):
-        if not change.stored.exists and change.stored.key != store.keys.entry(change.name):
-            applied.changed = change.stored.key  # it is new, and would be elsewhere by now
-            return
-    answers = store.try_all([apply_call(*one, is_checked=bool(one[1])) for one in step])
+    refused, failed, calls = list[Change](), list[RedBeatError](), []
+    for part, changes, calendars in step:
+        beside = [*chain.from_iterable(one.beside(part) for one in calendars)]
+        calls.append(write_call(part, Fence(), changes, beside))
+    answers = store.try_all(calls)
     for (part, changes, calendars), answer in zip(step, answers, strict=True):
         if isinstance(answer, LayoutChanged) and attempts and not calendars:
             refused += changes
         elif isinstance(answer, LayoutChanged):
-            applied.changed = changes[0].stored.key
+            applied.changed = key_of(changes[0])
         elif isinstance(answer, RedBeatError):
             failed.append(answer)
-        elif answer:
-            applied.changed = answer
+        elif answer.changed:
+            applied.changed = answer.changed
         else:
-            applied.written.update(map(_key_of, changes))
+            applied.written.update(map(key_of, changes))
             applied.has_calendars = applied.has_calendars or not changes
             applied.shards += [store.config.layout.shard_of(part)] if changes else []
     if failed:
@@ -319,7 +265,7 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int) 
             failed[0].add(applied.told)
         raise failed[0]
     if refused:
-        parts = store.parts.by_part(refused, _key_of)
+        parts = store.parts.by_part(refused, key_of)
         _make(store, [(part, those, ()) for part, those in parts], applied, attempts - 1)
 
 
@@ -329,18 +275,6 @@ def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:
     return map(text_of, chain.from_iterable(found))
 
 
-#: the names in a part, and what becomes of its entries, or of calendars
-_Step = tuple[Keys, Sequence[Change], Sequence[CalendarChange]]
-
-
-#: how often what a shard has refused is tried again, as the layout was another one
-MAX_FOLLOWED = 5
-
-
-def _key_of(change: Change) -> str:
-    return change.stored.key
-
-
 def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:
     """Return names to their owners."""
     owners: dict[str, set[str]] = {}
@@ -348,67 +282,3 @@ def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:
         owner, _, name = pair.partition("\t")
         owners.setdefault(name, set()).add(owner)
     return owners
-
-
-def apply_call(
-    part: Keys,
-    changes: Sequence[Change],
-    calendars: Sequence[CalendarChange],
-    *,
-    is_checked: bool = True,
-) -> Call[str]:
-    """Return the call that makes all ``changes`` and those of ``calendars``, or none of them.
-
-    The reply is '', or the key of an entry or a calendar that has changed since it was read.
-
-    Arguments:
-        is_checked: False: these are calendars alone, which are in one place where the schedule is divided.
-    """
-    gone, rows = list[str](), list[dict[str, Any]]()
-
-    def add(kind: str, place: int, content: Any) -> None:
-        rows.append({"kind": kind, "place": place, "content": content})
-
-    for change in changes:
-        if change.past is not None:
-            for place, (kind, texts) in enumerate(zip(PAST, change.past, strict=True), len(gone) + 1):
-                add(kind, place, texts)
-            gone += part.beside(change.stored.key)
-    for calendar in calendars:
-        if calendar.fields is not None:
-            gone.append(part.calendar(calendar.name))
-            if calendar.read is not None:
-                add("read", len(gone), calendar.read)
-            add("calendar", len(gone), calendar.fields)
-    owners = sorted({one.noted_for for one in changes} - {""})
-    owned = [part.owner(owner) for owner in owners]
-    place_of = {owner: place for place, owner in enumerate(owners, 1)}
-    owning = [one for one in calendars if one.is_owned is not None]
-    if owning:
-        owned.append(part.calendar_owners)
-    for calendar in owning:
-        pair = f"{calendar.owner}\t{calendar.name}"
-        add("own" if calendar.is_owned else "disown", len(owned), [pair])
-    entries = [change.stored.key for change in changes]
-
-    def read(reply: Any) -> str:
-        place = int(reply)
-        return "" if not place else entries[place - 1] if place > 0 else gone[-place - 1]
-
-    call = _APPLY_ENTRIES.call(
-        part if is_checked else NO_PART,
-        schedule=part.schedule if changes or not (gone or owned) else (gone + owned)[0],
-        wake=part.wake,
-        entries=entries,
-        gone=gone,
-        owned=owned,
-        changes=[one.row(place_of.get(one.noted_for, 0)) for one in changes],
-        beside=rows,
-    )
-    return call.reading(read)
-
-
-def _exact(score: float | None) -> str:
-    """Return ``score`` as scripts take it, with all its digits if it has more than RedBeat writes."""
-    text = score_text(score)
-    return text if score is None or float(text) == score else repr(score)

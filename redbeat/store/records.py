@@ -66,6 +66,7 @@ class Stored:
             schedule.
         body: what is stored of that message's body beside it; None: nothing.
         is_own: the key is one of RedBeat's own, which another program has added to the schedule.
+        owner: the owner of the file from which it was applied, '' for none; None: it wasn't read.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Stored:
     message: str | None = None
     body: str | None = None
     is_own: bool = False
+    owner: str | None = None
 
     @property
     def is_hash(self) -> bool:
@@ -354,9 +356,18 @@ def committed_as_one(found: Sequence[Committed]) -> Committed:
 class Write:
     """What to store of an entry.
 
-    An empty definition or meta stays as it is, and so do a policy or a score of None; a policy of '' is
-    removed. ``score`` is UNIX seconds. ``record`` is added to the entry's history afterwards, if that is
-    possible. ``is_meta_foreign``: the meta comes from a file, and somebody else had written it.
+    An empty definition, meta or revision stays as it is, and so do a policy, an error, an owner or a score of
+    None; of '' each of the first three is removed. A new definition, policy or revision removes the error.
+
+    Attributes:
+        score: UNIX seconds.
+        record: is added to the entry's history afterwards, if that is possible.
+        is_meta_foreign: the meta comes from a file, and another program had written it.
+        owner: of the file from which it is applied.
+        past: the texts of its history, and the due times that were sent by hand, in place of what there is of
+            both; None: that stays.
+        is_unscheduled: it leaves the schedule.
+        is_replaced: nothing of what was stored of it stays.
     """
 
     definition: str = ""
@@ -367,6 +378,11 @@ class Write:
     record: str = ""
     revision: str = ""
     is_meta_foreign: bool = False
+    error: str | None = None
+    owner: str | None = None
+    past: tuple[Sequence[str], Sequence[str]] | None = None
+    is_unscheduled: bool = False
+    is_replaced: bool = False
 
     def changes(self, stored: Stored) -> bool:
         """Return True if this write would change ``stored``."""
@@ -377,6 +393,23 @@ class Write:
         if self.policy is not None and self.policy != (stored.policy or ""):
             return True
         return self.score is not None and score_text(self.score) != score_text(stored.score)
+
+
+class Change(NamedTuple):
+    """What becomes of one entry: it is made only if the entry is still as it was read.
+
+    Attributes:
+        stored: what was read of it.
+        write: what is stored; None: it is deleted, with all that is kept for it.
+    """
+
+    stored: Stored
+    write: Write | None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything is stored of the entry: it isn't deleted, or only compared."""
+        return self.write not in (None, Write(owner=self.stored.owner))
 
 
 class Head(NamedTuple):
@@ -429,11 +462,13 @@ def texts_of(row: Stored) -> str:
     return f"{row.definition or ''}\0{row.policy or ''}\0{row.revision}"
 
 
-def read_of(stored: Stored, field: str) -> str:
-    """Return what was read of an entry, and one more of its fields, as ``match_entry`` compares it."""
-    if stored.unread_bytes:
-        return f"={stored.unread_bytes}"
-    return digest_of(f"{texts_of(stored)}\0{field}") if stored.exists else ""
+def read_of(stored: Stored) -> str:
+    """Return what was read of an entry, as ``match_entry`` compares it."""
+    if not stored.exists:
+        return ""
+    if not stored.is_hash:
+        return stored.type
+    return f"={stored.unread_bytes}" if stored.unread_bytes else digest_of(f"{texts_of(stored)}\0")
 
 
 def held_of(members: str) -> Held:

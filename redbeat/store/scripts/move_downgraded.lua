@@ -12,7 +12,7 @@
 -- ARGV rows        of each entry:
 --   name         its name
 --   member       of the schedule, its key or its bare name, and
---   read         what the caller has read with its meta, as match_entry has it, where it is taken out
+--   read, read_meta  what the caller has read, as match_entry has it, where it is taken out
 --   score, is_static  what it had, where it is put back
 --
 -- Returns {status, token, results}
@@ -25,7 +25,7 @@ local is_led = leader ~= '' and string.sub(leader, 1, #beginning) == beginning
 if status == 'lost' or is_led then return {status, leader, {}} end
 
 local function take_out(key, row)
-  local score, is_same, kind = redis.call('ZSCORE', schedule, row.member), match_entry(key, row.read, 'meta')
+  local score, is_same, kind = redis.call('ZSCORE', schedule, row.member), match_entry(key, row)
   if not score or not is_same or kind == 'none' then return 0 end
   redis.call('HSET', downgraded, key, score)
   redis.call('ZREM', schedule, row.member)

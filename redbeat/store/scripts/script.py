@@ -2,7 +2,7 @@
 
 ::
 
-    -- save_entries: store entries, all of them or none.
+    -- write_entries: store entries, all of them or none.
     --
     -- Uses check_layout, hold_lock     files that are put in front of this one
     -- KEYS schedule    zset of entry keys
@@ -11,8 +11,8 @@
     -- BYTES dumps      texts of any bytes: a list, the others of ARGV
     -- Returns ...
 
-    SAVE_ENTRIES = Script("save_entries")
-    SAVE_ENTRIES.call(part, fence=fence, entries=[...], dumps=[...])
+    WRITE_ENTRIES = Script("write_entries")
+    WRITE_ENTRIES.call(part, fence=fence, entries=[...], dumps=[...])
 
 The body, and the files in front of it, find each of them in a local variable of that name: a number is a
 number, a list a table, a row a table with named fields (``as_row``), and None is nil. Scores are texts, as

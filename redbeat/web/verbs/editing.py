@@ -21,8 +21,8 @@ from redbeat.entries.raw import raw_fields, read_object
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
 from redbeat.store.members import remove_members
-from redbeat.store.owners import Change, apply_changes
-from redbeat.store.records import Stored
+from redbeat.store.owners import apply_changes
+from redbeat.store.records import Change, Stored
 from redbeat.store.store import Store
 from redbeat.web.hiding import HIDDEN, Hiding, hide, hiding_of, kept_hidden, left_hidden, may_hide, restore
 from redbeat.web.verbs.actor import Actor
@@ -194,14 +194,13 @@ def delete_as_seen(actor: Actor, name: str, revision: str) -> int:
     actor.require(Right.DELETE)
     store = Store(actor.app)
     key = store.keys.entry(name)
-    [(stored, owner)] = read_with_owners(store, [key])[1]
+    [stored] = read_with_owners(store, [key])[1]
     if not stored.exists:
         return delete(actor, [name])
     if revision != _revision_of(actor.app, stored):
         raise _has_changed(name, key)
     with actor.doing("delete", [name]):
-        change = Change(name, stored, read_owner=owner, is_deleted=True)
-        if apply_changes(store, [change], []).changed is not None:
+        if apply_changes(store, [Change(stored, None)], []).changed is not None:
             raise _has_changed(name, key)
     return 1
 

@@ -28,7 +28,7 @@ from redbeat.manifest.plan import (
     shown_fields,
 )
 from redbeat.manifest.transfer import Exported, export_entries, plan_import
-from redbeat.store.owners import Change
+from redbeat.store.records import Change
 from redbeat.store.store import Store
 from redbeat.web.hiding import (
     FIELDS,
@@ -181,10 +181,11 @@ def told(actor: Actor, made: Plan) -> dict[str, Any]:
     hiding, document = hiding_of(actor.app), made.told()
     for kind in ("added", "removed"):
         document[kind] = {name: hide(fields, hiding) for name, fields in document[kind].items()}
+    changes = {Store(actor.app).keys.name(change.stored.key): change for change in made.changes}
     tasks = {
-        change.name: [_call_in(text)[0] for text in _definitions_of(change)]
-        for change in made.changes
-        if "args" in document["changed"].get(change.name, ())
+        name: [_call_in(text)[0] for text in _definitions_of(changes[name])]
+        for name, fields in document["changed"].items()
+        if "args" in fields
     }
     document["changed"] = {
         name: {
@@ -235,7 +236,7 @@ def _with_allowed_tasks(actor: Actor, declared: Declared, make: _Make) -> _Make:
     def make_allowed(done: Collection[str]) -> Plan:
         _require_calls(actor, _calls_of(declared))
         made = make(done)
-        texts = (change.stored.definition for change in made.changes if change.kind in ("save", "replace"))
+        texts = (change.stored.definition for change in made.changes if change.is_stored)
         _require_calls(actor, (call for call in map(_call_in, texts) if call[0]))
         return made
 
@@ -307,7 +308,7 @@ def _complete(actor: Actor, declared: Declared) -> Declared:
         return declared
     entries = dict(declared.entries)
     _, found = read_with_owners(store, [store.keys.entry(name) for name in marked])
-    for name, (stored, _) in zip(marked, found, strict=True):
+    for name, stored in zip(marked, found, strict=True):
         before = shown_fields(try_decode(RedBeatSchedulerEntry, stored, actor.app)) if stored.exists else {}
         given, entries[name] = entries[name], restore(entries[name], before, hiding)
         is_other = _may_have_marks(given, hiding) and given.get("task") != before.get("task")

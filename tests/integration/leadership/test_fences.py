@@ -14,8 +14,9 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store.downgrades import bring_back_call
-from redbeat.store.entries import delete_call, save_call
+from redbeat.store.entries import write_call
 from redbeat.store.records import (
+    Change,
     Fence,
     LockStatus,
     Stored,
@@ -24,7 +25,6 @@ from redbeat.store.records import (
 )
 from redbeat.store.reservations import Reserving, reserve_call
 from redbeat.store.runs import Settlement, settle_call
-from redbeat.store.scripts.script import Script
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
@@ -131,21 +131,9 @@ DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type="hash")
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
-    "save_entries": lambda client, fence: save_call(
-        KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+    "write_entries": lambda client, fence: write_call(
+        KEYS, fence, [Change(ENTRY, Write('{"task": "other"}', score=2.0))]
     ).run(client)[0],
-    "delete_entries": lambda client, fence: delete_call(KEYS, fence, [ENTRY.key]).run(client)[0],
-    "change_statics": lambda client, fence: LockStatus(
-        Script("change_statics")
-        .call(
-            KEYS,
-            fence=fence,
-            change="add",
-            owner="me",
-            names=["entry"],
-        )
-        .run(client)
-    ),
     "move_downgraded": lambda client, fence: bring_back_call(KEYS, fence, {ENTRY.key: "5 static"}).run(
         client
     )[0],

@@ -21,7 +21,7 @@ from redbeat.store.ahead import fetch_ahead as send_ahead
 from redbeat.store.calendars import calendar_names
 from redbeat.store.downgrades import put_away as put_away_entries
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.entries import delete_entries, read_entries, read_entry, write_entries
+from redbeat.store.entries import delete_entries, read_entries, read_entry, write_call, write_entries
 from redbeat.store.later import LaterStore
 from redbeat.store.members import (
     count_members,
@@ -36,8 +36,6 @@ from redbeat.store.members import (
 from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Remains, find_kept, remove_orphans
 from redbeat.store.owners import (
-    Change,
-    apply_call,
     are_owned_by,
     change_statics,
     names_owned_by,
@@ -45,7 +43,7 @@ from redbeat.store.owners import (
     read_static_names,
     static_among,
 )
-from redbeat.store.records import Clear, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
+from redbeat.store.records import Change, Clear, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
@@ -438,8 +436,8 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
     write(client, key, 5.0, {"definition": DEFINITION, "meta": "{}"})
     [read] = read_entries(Store(app), [key])[1]
     client.hset(key, "meta", recorded)
-    change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
-    assert apply_call(KEYS, [change], []).run(client) == key
+    change = Change(read, Write(meta='{"total_run_count": 0}'))
+    assert write_call(KEYS, Fence(), [change]).run(client).changed == key
     assert client.hget(key, "meta") == recorded
 
 

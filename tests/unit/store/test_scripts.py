@@ -55,8 +55,8 @@ def test_body_of_a_script_uses_what_its_header_declares_and_nothing_else(script:
 
 
 def test_call_with_other_names_than_the_header_has_is_an_error_that_names_the_script() -> None:
-    with pytest.raises(TypeError, match="save_entries: missing or unknown: definitions, entry, fence"):
-        Script("save_entries").call(Keys(), entries=[], states=[], state_of=[], entry=1)
+    with pytest.raises(TypeError, match="write_entries: missing or unknown: definitions, entry, fence"):
+        Script("write_entries").call(Keys(), entries=[], beside=[], rows=[], states=[], state_of=[], entry=1)
 
 
 def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> None:
