@@ -42,7 +42,7 @@ class ShardAssignment:
         self.timing = timing
         self._shards: tuple[str, ...] = ()
         self._leaders = Memory[frozenset[str], dict[str, str]](16)
-        self._refused: dict[tuple[str, str], float] = {}  # until when
+        self._refused = Memory[tuple[str, str], float]()  # until when
 
     def set_shards(self, shards: Collection[str]) -> None:
         """Set which shards there are."""
@@ -84,12 +84,6 @@ class ShardAssignment:
         itself."""
         if beat != self._beat:
             self._refused[shard, beat] = now + REFUSED_SECONDS
-
-    def forget_refusals(self, live: frozenset[str], now: float) -> None:
-        """Drop refusals of beats that have left: a beat that comes back has recovered."""
-        if self._refused:
-            left = {pair: until for pair, until in self._refused.items() if until > now and pair[1] in live}
-            self._refused = left
 
 
 def max_shards(shards: int, beats: int) -> int:

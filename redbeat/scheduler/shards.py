@@ -28,7 +28,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import run_all
-from redbeat.store.locks import Held, renew_locks
+from redbeat.store.locks import renew_locks
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import Fetch, fetch_all, read_head
 from redbeat.store.store import Store
@@ -398,7 +398,7 @@ class Shards:
     def renew_locks(self) -> None:
         """Renew the locks."""
         led = self.reached
-        locks = [Held(shard.store, shard.leadership.fence) for shard in led]
+        locks = [(shard.store, shard.leadership.fence) for shard in led]
         obstacle = self.election.heartbeat.find_obstacle()
         errors, _ = renew_locks(self.election.store, locks, obstacle=obstacle)
         for shard, error in zip(led, errors, strict=True):
@@ -461,8 +461,4 @@ class Shards:
 def _store_of(store: Store, keys: Keys) -> Store:
     """Return a store of the part with these names: ``store`` itself if it is about that."""
     is_its = store.part is not None and store.part.prefix == keys.prefix
-    if is_its:
-        return store
-    found = store.of_part(keys)
-    found.progress = store.progress
-    return found
+    return store if is_its else store.of_part(keys)

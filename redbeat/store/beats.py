@@ -6,7 +6,7 @@ crashes expires from the list, and the key with the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import without_retry
@@ -35,28 +35,17 @@ class Company(NamedTuple):
     generation: int
 
 
-def note_beat(store: Store, token: str, life_seconds: float) -> Call[Any]:
+def note_beat(store: Store, token: str, life_seconds: float) -> Call[Company]:
     """Return the call that lists a beat by its ``token``, '' for none, and removes beats that are older."""
     keys, life_ms = store.config.keys, int(life_seconds * 1000)
-    return _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
+    call = _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
+    return call.reading(_company)
 
 
-def read_company(store: Store, reply: Any) -> Company:
-    """Return who is listed.
-
-    Arguments:
-        reply: to :func:`note_beat`, or the error of the redis client.
-
-    Raises:
-        StoreUnavailable, StoreRefused, StoreCorrupt.
-    """
-    with store.translating(store.config.keys.beats):
-        if isinstance(reply, Exception):
-            raise reply
-    generation, *found = reply
-    beats = frozenset(beat for token in found if (beat := beat_of(text_of(token))) is not None)
-    text = text_of(generation)
-    return Company(beats, int(text) if text.isdecimal() else 0)
+def _company(reply: Sequence[Any]) -> Company:
+    generation, *found = map(text_of, reply)
+    beats = frozenset(beat for token in found if (beat := beat_of(token)) is not None)
+    return Company(beats, int(generation) if generation.isdecimal() else 0)
 
 
 def read_beats(store: Store) -> Command:
