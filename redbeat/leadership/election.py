@@ -212,9 +212,10 @@ class Election:
                 is_standby = True
         if lost:
             self.lose(*lost)
-        # a beat that leads all shards of several announces itself by its heartbeat, or by a look
-        wants_look = is_standby or bool(lost) or (self.is_divided and not self.heartbeat.is_running)
-        self.is_look_due = wants_look and now >= self._look_at
+        # a beat that leads all shards of several announces itself by its heartbeat, or else by a look
+        self.is_look_due = now >= self._look_at and (
+            is_standby or bool(lost) or (self.is_divided and not self.heartbeat.is_running)
+        )
         if retaken:
             logger.warning(
                 "beat: The lock %s was gone and is taken back.",
@@ -272,7 +273,7 @@ class Election:
             raise next(iter(errors.values()))
         for key, error in errors.items():
             self._report(key, error)
-        takeable_at = min((at for lock in locks if (at := lock.takeable_at) > now), default=math.inf)
+        takeable_at = min((lock.takeable_at for lock in locks if not lock.is_takeable), default=math.inf)
         self._look_at = min(self._look_at, max(takeable_at, now + MIN_LOOK_SECONDS))
         return taken
 
