@@ -40,7 +40,6 @@ from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
 from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Sight, ask_locks, look_at_locks, renew_locks
 from redbeat.store.nodes import Sendable
 from redbeat.store.records import Fence, text_of
-from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
 #: how long a lock that was just taken lives until it is renewed, milliseconds; ``hold_lock.lua`` has the same
@@ -161,7 +160,7 @@ class LeaderLock:
 
     # -- taking it
 
-    def take_call(self) -> Call[bool]:
+    def take_call(self) -> Sendable:
         """Return the call that takes the lock if it is free, or still as it was seen."""
         # set before the answer, so that it is released if this beat ends now; and used again if none comes
         self.token = self.token or new_token(self._beat)

@@ -17,8 +17,7 @@ from redbeat.log.logger import logger
 from redbeat.process.background import surviving
 from redbeat.store.beats import Company, leave_beats, note_beat, remove_beat
 from redbeat.store.lock_tokens import new_beat, new_token
-from redbeat.store.nodes import Command
-from redbeat.store.scripts.script import Call
+from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
 
 #: Redis is waited for no longer when a beat leaves its list
@@ -47,7 +46,7 @@ class Membership:
         self._token = new_token(self.beat)
         self._is_listed = False
 
-    def call(self, *, is_silent: bool = False) -> Call[Company]:
+    def call(self, *, is_silent: bool = False) -> Sendable:
         """Return the call that announces this beat, and asks for the others; it is sent with others.
 
         Arguments:
@@ -56,7 +55,7 @@ class Membership:
         self._is_listed = self._is_listed or not is_silent
         return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
 
-    def leave_call(self) -> Command:
+    def leave_call(self) -> Sendable:
         """Return the call that takes this beat off the list."""
         return remove_beat(self._store, self._token)
 
