@@ -28,11 +28,10 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import COUNTS, ClientError
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
-from redbeat.keys import Keys
 from redbeat.leadership.assignment import ShardAssignment
 from redbeat.leadership.heartbeat import Heartbeat, Pulse, Role
 from redbeat.leadership.leadership import Leadership
-from redbeat.leadership.lock import LeaderLock, fence_of, look_at, take
+from redbeat.leadership.lock import AWAY_SECONDS, LeaderLock, fence_of, look_at, take
 from redbeat.leadership.membership import Membership
 from redbeat.log.events import (
     LEADER_ACQUIRED,
@@ -57,9 +56,6 @@ from redbeat.store.store import Store
 
 #: the shortest time between two looks, of a standby that is about to take over, or of a beat that is woken
 MIN_LOOK_SECONDS = 0.25
-
-#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
-AWAY_SECONDS = 5.0
 
 
 class Election:
@@ -105,7 +101,7 @@ class Election:
         self._progress.heart, self._progress.on_slow = self.heartbeat, self._report_slow
         self._assignment = ShardAssignment(self.members.beat, timing)
         self._looked_at = self._look_at = -math.inf
-        self._away_until: dict[str, float] = {}  # by the names of nodes
+        self._members_away_until = 0.0  # until when the node that lists the beats isn't asked
         self._said = Memory[str, str]()
 
     def _report_slow(self) -> None:
@@ -144,7 +140,7 @@ class Election:
             or Leadership(store, self._lock_key_of(store), self.timing, self.heartbeat, self.members.beat)
             for prefix, store in wanted.items()
         )
-        self._assignment.set_shards(wanted)
+        self._assignment.shards = tuple(wanted)
         self._look_at = -math.inf
         self.is_divided = len(self.leaderships) > 1
 
@@ -250,8 +246,9 @@ class Election:
             for one in others:
                 one.lead()
             return others
-        others = [one for one in others if not self._is_away(one.keys)]
+        others = [one for one in others if one.own.away_until <= now]
         self._looked_at, self._look_at = now, now + self.timing.look_seconds
+        self._assignment.forget_refusals(self._live)
         # a beat that renews locks announces itself along with that: else it could seem well when they end
         is_announced = self.heartbeat.is_running and self.is_leader
         if not others and (is_announced or not self.is_divided):
@@ -279,34 +276,18 @@ class Election:
 
     def _look_at_locks(self, others: Sequence[Leadership], *, is_announced: bool) -> None:
         """Find out how these locks are, which beats are there, and whether there is another layout."""
-        base, now = self.store.config.base_keys, time.monotonic()
         besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in others]
-        if not self._is_away(base):
+        if time.monotonic() >= self._members_away_until:
             besides.append(self.members.call(is_silent=is_announced))
         answers = look_at(self.store, [one.own for one in others], besides)
-        away_seconds = 2 * (time.monotonic() - now)
         for leadership, tick in zip(others, answers, strict=False):
             leadership.note_look(tick)
-            if isinstance(leadership.own.error, StoreUnavailable):
-                self.note_away(leadership.keys, away_seconds)
         for answer in answers[len(others) :]:
             if not self.members.note(answer):
-                self.note_away(base, away_seconds)
+                self._members_away_until = time.monotonic() + AWAY_SECONDS
         if self.has_new_layout:  # no script refuses a beat that leads nothing
             self.store.config.looked_at = -math.inf
         self.store.parts  # noqa: B018 - it looks where entries are, if it is time to
-
-    def _is_away(self, keys: Keys) -> bool:
-        """Return True if the node of a shard has just kept all others waiting: it isn't asked."""
-        if not self._away_until:
-            return False
-        return self._away_until.get(self.store.node_of(keys) or "", 0.0) > time.monotonic()
-
-    def note_away(self, keys: Keys, seconds: float = AWAY_SECONDS) -> None:
-        """Record that the node of a shard hasn't answered: it isn't asked for a while."""
-        node = self.store.node_of(keys)
-        if node is not None:
-            self._away_until[node] = time.monotonic() + min(seconds, AWAY_SECONDS)
 
     def _may_take(self, lock: LeaderLock, silent: frozenset[str]) -> bool:
         """Return True if this beat may take a lock.
@@ -408,8 +389,12 @@ class Election:
 
         They change with each look.
         """
-        own = self._assignment.own(self._live)
-        return tuple(one.keys.wake for one in self.leaderships if one.is_leader or one.keys.prefix in own)
+        live, beat, leader_of = self._live, self.members.beat, self._assignment.leader_of
+        return tuple(
+            one.keys.wake
+            for one in self.leaderships
+            if one.is_leader or leader_of(one.keys.prefix, live) == beat
+        )
 
     def seconds_to_look(self) -> float:
         """Return the seconds until the next look at the locks that this beat doesn't hold.

@@ -102,29 +102,25 @@ class Heartbeat(BackgroundThread):
 
     def _run(self) -> None:
         wait_seconds = self.timing.renewal_seconds
-        while not self._wait(wait_seconds):
+        while True:
+            wakes_at = time.monotonic() + wait_seconds
+            if self.wait(wait_seconds):
+                return
             began_at, has_renewed = time.monotonic(), False
+            if began_at > wakes_at + LATE_SECONDS:
+                self.excused_at = began_at  # the process was paused, which doesn't count as stuck
             try:
                 has_renewed = self.beat()
             except RedBeatError as exc:
-                # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
-                self.excused_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, the locks would end as well
-                self.excused_at = time.monotonic()
                 self.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
             renewal_seconds = self.timing.renewal_seconds
             wait_seconds = renewal_seconds / 4
             if has_renewed:  # a node that doesn't answer must not make the locks of others wait
                 wait_seconds = max(began_at + renewal_seconds - time.monotonic(), wait_seconds)
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait for the next renewal; return True if there is none."""
-        waited_since = time.monotonic()
-        is_over = self.wait(seconds)
-        if time.monotonic() - waited_since > seconds + LATE_SECONDS:
-            self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
-        return is_over
+            else:  # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
+                self.excused_at = time.monotonic()
 
     def beat(self) -> bool:
         """Renew the locks; return False if no lock could be renewed."""
@@ -157,7 +153,8 @@ class Heartbeat(BackgroundThread):
             return
         # without a mark, so that this beat may take them again
         locks = [(store.of_part(one.keys), replace(one.fence, mark="")) for one in led]
-        release_locks(store, locks, [self._members.leave_call()])
+        release_locks(store, locks)
+        self._members.leave([one.keys.wake for one in led])
         for one in led:
             one.confirmed_at = -math.inf
         keys, what = [str(one.lock_key) for one in led], what_hangs()

@@ -45,6 +45,9 @@ from redbeat.store.store import Store
 #: how long a lock that was just taken lives until it is renewed, milliseconds; ``hold_lock.lua`` has the same
 TAKEN_MS = 10_000
 
+#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
+AWAY_SECONDS = 5.0
+
 
 class LeaderLock:
     """A lock that may be acquired again and again, each time with a new token.
@@ -71,6 +74,7 @@ class LeaderLock:
         unchanged_since: since when all looks have found it free, or not renewed, monotonic; infinity: that
             is counted from the next look.
         error: why the last look, or taking it, has failed; None: it hasn't.
+        away_until: until when it isn't asked for, as its node makes all others wait; monotonic.
     """
 
     def __init__(self, store: Store, key: str, timing: Timing, beat: str = "") -> None:
@@ -82,7 +86,7 @@ class LeaderLock:
         self.on_release: Callable[[], None] = lambda: None
         self.token = self.replaced = ""
         self.seen = Sight(FOR_EVER, "")
-        self.expires_at = self.looked_at = 0.0
+        self.expires_at = self.looked_at = self.away_until = 0.0
         self.error: RedBeatError | None = None
         self.forget()
 
@@ -122,13 +126,15 @@ class LeaderLock:
 
     # -- what a look has found
 
-    def note_look(self, found: Sight | RedBeatError) -> None:
+    def note_look(self, found: Sight | RedBeatError, took_seconds: float) -> None:
         """Record the lock as it is now.
 
         An error says nothing about the holder: its silence is counted from zero again.
         """
         if isinstance(found, RedBeatError):
             self.error, self.unchanged_since = found, math.inf
+            if isinstance(found, StoreUnavailable):
+                self.leave_alone(2 * took_seconds)
             return
         now, expired_at, was_free = time.monotonic(), self.expires_at, self.seen.rest_ms == NO_KEY
         is_free = found.rest_ms == NO_KEY
@@ -142,6 +148,10 @@ class LeaderLock:
         ):
             self.unchanged_since = now
         self.error, self.seen, self.looked_at = None, found, now
+
+    def leave_alone(self, seconds: float = AWAY_SECONDS) -> None:
+        """Ask its node for nothing in the next seconds, ``AWAY_SECONDS`` at most."""
+        self.away_until = time.monotonic() + min(seconds, AWAY_SECONDS)
 
     @property
     def takeable_at(self) -> float:
@@ -297,14 +307,15 @@ def look_at(store: Store, wanted: Sequence[LeaderLock], besides: Sequence[Sendab
     Raises:
         StoreUnavailable: no node can be reached.
     """
+    began_at = time.monotonic()
     try:
         found, answers = look_at_locks(store, [lock.lock_key for lock in wanted], besides)
     except RedBeatError as exc:
         for lock in wanted:
-            lock.note_look(exc)
+            lock.note_look(exc, 0.0)
         raise
     for lock, seen in zip(wanted, found, strict=True):
-        lock.note_look(seen)
+        lock.note_look(seen, time.monotonic() - began_at)
     return answers
 
 

@@ -15,7 +15,7 @@ from redbeat.connection.retry import call_briefly
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.log.logger import logger
 from redbeat.process.background import surviving
-from redbeat.store.beats import Company, leave_beats, note_beat, remove_beat
+from redbeat.store.beats import Company, leave_beats, note_beat
 from redbeat.store.lock_tokens import new_beat, new_token
 from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
@@ -54,10 +54,6 @@ class Membership:
         """
         self._is_listed = self._is_listed or not is_silent
         return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
-
-    def leave_call(self) -> Sendable:
-        """Return the call that takes this beat off the list."""
-        return remove_beat(self._store, self._token)
 
     def note(self, company: Company | RedBeatError) -> bool:
         """Record who is there, as the call has said; return False if Redis could not be reached."""

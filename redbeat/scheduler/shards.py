@@ -232,8 +232,7 @@ class Shards:
         elif isinstance(error, StoreUnavailable):
             self.troubles.append(error)
             node = shard.node_name
-            self.election.note_away(shard.store.keys)
-            for one in self.led:  # those on the same node aren't to wait for it one after the other
+            for one in self:  # those on the same node aren't to wait for it one after the other
                 if one is shard or (node is not None and one.node_name == node):
                     one.leave_alone(error)
         elif isinstance(error, RedBeatError):

@@ -53,22 +53,13 @@ def read_beats(store: Store) -> Command:
     return Command("ZRANGE", [store.config.keys.beats], [0, -1, "WITHSCORES"], {"withscores": True})
 
 
-def remove_beat(store: Store, token: str) -> Command:
-    """Return the command that removes a beat."""
-    return Command("ZREM", [store.config.keys.beats], [token])
-
-
 def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
     """Remove a beat; this isn't tried again if Redis is away.
 
     Arguments:
         wake: the channels on which the others are told that after it.
     """
-    command = remove_beat(store, token)
-    tells = [Command("PUBLISH", [channel], ["left"]) for channel in wake]
-
-    def leave(client: Any) -> None:
-        command.send(client)
-        call_on_nodes(client, tells)
-
-    store.ask(lambda client: leave(without_retry(client)), *command.keys)
+    beats, client = store.config.keys.beats, without_retry(store.client)
+    with store.translating(beats):
+        client.zrem(beats, token)
+        call_on_nodes(client, [Command("PUBLISH", [channel], ["left"]) for channel in wake])

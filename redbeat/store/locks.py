@@ -84,7 +84,7 @@ class LockKey(NamedTuple):
         [answer] = release_locks(self.store, [(self.store, Fence(self.name, token, mark=mark))])
         if isinstance(answer, RedBeatError):
             raise answer
-        return answer is True
+        return answer
 
 
 class Sight(NamedTuple):
@@ -134,9 +134,7 @@ def renew_locks(
     return checked, answers[len(held) :]
 
 
-def release_locks(
-    store: Store, held: Sequence[tuple[Store, Fence]], besides: Sequence[Sendable] = ()
-) -> list[Any]:
+def release_locks(store: Store, held: Sequence[tuple[Store, Fence]]) -> list[bool | RedBeatError]:
     """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't waited
     for long.
 
@@ -147,12 +145,13 @@ def release_locks(
         _RELEASE_LOCK.call(part.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token).reading(bool)
         for part, fence in held
     ]
-    client = without_retry(store.client)
-    answers: list[Any] = call_briefly(lambda: ask_locks(store, [*calls, *besides], client))
-    return answers[: len(held)]
+    answers: list[bool | RedBeatError] = call_briefly(
+        lambda: store.try_all(calls, without_retry(store.client), kind="string")
+    )
+    return answers
 
 
-def ask_locks(store: Store, calls: Sequence[Sendable], client: Any = None) -> list[Any]:
+def ask_locks(store: Store, calls: Sequence[Sendable]) -> list[Any]:
     """Return what calls about locks return, or their errors.
 
     Raises:
@@ -162,7 +161,7 @@ def ask_locks(store: Store, calls: Sequence[Sendable], client: Any = None) -> li
     def ask() -> list[Any]:
         parts = {part.prefix: part for part in store.config.layout.parts}
         here = [call.within_one_of(parts) if isinstance(call, Call) else call for call in calls]
-        return store.try_all(here, client, kind="string") if here else []
+        return store.try_all(here, kind="string") if here else []
 
     answers = ask()
     if any(isinstance(answer, LayoutChanged) for answer in answers):
