@@ -41,7 +41,6 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.later.sending import publish
-from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
@@ -53,6 +52,7 @@ from redbeat.log.events import (
     SCHEDULE_UNBLOCKED,
 )
 from redbeat.log.logger import logger
+from redbeat.process.background import surviving
 from redbeat.process.signals import has_greenlets, hold_interrupts, is_in_handler, let_through
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.scheduler.context import Context
@@ -67,14 +67,13 @@ from redbeat.scheduler.overrides import (
     find_unused,
     is_overridden,
 )
-from redbeat.scheduler.quarantine import sweep
-from redbeat.scheduler.reports import Reports
+from redbeat.scheduler.quarantine import report_moved
 from redbeat.scheduler.service import (
-    BeatService,
     brief,
     choose_format,
     exit_without_traceback,
-    tag_lock_lost,
+    is_embedded,
+    is_stopping,
 )
 from redbeat.scheduler.shard import Shard, State
 from redbeat.scheduler.shards import MOVING_SECONDS, Shards
@@ -90,6 +89,7 @@ from redbeat.scheduler.startup import (
 from redbeat.store.entries import read_window
 from redbeat.store.layouts import look_up_layout
 from redbeat.store.notifier import WakeChannel
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
@@ -151,36 +151,32 @@ class RedBeatScheduler(Scheduler):
             choose_format(app, is_logging=not lazy)
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
-            keys = self.config.keys
-            # of a schedule that isn't divided, the store stays with these names if it is
-            self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else keys)
+            self.store = Store(app)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
-        self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
-        lock_key = keys.prefixed(lock_key) if lock_key else self.config.lock_key
+        self._beat: Any = None  # Celery's ``celery.beat.Service`` while it runs: then a tick itself waits
+        lock_key = self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key
         timing = Timing(lock_seconds, self.config.takeover_after)
-        self._shards = Shards(self.store, lock_key, timing)
-        self._election = self._shards.election
-        self._broker_tried_at = self._chores_at = 0.0  # monotonic
         # waiting for the broker ends well before the lock, or a lease, does
-        timing = timing if lock_key else Timing(Shard.LEASE_MS / 1000)
-        publish_seconds = timing.publish_seconds(self.config.publish_timeout)
-        connect_seconds = timing.connect_seconds(self.config.publish_timeout)
+        limits = timing if lock_key else Timing(Shard.LEASE_MS / 1000)
+        publish_seconds = limits.publish_seconds(self.config.publish_timeout)
+        connect_seconds = limits.connect_seconds(self.config.publish_timeout)
         sends_once = self.config.delivery == "at_most_once"
         self._broker = Broker(
             app, self.Producer, publish_seconds, connect_seconds=connect_seconds, sends_once=sends_once
         )
         self._trouble = "", ""  # what was logged: why nothing can be sent, and of which shards
-        self._reports = Reports(lambda key: self.config.keys.name(key))  # noqa: PLW0108 - keys follow the layout
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._context = Context(self, self.store, self._broker, self._reports, self.max_interval)
-        self._figures = self._context.figures
+        self._context = Context(self, self.store, self._broker)
+        self._reports, self._figures = self._context.reports, self._context.figures
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
-        self._form_shards()
+        self._shards = Shards(self._context, lock_key, timing, self._deliverer.deliver)
+        self._election = self._shards.election
+        self._broker_tried_at = self._chores_at = 0.0  # monotonic
         self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
         self._sweeper = Sweeper(self.store)
         # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
-        stuck_seconds = max(timing.stuck_seconds, 2 * (publish_seconds + connect_seconds))
-        self._condition = Condition(self._election, self._broker, lambda: stuck_seconds)
+        stuck_seconds = max(limits.stuck_seconds, 2 * (publish_seconds + connect_seconds))
+        self._condition = Condition(self._election, self._broker, stuck_seconds)
         self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
         self._gathering = Gathering(
             app,
@@ -205,7 +201,7 @@ class RedBeatScheduler(Scheduler):
                 self.store.ask(lambda client: check_key_expiry(client, self.config.key_expiry_check))
                 check_rights(self.store)
                 look_up_layout(self.store, is_beat=True)
-                self._form_shards()
+                self._shards.form()
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
@@ -221,10 +217,6 @@ class RedBeatScheduler(Scheduler):
     def chooses_client(self) -> bool:
         """Whether a subclass may set the app's client in its ``setup_schedule``."""
         return type(self).setup_schedule is not RedBeatScheduler.setup_schedule
-
-    def _form_shards(self) -> bool:
-        """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
-        return self._shards.form(self.store, self._context, self._deliverer.deliver)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -263,7 +255,7 @@ class RedBeatScheduler(Scheduler):
 
     def _guard(self, tick: Callable[[], float]) -> float:
         """Return what ``tick`` returns; handle the loss of the lock, errors of Redis, and signals."""
-        if self._beat is not None and self._beat.has_been_terminated:
+        if self._beat is not None and is_stopping(self._beat):
             self._beat.stop()  # the signal handler's SystemExit was swallowed
             return 0
         self._ticking_thread = threading.get_native_id()
@@ -272,19 +264,16 @@ class RedBeatScheduler(Scheduler):
             # the tick, half a second at most
             with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
                 delay_seconds = tick()
-        except LockLost as exc:
-            if self._beat is None or not self._stands_by_when_lost:
-                raise tag_lock_lost(brief(exc)) from None
-            logger.error(  # noqa: TRY400 - the sentence says it all
-                "beat: %s It stands by.", exc, extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
-            )
-            self._shards.first.leadership.forget()
-            return self._wait(self._look_seconds)
         except RedBeatError as exc:
-            if isinstance(exc, LayoutChanged) and self._form_shards():
+            if isinstance(exc, LayoutChanged) and self._shards.form():
                 return 0
             if self._beat is None:
                 raise
+            if isinstance(exc, LockLost) and self._stands_by_when_lost:
+                extra = LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
+                logger.error("beat: %s It stands by.", exc, extra=extra)  # noqa: TRY400 - the sentence says it all
+                self._shards.first.leadership.forget()
+                return self._wait(self._look_seconds)
             if not self._may_pass(exc):
                 raise brief(exc) from None
             self._report_trouble(str(exc))
@@ -337,20 +326,16 @@ class RedBeatScheduler(Scheduler):
         if time.monotonic() >= self._chores_at:
             self._do_chores()
         if self.config.layout is not shards.layout:
-            self._form_shards()
+            shards.form()
         shards.check()
-        if shards.has_news:
-            self._report_lost()
-        if self._beat is None and not shards.led and self.lock_key is not None:
+        if self._beat is None and not shards.led:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
-        if self._election.is_look_due:
+        if shards.has_news or self._election.is_look_due:
             self.stand_for_leader()
-        elif shards.has_news:
-            self._store_statics()
         return bool(shards.led)
 
     def _do_chores(self) -> None:
@@ -360,20 +345,21 @@ class RedBeatScheduler(Scheduler):
         self._reports.log_others()
         if (self._election.has_new_layout or shards.is_moving) and shards.reaches_base():
             look_up_layout(self.store)
-        shards.set_timeouts(self.store)
+        shards.set_timeouts()
         shards.hand_over()  # no batch is on its way now
         if self._beat is not None:
             self._telemetry.look()
             self._election.keep_alive()
             if shards.leads_first and shards.reaches_base():
-                sweep(self._sweeper)
+                with surviving("Looking for entries in former shards"):  # later, doctor finds them
+                    report_moved(self._sweeper.look())
 
     def _stand_by(self) -> float:
         """Wait until the next look at the locks of other beats."""
-        if self._reports.is_time("standby", STANDBY_SECONDS):
-            lock = self._shards.first.leadership.own
-            holder = lock.describe_holder()
-            extra = LEADER_STANDBY.of(lock=lock.key, reason=holder)
+        candidacies = [one.candidacy for one in self._election.leaderships if one.candidacy is not None]
+        if candidacies and self._reports.is_time("standby", STANDBY_SECONDS):
+            holder = candidacies[0].describe_holder()
+            extra = LEADER_STANDBY.of(lock=candidacies[0].key, reason=holder)
             logger.info("beat: Standing by: %s.", holder, extra=extra)
         return self._wait(self._election.seconds_to_look())
 
@@ -405,9 +391,6 @@ class RedBeatScheduler(Scheduler):
         if shards.troubles or not shards.reached:
             shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
-        for taken in self._deliverer.seconds:
-            self._figures.batches.observe(taken)
-        self._deliverer.seconds.clear()
         is_outdated = self.config.layout is not shards.layout
         return 0 if is_outdated or not seconds else self._wait(seconds)
 
@@ -559,7 +542,7 @@ class RedBeatScheduler(Scheduler):
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
-        self._election.set_lock(lock_key, self.lock_timeout)
+        self._election.set_lock_key(lock_key)
 
     @property
     def lock_timeout(self) -> float:
@@ -568,16 +551,11 @@ class RedBeatScheduler(Scheduler):
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
-        self._election.set_lock(self.lock_key, seconds)
+        self._election.set_lock_seconds(seconds)
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
-        return WakeChannel(self.store.client, self._wake_channels)
-
-    @property
-    def _wake_channels(self) -> tuple[str, ...]:
-        # a beat that is to lead nothing needs none; any will do
-        return self._election.wake_channels or (self._shards.first.store.keys.wake,)
+        return WakeChannel(self.store.client, ())
 
     @property
     def _look_seconds(self) -> float:
@@ -602,9 +580,7 @@ class RedBeatScheduler(Scheduler):
         return [*parts, self._feed]  # which comes last, as others connect receivers
 
     def _find_fence(self) -> Fence | None:
-        """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
-        if self._shards.is_divided:
-            return Fence() if self._election.is_leader else None
+        """Return what says that this beat leads, of several shards the first one; None: it doesn't."""
         leadership = self._shards.first.leadership
         return leadership.fence if leadership.is_leader else None
 
@@ -650,13 +626,6 @@ class RedBeatScheduler(Scheduler):
         if taken:
             self._feed.note_leader(taken)
         self._report_lost()
-        if self._beat is not None:
-            self._election.keep_alive()
-        self._store_statics()
-        return bool(self._shards.led)
-
-    def _store_statics(self) -> None:
-        """Store ``beat_schedule`` where that wasn't done since this beat leads."""
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             for shard in fresh:
@@ -665,17 +634,18 @@ class RedBeatScheduler(Scheduler):
                 except RedBeatError as exc:
                     self._shards.fail(shard, exc)
             self.setup_schedule()
+        return bool(self._shards.led)
 
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
-        self._beat = BeatService(service)
+        self._beat = service
         if is_overridden(self, "tick", _ORIGINALS["tick"]):
             self.tick = partial(self._guard, self._tick_of_subclass)  # type: ignore[method-assign]
         unused = [*find_unused(type(self), RedBeatScheduler, UNUSED)]
         unused += find_unused(self.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY)
         for name, remedy in unused:
             logger.error("beat: %s is not called: %s.", name, remedy)
-        self._stands_by_when_lost = self._stands_by_when_lost or self._beat.is_embedded
+        self._stands_by_when_lost = self._stands_by_when_lost or is_embedded()
 
     def _wait(self, seconds: float, *, is_preparing: bool = True) -> float:
         """Under a running beat wait for ``seconds``, or until something happens, and return 0.
@@ -687,12 +657,12 @@ class RedBeatScheduler(Scheduler):
         """
         if self._beat is None:
             return seconds
-        due_at = ends_at = time.monotonic() + seconds
-        if self._shards.has_locks:
-            due_at = ends_at = min(due_at, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        # a lock is renewed in time
+        due_at = ends_at = time.monotonic() + min(seconds, self.lock_timeout / 3)
         if self._shards.is_divided:  # the next tick looks at the locks that other beats hold
             ends_at = min(due_at, time.monotonic() + self._election.seconds_to_look())
-            self._wake.listen_to(self._wake_channels)
+        # a beat that is to lead nothing needs no channel; any will do
+        self._wake.listen_to(self._election.wake_channels or (self._shards.first.store.keys.wake,))
         look_at = time.monotonic() + self._look_seconds
         while (left := ends_at - time.monotonic()) > 0 and not (
             self._is_stopping() or self.config.layout is not self._shards.layout
@@ -707,7 +677,8 @@ class RedBeatScheduler(Scheduler):
             if is_woken or self._is_stopping():
                 break
             self._election.note_progress()
-            self._beat.note_tick()
+            # a tick that waits is not stuck; Celery sets it only when a tick returns
+            self._beat._last_tick = time.monotonic()  # noqa: SLF001
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
             if not self._election.is_leader or now >= due_at or (has_prepared and now < look_at):
@@ -732,7 +703,7 @@ class RedBeatScheduler(Scheduler):
 
     def _is_stopping(self) -> bool:
         # asked for by flags, as the signal handler's SystemExit may have been swallowed
-        return self._is_close_wanted or (self._beat is not None and self._beat.is_stopping)
+        return self._is_close_wanted or (self._beat is not None and is_stopping(self._beat))
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
@@ -785,7 +756,8 @@ class RedBeatScheduler(Scheduler):
         if self._is_choosing:
             return
         for shard, entries in self._shards.by_home(dict_):
-            store_entries(shard.store, shard.leadership.fence, self._maybe_entry, entries)
+            for chunk in in_chunks(entries.items()):  # so that only its entries are in memory
+                store_entries(shard, self._reports, self._maybe_entry, chunk)
 
     @property
     def schedule(self) -> dict[str, Any]:

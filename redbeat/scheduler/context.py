@@ -43,7 +43,6 @@ class Context:
     Arguments:
         hooks: the scheduler, which makes and sends entries; a subclass may replace its methods.
         store: the whole schedule.
-        quarantine_seconds: after how long an invalid entry is tried again.
 
     Attributes:
         clock: of the node that has answered last.
@@ -51,11 +50,10 @@ class Context:
         of_prepared: how much of it prepared runs may take.
     """
 
-    def __init__(
-        self, hooks: Any, store: Store, broker: Broker, reports: Reports, quarantine_seconds: float
-    ) -> None:
+    def __init__(self, hooks: Any, store: Store, broker: Broker) -> None:
         max_bytes = store.config.message_cache_bytes
-        self.hooks, self.broker, self.reports = hooks, broker, reports
+        self.hooks, self.store, self.broker = hooks, store, broker
+        self.reports = reports = Reports(store.config)
         self.allowance, self.of_prepared = Allowance(max_bytes), Allowance(max_bytes // 2)
         self.clock, self.figures, self.calendars = ServerClock(), BeatFigures(), KeptCalendars()
         self.tracing = Tracing(lambda: self.clock.now, lambda: broker.peer)
@@ -70,4 +68,4 @@ class Context:
             reports.report_slow,
         )
         self.encoder = Encoder(hooks, broker, self.tracing, self.figures)
-        self.failures = Failures(reports, quarantine_seconds)
+        self.failures = Failures(reports, hooks.max_interval)

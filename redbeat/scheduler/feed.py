@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from redbeat import signals
@@ -51,10 +51,8 @@ class Feed:
     """
 
     def __init__(self, app: Any, find_fences: Callable[[], Mapping[Keys, Fence]]) -> None:
-        self._app = app
-        self._find_fences = find_fences
+        self._app, self._find_fences = app, find_fences
         self._teller = secrets.token_hex(8)
-        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
         #: what has happened to this beat: functions that send it
         self._own_news = deque[Callable[[], None]]()
@@ -106,13 +104,12 @@ class Feed:
         while self._own_news:
             with suppress(RedBeatError):
                 self._own_news.popleft()()
-        if self._store is not None:
+        if "_store" in vars(self):
             self._store.close()
 
-    def _connect(self) -> Store:
-        if self._store is None:
-            self._store = Store.hasty(self._app)
-        return self._store
+    @cached_property
+    def _store(self) -> Store:  # the thread makes it: a client of a cluster connects at once
+        return Store.hasty(self._app)
 
     def _send_leader_changed(self, taken: Sequence[tuple[int | None, LeaderLock]]) -> None:
         """Send one signal for all locks that were taken from the same beat."""
@@ -122,7 +119,7 @@ class Feed:
             if leader is None:
                 continue  # it was lost at once
             # the beat before was silent, or has left its token as it released the lock
-            token = lock.replaced or LockKey(self._connect(), lock.fence.mark).token() or ""
+            token = lock.replaced or LockKey(self._store, lock.fence.mark).token() or ""
             previous = None if token == lock.token else holder_of(token)
             before = None if previous is None else (previous.host, previous.pid)
             shards = changes.setdefault(before, (leader, previous, []))[2]
@@ -135,7 +132,7 @@ class Feed:
         fences = self._find_fences()
         if not fences or not signals.is_wanted(*signals.OF_EVENTS):
             return False
-        found = read_events(self._connect(), fences, self._teller)
+        found = read_events(self._store, fences, self._teller)
         are_more = [self._send_news(keys, news) for keys, news in found.items()]
         return any(are_more)
 
@@ -151,10 +148,10 @@ class Feed:
             self._send_event(event)
             last = event.id
             if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not note_told(self._connect(), keys, self._teller, place, last, is_done=False):
+                if not note_told(self._store, keys, self._teller, place, last, is_done=False):
                     return False
                 place, noted_at = last, time.monotonic()
-        is_noted = note_told(self._connect(), keys, self._teller, place, last, is_done=True)
+        is_noted = note_told(self._store, keys, self._teller, place, last, is_done=True)
         return is_noted and last == news.events[-1].id
 
     def _send_event(self, event: Event) -> None:

@@ -9,25 +9,22 @@ from logging import ERROR
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.failures import Origin, cause_of, origin_of, reason_of
 from redbeat.errors import EntryCorrupt, RedBeatError, ReshardRefused
-from redbeat.layout import shard_of
 from redbeat.log import events
 from redbeat.log.events import LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
-from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
-from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
+from redbeat.reshard.sweeping import misplaced as find_misplaced
+from redbeat.reshard.sweeping import move_home
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Decision, Send, quarantine
 from redbeat.scheduler.reports import Reports
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.figures import count_once
-from redbeat.store.layouts import read_layout
 from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
-from redbeat.store.store import Store
 
 #: an entry that changed between fetch and record so many times in a row backs off: mostly its own sending
 #: changes it, by a signal handler or the task's own ``apply_async``
@@ -88,24 +85,25 @@ class Failures:
         return decision
 
     def keep_home(self, batch: Batch, misplaced: Sequence[Stored]) -> Sequence[Stored]:
-        """Return the fetched entries without those that belong to another shard.
+        """Return the fetched entries without those that belong to another shard, which are moved there.
 
-        Misplaced entries are not run, as their twins may be in their own shard. They are moved for some time
-        after the layout has changed, and else quarantined.
+        Their writer goes by another number of shards. They are not run here, as their twins may be at home.
         """
-        rows, store, found = batch.fetched.rows, batch.store, [*misplaced]
-        layout, left = read_layout(store), list[Stored]()
-        if layout.is_moving:
-            left = found
-        elif seconds_left(store, layout):
-            left = _move_home(store, found)
+        store, rows = batch.store, {batch.store.keys.name(row.key): row for row in misplaced}
+        try:
+            moved = move_home(store, find_misplaced(store, store.keys, rows))
+        except ReshardRefused as exc:
+            for row in misplaced:
+                problem = EntryCorrupt(f"{row.key}: this entry belongs to another shard: {exc}", row.key)
+                batch.ready.append(self.quarantine(batch, row, problem))
         else:
-            batch.ready += [self.quarantine(batch, row, _describe_misplaced(store, row)) for row in found]
-        if left:
-            batch.leave(left)
-            batch.is_in_doubt = True  # they are tried again in a moment, and not at once
-        keys = {row.key for row in found}
-        return [row for row in rows if row.key not in keys]
+            report_moved(moved)
+            left = [row for name, row in rows.items() if name not in moved]
+            if left:  # another process moves entries: they are tried again in a moment, and not at once
+                batch.leave(left)
+                batch.is_in_doubt = True
+        keys = {row.key for row in misplaced}
+        return [row for row in batch.fetched.rows if row.key not in keys]
 
     # -- runs that could not be sent
 
@@ -192,38 +190,8 @@ class Failures:
         return self.retry(batch, send, RedBeatError(_CONTESTED))
 
 
-# -- entries in another shard than the one that their names say: their writer goes by another number of shards
-
-
-def _move_home(store: Store, rows: Sequence[Stored]) -> list[Stored]:
-    """Move misplaced entries; return those that stay, as another program moves entries at this moment."""
-    names = {store.keys.name(row.key): row for row in rows}
-    try:
-        moved = move_home(store, misplaced(store, store.keys, names))
-    except ReshardRefused:
-        return [*rows]
-    _report_moved(moved)
-    return [row for name, row in names.items() if name not in moved]
-
-
-def _describe_misplaced(store: Store, row: Stored) -> EntryCorrupt:
-    layout, name = store.config.layout, store.keys.name(row.key)
-    shards = layout.shards or 0
-    return EntryCorrupt(
-        f"{row.key}: this entry isn't run, as it belongs into shard {shard_of(name, shards)} of {shards}. "
-        "Something has written it here by another number of shards: write it under "
-        f"{layout.keys.entry(name)}, and delete it here.",
-        row.key,
-    )
-
-
-def sweep(sweeper: Sweeper) -> None:
-    """Move entries home that were written to former shards, if it is time to; ``doctor`` finds the rest."""
-    with surviving("Looking for entries in former shards"):
-        _report_moved(sweeper.look())
-
-
-def _report_moved(names: Sequence[str]) -> None:
+def report_moved(names: Sequence[str]) -> None:
+    """Log that entries were moved to the shards that they belong to."""
     if names:
         logger.warning(
             "beat: Moved %s to where they belong, as something writes by another number of shards: %s",

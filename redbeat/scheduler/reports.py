@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
+from redbeat.config.config import RedBeatConfig
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import StoreCorrupt, StoreRefused
@@ -76,15 +77,15 @@ class Reports:
     """One beat's log. What an entry's own hash says was logged is not remembered here.
 
     Arguments:
-        name_of: returns an entry's name by its key.
+        config: its keys tell the names of entries; they follow the layout.
 
     Attributes:
         missing: entries whose hashes are gone: key to when that was noticed, monotonic.
         ahead_seconds: by how much the server's clock is ahead of this machine's.
     """
 
-    def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
-        self._name_of = name_of
+    def __init__(self, config: RedBeatConfig) -> None:
+        self._config = config
         self.ahead_seconds = 0.0
         self.missing = Memory[str, float](MAX_MISSING)
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, name) to what was logged
@@ -236,7 +237,7 @@ class Reports:
         self.report(
             ERROR,
             events.ENTRY_REMOVED,
-            self._name_of(key),
+            self._config.keys.name(key),
             "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because Redis "
             "evicted it (see maxmemory-policy), or a program deleted the hash alone.",
             many="removed from the schedule, as their hashes are gone",
@@ -253,7 +254,7 @@ class Reports:
             self.report(
                 WARNING,
                 events.ENTRY_SLOW,
-                self._name_of(due_entry.key),
+                self._config.keys.name(due_entry.key),
                 "beat: Slow schedule: planning %s took %.0f ms of processor time, and the other entries "
                 "waited. Let the remaining_estimate of the schedule class registered as %r return sooner.",
                 seconds * 1000,
@@ -266,7 +267,7 @@ class Reports:
     def report_typos(self, row: Stored, found: str) -> None:
         """Log keys of an entry, its schedule or its policy that are ignored: misspelt, or unusable."""
         typos, message = shorten(printable(found)), "beat: The entry %s has keys that are ignored: %s."
-        name = self._name_of(row.key)
+        name = self._config.keys.name(row.key)
         self.report(WARNING, events.ENTRY_UNKNOWN_KEYS, name, message, typos, once=typos, keys=typos)
 
     # -- errors beside the entries

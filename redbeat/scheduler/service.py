@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -42,44 +41,22 @@ def is_process_of_worker() -> bool:
     return embedded_class is not None and isinstance(current_process(), embedded_class)
 
 
-class BeatService:
-    """A running beat.
+def is_stopping(service: Any) -> bool:
+    """Return True if a beat is about to end, or was told to and still runs.
+
+    An exception of a signal handler may get lost: Python goes on after one in a ``__del__`` or in a weak
+    reference's callback. A worker tells the beat inside it once, and waits.
 
     Arguments:
         service: Celery's ``celery.beat.Service``, which calls the scheduler's ticks.
     """
+    events = [getattr(service, name, None) for name in ("_is_shutdown", "_is_stopped")]
+    return HAS_BEEN_TERMINATED[0] or any(event is not None and event.is_set() for event in events)
 
-    def __init__(self, service: Any) -> None:
-        self._service = service
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether beat is about to end."""
-        shutdown = getattr(self._service, "_is_shutdown", None)
-        return (shutdown is not None and shutdown.is_set()) or self.has_been_terminated
-
-    @property
-    def has_been_terminated(self) -> bool:
-        """Whether this beat was told to end, and still runs: an exception of a signal handler may get lost.
-
-        Python goes on after an exception in a ``__del__`` or in a weak reference's callback. A worker tells
-        the beat inside it once, and waits.
-        """
-        stopped = getattr(self._service, "_is_stopped", None)
-        return HAS_BEEN_TERMINATED[0] or (stopped is not None and stopped.is_set())
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether this is the beat inside a worker, which no supervisor starts again."""
-        return threading.current_thread() is not threading.main_thread() or is_process_of_worker()
-
-    def note_tick(self) -> None:
-        """Show Celery that a tick that waits is not stuck."""
-        self._service._last_tick = time.monotonic()  # noqa: SLF001 - Celery sets it only when a tick returns
-
-    def stop(self) -> None:
-        """End beat."""
-        self._service.stop()
+def is_embedded() -> bool:
+    """Return True in the beat inside a worker, which no supervisor starts again."""
+    return threading.current_thread() is not threading.main_thread() or is_process_of_worker()
 
 
 # -- its end
@@ -91,13 +68,9 @@ def brief(exc: Error) -> Error:
     They are in the log at DEBUG.
     """
     logger.debug("beat: Ending because of this:", exc_info=exc)
+    if isinstance(exc, LockLost):  # its event: Celery logs the error as it ends beat
+        setattr(exc, ATTRIBUTE, LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)[ATTRIBUTE])
     return exc.with_traceback(None)
-
-
-def tag_lock_lost(exc: LockLost) -> LockLost:
-    """Give ``exc`` its event: Celery logs the error as it ends beat."""
-    setattr(exc, ATTRIBUTE, LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)[ATTRIBUTE])
-    return exc
 
 
 class exit_without_traceback:  # noqa: N801 - a context manager; contextlib's would put the traceback back

@@ -28,7 +28,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import run_all
-from redbeat.store.locks import renew_locks
+from redbeat.store.locks import Held, renew_locks
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import Fetch, fetch_all, read_head
 from redbeat.store.store import Store
@@ -57,9 +57,10 @@ class Shards:
     """The shards of one beat.
 
     Arguments:
-        store: the whole schedule.
+        context: what they share.
         lock_key: that of an unsharded schedule; None: no lock is configured.
         timing: how long each lock lives, and what follows from that.
+        deliver: delivers batches.
 
     Attributes:
         election: which of them this beat leads.
@@ -72,9 +73,16 @@ class Shards:
         has_news: the last check found a lock that was taken back, or a shard without the entries of the code.
     """
 
-    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
-        self._config: RedBeatConfig = store.config
-        self.election = Election(store, lock_key, timing)
+    def __init__(
+        self,
+        context: Context,
+        lock_key: str | None,
+        timing: Timing,
+        deliver: Callable[[Sequence[Batch]], None],
+    ) -> None:
+        self._context, self._deliver = context, deliver
+        self._config: RedBeatConfig = context.store.config
+        self.election = Election(context.store, lock_key, timing)
         self._timing = timing
         self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
         self.layout: Layout | None = None
@@ -84,6 +92,7 @@ class Shards:
         self.troubles: list[RedBeatError] = []
         self.has_news = self.is_divided = self.is_moving = False
         self._is_hasty = False
+        self.form()
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(self._shards.values())
@@ -95,20 +104,9 @@ class Shards:
 
     # -- which there are
 
-    def form(
-        self,
-        store: Store,
-        context: Context,
-        deliver: Callable[[Sequence[Batch]], None],
-    ) -> bool:
-        """Have a shard for each part of the schedule as it is divided now; return True if that has changed.
-
-        Arguments:
-            store: of any part of the schedule, or of all of it; the part that it is about works with it.
-            context: what all shards of this beat share.
-            deliver: delivers batches.
-        """
-        layout = self._config.layout
+    def form(self) -> bool:
+        """Have a shard for each part of the schedule as it is divided now; return True if that changed."""
+        layout, context = self._config.layout, self._context
         if layout is self.layout:
             return False
         before = self._shards
@@ -117,11 +115,12 @@ class Shards:
             before[prefix].close()
         kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone}
         self.election.set_parts(
-            kept[keys.prefix].store if keys.prefix in kept else _store_of(store, keys)
+            kept[keys.prefix].store if keys.prefix in kept else _store_of(context.store, keys)
             for keys in layout.parts
         )
         self._shards = {
-            one.keys.prefix: kept.get(one.keys.prefix) or Shard(one.store, one, context, deliver, self.fail)
+            one.keys.prefix: kept.get(one.keys.prefix)
+            or Shard(one.store, one, context, self._deliver, self.fail)
             for one in self.election.leaderships
         }
         self.is_divided = self.election.is_divided
@@ -129,13 +128,10 @@ class Shards:
         self.layout, self.is_moving = layout, layout.is_moving
         return True
 
-    def set_timeouts(self, store: Store) -> None:
+    def set_timeouts(self) -> None:
         """Let what ticks ask wait for a node only as long as shards on other nodes can do without this beat.
 
         Where there is one server, or one shard, Redis is waited for as the settings say.
-
-        Arguments:
-            store: what a tick asks with, besides the shards' own.
         """
         is_hasty = self.is_divided and self._config.is_cluster
         if is_hasty == self._is_hasty:
@@ -146,7 +142,7 @@ class Shards:
             except StoreUnavailable:  # a cluster's client connects at once: no node can be reached
                 return
         chosen = self._hasty if is_hasty and self._hasty is not None else Store(self._config.app)
-        for one in (store, self.election.store, *(shard.store for shard in self)):
+        for one in (self._context.store, self.election.store, *(shard.store for shard in self)):
             one.client = chosen.client
         self._is_hasty = is_hasty
 
@@ -232,7 +228,8 @@ class Shards:
         elif isinstance(error, StoreUnavailable):
             self.troubles.append(error)
             node = shard.node_name
-            for one in self:  # those on the same node aren't to wait for it one after the other
+            self.election.note_away(shard.store.keys)
+            for one in self.led:  # those on the same node aren't to wait for it one after the other
                 if one is shard or (node is not None and one.node_name == node):
                     one.leave_alone(error)
         elif isinstance(error, RedBeatError):
@@ -397,7 +394,7 @@ class Shards:
     def renew_locks(self) -> None:
         """Renew the locks."""
         led = self.reached
-        locks = [(shard.store, shard.leadership.fence) for shard in led]
+        locks = [Held(shard.store, shard.leadership.fence) for shard in led]
         obstacle = self.election.heartbeat.find_obstacle()
         errors, _ = renew_locks(self.election.store, locks, obstacle=obstacle)
         for shard, error in zip(led, errors, strict=True):
@@ -458,6 +455,7 @@ class Shards:
 
 
 def _store_of(store: Store, keys: Keys) -> Store:
-    """Return a store of the part with these names: ``store`` itself if it is about that."""
-    is_its = store.part is not None and store.part.prefix == keys.prefix
-    return store if is_its else store.of_part(keys)
+    """Return a store of one part."""
+    found = store.of_part(keys)
+    found.progress = store.progress
+    return found

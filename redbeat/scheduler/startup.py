@@ -6,10 +6,12 @@ That is the entries of ``beat_schedule``, those of ``@scheduled``, and Celery's 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container, Mapping
-from contextlib import closing
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from logging import ERROR
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,8 +45,7 @@ from redbeat.scheduler.shard import Shard
 from redbeat.store.downgrades import bring_back
 from redbeat.store.entries import delete_entries, write_entries
 from redbeat.store.owners import read_owners, read_static_names
-from redbeat.store.parts import in_chunks
-from redbeat.store.records import Fence, Stored, Write
+from redbeat.store.records import Stored, Write
 from redbeat.store.rights import find_missing_rights
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -97,13 +98,10 @@ def banner(scheduler: Any, store: Store) -> str:
     layout, lock_key, seconds = store.config.layout, scheduler.lock_key, scheduler.lock_timeout
     if layout.shards is not None:
         lines.append(f"    . shards -> {layout.shards}")
-    if not lock_key:
-        lines.append("    . lock -> none, several beats share the work")
-    elif layout.shards is None:
+    if lock_key:
         lines.append(f"    . lock -> `{lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
     else:
-        first = layout.parts[0].prefixed(layout.base.name(lock_key))
-        lines.append(f"    . locks -> `{first}` and so on, {humanize_seconds(seconds)} ({seconds}s) each")
+        lines.append("    . lock -> none, several beats share the work")
     app = store.config.app
     if not store.config.waits_for_redis and find_given(app) is None:
         lines.append("    . retry_period -> unset: beat ends if Redis is away (redbeat_redis_options)")
@@ -183,67 +181,53 @@ def store_statics(
 
 
 def store_entries(
-    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], entries: Mapping[str, Any]
+    shard: Shard, reports: Reports, make_entry: Callable[[str, Any], Any], entries: Sequence[tuple[str, Any]]
 ) -> None:
-    """Store ``entries`` (name to entry or its keyword arguments); a bad one is reported and skipped.
+    """Store ``entries`` (name, and entry or its keyword arguments); a bad one is reported and skipped.
 
     An entry that is stored with the same values is not written. One that is paused stays so, unless
     ``entries`` says whether it is.
     """
-    for chunk in in_chunks(entries.items()):  # so that only the entries of one chunk are in memory
-        _store_chunk(store, fence, make_entry, chunk)
-
-
-def _store_chunk(
-    store: Store, fence: Fence, make_entry: Callable[[str, Any], Any], chunk: list[tuple[str, Any]]
-) -> None:
-    """Store the entries of one chunk."""
+    store = shard.store
     made: dict[str, Any] = {}
     given: dict[str, Container[str]] = {}  # by the same keys, the names of the fields
-    for name, fields in chunk:
+
+    @contextmanager
+    def skipping(name: str) -> Iterator[None]:
         try:
+            yield
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
+            reason = f"{type(exc).__name__}: {shorten(str(exc))}"
+            message = "beat: Skipped the entry %r, it can't be stored (what was stored before stays): %s"
+            reports.report(ERROR, ENTRY_NOT_STORED, str(name), message, reason, reason=reason)
+
+    for name, fields in entries:
+        with skipping(name):
             entry = make_entry(name, fields)
             key: str = entry.key
             key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
             if has_own_save(entry):
                 entry.save()
-                continue
-            made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
-        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-            let_through(exc)
-            _report(name, exc)
+            else:
+                made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
 
     def decide(stored: Stored, now: datetime) -> Write | None:
         entry = made[stored.key]
-        try:
+        with skipping(entry.name):
             has_pause = stored.policy and '"paused"' in stored.policy
             before = try_decode(type(entry), stored, entry.app) if has_pause else None
             if before is not None:  # a new leader must not end the pause
                 entry = copy.copy(entry)
                 keep_pause(entry, before, given[stored.key])
             is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
-            if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
-                return None
-            write: Write = entry.plan_save(stored, now)
-        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
-            let_through(exc)
-            _report(entry.name, exc)
-            return None
-        return write
+            if not is_scheduled or encode_entry(entry, stored) != (stored.definition, stored.policy or ""):
+                write: Write = entry.plan_save(stored, now)
+                return write
+        return None
 
-    save_by_calendars(
-        store, made.values(), lambda: write_entries(store, list(made), decide, fence, may_be_new=True)
-    )
-
-
-def _report(name: str, exc: BaseException) -> None:
-    logger.error(
-        "beat: Skipped the entry %r, it can't be stored (what was stored before stays): %s: %s",
-        name,
-        type(exc).__name__,
-        shorten(str(exc)),
-        extra=ENTRY_NOT_STORED.of(entry=name, reason=f"{type(exc).__name__}: {exc}"),
-    )
+    write = partial(write_entries, store, list(made), decide, shard.leadership.fence, may_be_new=True)
+    save_by_calendars(store, made.values(), write)
 
 
 def bring_back_downgraded(shard: Shard, reports: Reports) -> None:

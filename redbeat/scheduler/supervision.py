@@ -7,6 +7,7 @@ paused, deleted or given another policy meanwhile stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from logging import WARNING
@@ -66,9 +67,7 @@ def settle_deadlines(
     is_well = False  # else the same deadlines would be tried again without a pause
     with reports.surviving(store, "An entry that fails too often can't be paused"):
         looked_at = [keys.entry(one.name) for one in settlements if one.action == Action.LOOK.value]
-        for key, failures in zip(looked_at, runs.failing(looked_at), strict=True):
-            if failures:
-                _pause(store, reports, entry_class, fence, key, failures)
+        pause_failing(store, reports, entry_class, fence, looked_at)
         is_well = True
     results = runs.settle(fence, settlements)
     for decision, one, result in zip(decisions, settlements, results, strict=True):
@@ -113,6 +112,31 @@ def report_settled(reports: Reports, name: str, run: RunRecord, word: str) -> No
     )
 
 
+def pause_failing(
+    store: Store,
+    reports: Reports,
+    entry_class: type[RedBeatSchedulerEntry],
+    fence: Fence,
+    keys: Sequence[str],
+) -> None:
+    """Pause those of the entries under ``keys`` that have failed as often as their policy says.
+
+    Raises:
+        LockLost: another beat holds the lock.
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    for key, failures in zip(keys, Runs(store).failing(keys), strict=True):
+        try:
+            if failures:
+                _pause(store, reports, entry_class, fence, key, failures)
+        except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
+            raise
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: its class may be the application's
+            let_through(exc)
+            name, reason = printable(store.keys.name(key)), str(exc).removeprefix(f"{printable(key)}: ")
+            logger.error("beat: Entry %s fails too often and can't be paused: %s", name, reason)  # noqa: TRY400
+
+
 def _pause(
     store: Store,
     reports: Reports,
@@ -121,7 +145,7 @@ def _pause(
     key: str,
     failures: int,
 ) -> None:
-    """Pause one entry if it has failed as often as its policy says, send the event, and count anew.
+    """Pause one entry if it has failed too often, send the event, and count anew.
 
     After a kill in between, the next beat finds the count and sends the event.
     """
@@ -129,33 +153,22 @@ def _pause(
 
     def decide(stored: Stored, now: datetime) -> Write | None:
         nonlocal found
-        found = None
-        if not stored.exists:
+        found = decode_entry(entry_class, stored, store.config.app) if stored.exists else None
+        limit = None if found is None else found.policy.pause_after_failures
+        if found is None or limit is None or failures < limit:
+            found = None
             return None
-        entry = decode_entry(entry_class, stored, store.config.app)
-        policy = entry.policy
-        if policy.pause_after_failures is None or failures < policy.pause_after_failures:
+        if not found.is_enabled_at(now):
             return None
-        found = entry
-        if not entry.is_enabled_at(now):
-            return None
-        until = None if policy.resume_after is None else now + timedelta(seconds=policy.resume_after)
-        rest(entry, now, _note_of(store, key, failures), until, PAUSED_BY)
-        return entry.plan_save(stored, now)
+        after = found.policy.resume_after
+        until = None if after is None else now + timedelta(seconds=after)
+        rest(found, now, _note_of(store, key, failures), until, PAUSED_BY)
+        return found.plan_save(stored, now)
 
-    name = store.keys.name(key)
-    try:
-        [outcome] = write_entries(store, [key], decide, fence)
-    except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
-        raise
-    except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
-        let_through(exc)
-        reason = str(exc).removeprefix(f"{printable(key)}: ")
-        logger.error("beat: Entry %s fails too often and can't be paused: %s", printable(name), reason)  # noqa: TRY400
-        return
+    [outcome] = write_entries(store, [key], decide, fence)
     if found is None:
         return
-    note, until = found.pause_note or "", found.paused_until
+    name, note, until = store.keys.name(key), found.pause_note or "", found.paused_until
     if outcome == "changed":
         reports.report(WARNING, ENTRY_PAUSED, name, "beat: Paused %s: %s", note, until=until, reason=note)
     if found.paused_by == PAUSED_BY and note.startswith(_NOTE):

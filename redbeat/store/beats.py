@@ -6,7 +6,7 @@ crashes expires from the list, and the key with the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import without_retry
@@ -35,22 +35,38 @@ class Company(NamedTuple):
     generation: int
 
 
-def note_beat(store: Store, token: str, life_seconds: float) -> Call[Company]:
+def note_beat(store: Store, token: str, life_seconds: float) -> Call[Any]:
     """Return the call that lists a beat by its ``token``, '' for none, and removes beats that are older."""
     keys, life_ms = store.config.keys, int(life_seconds * 1000)
-    call = _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
-    return call.reading(_company)
+    return _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
 
 
-def _company(reply: Sequence[Any]) -> Company:
-    generation, *found = map(text_of, reply)
-    beats = frozenset(beat for token in found if (beat := beat_of(token)) is not None)
-    return Company(beats, int(generation) if generation.isdecimal() else 0)
+def read_company(store: Store, reply: Any) -> Company:
+    """Return who is listed.
+
+    Arguments:
+        reply: to :func:`note_beat`, or the error of the redis client.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    with store.translating(store.config.keys.beats):
+        if isinstance(reply, Exception):
+            raise reply
+    generation, *found = reply
+    beats = frozenset(beat for token in found if (beat := beat_of(text_of(token))) is not None)
+    text = text_of(generation)
+    return Company(beats, int(text) if text.isdecimal() else 0)
 
 
 def read_beats(store: Store) -> Command:
     """Return the command that reads the tokens of all beats, and when each said last that it is there."""
     return Command("ZRANGE", [store.config.keys.beats], [0, -1, "WITHSCORES"], {"withscores": True})
+
+
+def remove_beat(store: Store, token: str) -> Command:
+    """Return the command that removes a beat."""
+    return Command("ZREM", [store.config.keys.beats], [token])
 
 
 def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
@@ -59,7 +75,11 @@ def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
     Arguments:
         wake: the channels on which the others are told that after it.
     """
-    beats, client = store.config.keys.beats, without_retry(store.client)
-    with store.translating(beats):
-        client.zrem(beats, token)
-        call_on_nodes(client, [Command("PUBLISH", [channel], ["left"]) for channel in wake])
+    command = remove_beat(store, token)
+    tells = [Command("PUBLISH", [channel], ["left"]) for channel in wake]
+
+    def leave(client: Any) -> None:
+        command.send(client)
+        call_on_nodes(client, tells)
+
+    store.ask(lambda client: leave(without_retry(client)), *command.keys)

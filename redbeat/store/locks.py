@@ -5,13 +5,15 @@ Invariant: a lock is taken and released in the same step that compares its token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import call_briefly, without_retry
-from redbeat.errors import LayoutChanged, RedBeatError, StoreUnavailable
-from redbeat.store.nodes import Command, Sendable
+from redbeat.errors import RedBeatError
+from redbeat.store.layouts import refusal_of
+from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.store import Store, renew_call
@@ -25,7 +27,7 @@ NO_KEY, FOR_EVER = -2, -1
 
 
 class LockKey(NamedTuple):
-    """The lock under ``name``; each method but ``take_call`` is one round trip.
+    """The lock under ``name``; each method is one round trip.
 
     All raise StoreCorrupt if the key isn't a string.
 
@@ -45,81 +47,87 @@ class LockKey(NamedTuple):
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
         return int(self.store.ask(methodcaller("pttl", self.name), self.name, kind="string"))
 
-    def take_call(
-        self,
-        token: str,
-        taken_ms: int,
-        mark: str = "",
-        *,
-        silent: str = "",
-        rest_ms: int = 0,
-        slack_ms: int = 0,
-    ) -> Call[bool]:
-        """Return the call that takes it if it is free, or ``token`` has it; True: it is the caller's.
-
-        Arguments:
-            taken_ms: how long it lives then.
-            mark: a key that says who has released the lock: ``token`` doesn't take it again; '': none.
-            silent: the token of a silent holder, which is replaced; '': there is none.
-            rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
-            slack_ms: by how much longer or shorter it may live and still count as not renewed.
-        """
-        return _TAKE_LOCK.call(
-            self.store.keys,
-            lock=self.name,
-            mark=mark,
-            token=token,
-            taken_ms=taken_ms,
-            silent=silent,
-            rest_ms=rest_ms,
-            slack_ms=slack_ms,
-        ).reading(bool)
-
-    def take(self, token: str, taken_ms: int, mark: str = "") -> bool:
-        """Take it if it is free, or ``token`` has it; return True if it is the caller's."""
-        return self.store.run(self.take_call(token, taken_ms, mark))
-
     def release(self, token: str, mark: str = "") -> bool:
         """Release it as :func:`release_locks` does; True: ``token`` was its holder's."""
-        [answer] = release_locks(self.store, [(self.store, Fence(self.name, token, mark=mark))])
+        [answer] = release_locks(self.store, [Held(self.store, Fence(self.name, token, mark=mark))])
         if isinstance(answer, RedBeatError):
             raise answer
         return answer
 
 
-class Sight(NamedTuple):
-    """A lock as a look has found it.
+class Take(NamedTuple):
+    """How a lock is asked for: it is taken when it is free, or ``token`` has it.
 
     Attributes:
-        rest_ms: how long it lives, in milliseconds, or NO_KEY, or FOR_EVER.
-        token: the token in it; '': no process holds it.
+        taken_ms: how long it lives then.
+        mark: a key that says who has released the lock: ``token`` doesn't take it again; '': none.
+        silent: the token of a silent holder, which is replaced; '': there is none.
+        rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
+        slack_ms: by how much longer or shorter it may live and still count as not renewed.
     """
 
-    rest_ms: int
+    key: LockKey
     token: str
+    taken_ms: int
+    mark: str = ""
+    silent: str = ""
+    rest_ms: int = 0
+    slack_ms: int = 0
+
+    def call(self) -> Call[bool]:
+        """Return the call that asks for it; the reply is True if it is the caller's."""
+        return _TAKE_LOCK.call(self.key.store.keys, self, lock=self.key.name).reading(bool)
+
+    def run(self) -> bool:
+        """Ask for it; return True if it is the caller's."""
+        return self.key.store.run(self.call())
+
+
+class Held(NamedTuple):
+    """A lock that is held.
+
+    Attributes:
+        store: the part of the schedule that it is the lock of.
+        fence: its key and its token.
+    """
+
+    store: Store
+    fence: Fence
+
+
+#: what is asked about one lock, along with others; the last makes the answer of the reply
+_Question = tuple[LockKey, Sendable, Callable[[Any], Any]]
 
 
 # -- several locks; each function is one round trip a node
 #
 # Each returns the answer about each lock, in their order, or the error, which concerns no other one:
 # StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached; it raises StoreUnavailable if
-# none can be. What calls ``besides``, which are sent along, return comes last.
+# none can be. Where calls ``besides`` are sent along, their replies come last, raw.
 
 
 def look_at_locks(
-    store: Store, locks: Sequence[LockKey], besides: Sequence[Sendable] = ()
-) -> tuple[list[Sight | RedBeatError], list[Any]]:
-    """Return each lock as it is now."""
-    count = len(locks)
-    asked = [Command(name, [lock.name]) for name in ("PTTL", "GET") for lock in locks]
-    answers = ask_locks(store, [*asked, *besides])
-    found = [_sight(*pair) for pair in zip(answers[:count], answers[count : 2 * count], strict=True)]
-    return found, answers[2 * count :]
+    store: Store, locks: Sequence[LockKey], *besides: Sendable
+) -> tuple[list[int | RedBeatError], list[Any]]:
+    """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
+    return _ask(
+        store, [(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks], besides
+    )
+
+
+def read_tokens(store: Store, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
+    """Return the token in each; None: no process holds it."""
+    return _ask(store, [(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
+
+
+def take_locks(store: Store, takes: Sequence[Take]) -> list[bool | RedBeatError]:
+    """Take each that is free, or still held by its silent holder; True: it is the caller's."""
+    return _ask(store, [(one.key, one.call(), bool) for one in takes])[0]
 
 
 def renew_locks(
     store: Store,
-    held: Sequence[tuple[Store, Fence]],
+    held: Sequence[Held],
     idle_seconds: float = 0,
     obstacle: str = "",
     besides: Sequence[Sendable] = (),
@@ -128,63 +136,65 @@ def renew_locks(
 
     A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
     """
-    calls = [renew_call(part.keys, fence, idle_seconds, obstacle) for part, fence in held]
-    answers = ask_locks(store, [*calls, *besides])
-    checked = [_check(*one, answer) for one, answer in zip(held, answers, strict=False)]
-    return checked, answers[len(held) :]
+    questions: list[_Question] = []
+    for part, fence in held:
+        call = renew_call(part.keys, fence, idle_seconds, obstacle)
+        questions.append((LockKey(part, fence.lock_key or ""), call, partial(_check, part, fence)))
+    return _ask(store, questions, besides)
 
 
-def release_locks(store: Store, held: Sequence[tuple[Store, Fence]]) -> list[bool | RedBeatError]:
+def release_locks(
+    store: Store, held: Sequence[Held], besides: Sequence[Sendable] = ()
+) -> list[bool | RedBeatError]:
     """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't waited
     for long.
 
     The ``mark`` of a fence says for a minute who has released the lock, so that it doesn't seem to have
     vanished, and no command takes it back that arrives late.
     """
-    calls = [
-        _RELEASE_LOCK.call(part.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token).reading(bool)
-        for part, fence in held
-    ]
-    answers: list[bool | RedBeatError] = call_briefly(
-        lambda: store.try_all(calls, without_retry(store.client), kind="string")
-    )
-    return answers
+    questions: list[_Question] = []
+    for part, fence in held:
+        call = _RELEASE_LOCK.call(part.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
+        questions.append((LockKey(part, fence.lock_key or ""), call, bool))
+    calls = [*(call for _, call, _ in questions), *besides]
+    with store.translating():
+        replies = call_briefly(lambda: call_on_nodes(without_retry(store.client), calls))
+    return [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
 
 
-def ask_locks(store: Store, calls: Sequence[Sendable]) -> list[Any]:
-    """Return what calls about locks return, or their errors.
-
-    Raises:
-        StoreUnavailable: no node can be reached.
-    """
-
-    def ask() -> list[Any]:
-        parts = {part.prefix: part for part in store.config.layout.parts}
-        here = [call.within_one_of(parts) if isinstance(call, Call) else call for call in calls]
-        return store.try_all(here, kind="string") if here else []
-
-    answers = ask()
-    if any(isinstance(answer, LayoutChanged) for answer in answers):
-        answers = ask()  # in the layout that there is now
-    if answers and all(isinstance(answer, StoreUnavailable) for answer in answers):
-        raise answers[0]
-    return answers
+def _ask(
+    store: Store, questions: Sequence[_Question], besides: Sequence[Sendable] = ()
+) -> tuple[list[Any], list[Any]]:
+    calls = [*(call for _, call, _ in questions), *besides]
+    if not calls:
+        return [], []
+    with store.translating():
+        replies = call_on_nodes(store.client, calls)
+        if all(isinstance(reply, Exception) and is_away(reply) for reply in replies):
+            raise replies[0]
+    answers = [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
+    return answers, replies[len(questions) :]
 
 
-def _sight(rest_ms: Any, token: Any) -> Sight | RedBeatError:
-    """Return a lock as two answers say that it is, or the first error."""
-    for answer in (rest_ms, token):
-        if isinstance(answer, RedBeatError):
-            return answer
-    return Sight(int(rest_ms), "" if rest_ms == NO_KEY else text_of(token) or "")
-
-
-def _check(store: Store, fence: Fence, answer: LockStatus | RedBeatError) -> RedBeatError | None:
-    """Return the error that a renewal ends with; None: the lock is held."""
-    if isinstance(answer, RedBeatError):
-        return answer
+def _answer(lock: LockKey, call: Sendable, read: Callable[[Any], Any], reply: Any) -> Any:
+    """Return what a reply means, or the error in RedBeat's words."""
+    store = lock.store
     try:
-        store.check_lock(answer, fence)
+        if isinstance(call, Call) and isinstance(reply, Exception) and refusal_of(reply):
+            return read(store.run(call))  # the layout has changed
+        if isinstance(reply, Exception):
+            return store.error_of(reply, lock.name, kind="string")
+        return read(reply)
     except RedBeatError as exc:
         return exc
-    return None
+
+
+def _check(store: Store, fence: Fence, status: Any) -> None:
+    store.check_lock(LockStatus(status), fence)
+
+
+def _lifetime(lock: LockKey, reply: int) -> int:
+    rest_ms = int(reply)
+    if rest_ms == FOR_EVER:
+        lock.token()  # raises if the key isn't a string: no beat writes one without an end
+    return rest_ms

@@ -354,23 +354,17 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(calls, replies, strict=True)]
 
-    def try_all(
-        self, calls: Sequence[Call[Item] | Command], client: Any = None, kind: str = ""
-    ) -> list[Item | RedBeatError]:
+    def try_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | RedBeatError]:
         """Return what each call returns, or its error; one round trip for each node.
 
         LayoutChanged takes the place of a refusal, as the layout has changed: it is known by then, and who
         asks again for the names of keys gets the right ones.
-
-        Arguments:
-            client: to ask; None: the store's own.
-            kind: what the keys hold, as in :meth:`translating`.
         """
         with self.translating():
             replies = call_on_nodes(client or self.client, calls)
         refusals = [refusal for reply in replies if (refusal := refusal_of(reply))]
         answers = [
-            self.error_of(reply, *call.keys, kind=kind) if isinstance(reply, Exception) else call.read(reply)
+            self.error_of(reply, *call.keys) if isinstance(reply, Exception) else call.read(reply)
             for call, reply in zip(calls, replies, strict=True)
         ]
         if refusals:

@@ -208,9 +208,7 @@ class Call(Generic[Reply]):
 
     def within_one_of(self, parts: Mapping[str, Keys]) -> Call[Reply]:
         """Return the same call in the part with the same prefix; if there is none, as it is."""
-        if self.within is None or self.within.guard == UNGUARDED:
-            return self
-        part = parts.get(self.within.prefix)
+        part = self.within and parts.get(self.within.prefix)
         return self if part is None else self.within_part(part)
 
     def within_part(self, part: Keys) -> Call[Reply]:

@@ -27,7 +27,7 @@ class Condition:
     Arguments:
         leadership: its part in who leads.
         broker: its broker.
-        find_stuck_seconds: returns after how long without progress it hangs.
+        stuck_seconds: after how long without progress it hangs.
         clock: a monotonic clock.
     """
 
@@ -35,12 +35,12 @@ class Condition:
         self,
         leadership: Election,
         broker: Broker,
-        find_stuck_seconds: Callable[[], float],
+        stuck_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._leadership = leadership
         self._broker = broker
-        self._find_stuck_seconds = find_stuck_seconds
+        self._stuck_seconds = stuck_seconds
         self._clock = clock
         self._trouble, self._troubled, self._troubled_at = "", "", 0.0
         self._is_stopping = False
@@ -76,7 +76,7 @@ class Condition:
         return Signs(
             role=pulse.role,
             idle_seconds=now - max(pulse.progressed_at, self._resumed_at),
-            stuck_after_seconds=self._find_stuck_seconds(),
+            stuck_after_seconds=self._stuck_seconds,
             unanswered_seconds=None if pulse.answered_at is None else now - pulse.answered_at,
             unready_after_seconds=2 * timing.fresh_seconds,
             occupation=what_hangs(),

@@ -110,7 +110,7 @@ def test_statics_are_stored_and_removed_in_their_shards(make_app: MakeApp) -> No
     assert left == ["static-1"]
 
 
-def test_entry_in_the_wrong_shard_is_quarantined_and_its_twin_runs(make_app: MakeApp) -> None:
+def test_entry_in_the_wrong_shard_is_moved_home_and_runs_once(make_app: MakeApp) -> None:
     app = make_app(redbeat_shards=4)
     save(app, ["report"])
     client, home = app.redbeat_redis, app.redbeat_conf.keys.home("report")
@@ -118,10 +118,10 @@ def test_entry_in_the_wrong_shard_is_quarantined_and_its_twin_runs(make_app: Mak
     client.hset(other.entry("report"), mapping=client.hgetall(home.entry("report")))
     client.zadd(other.schedule, {other.entry("report"): 0})
     with leader(app) as scheduler:
-        assert not send_all(scheduler)
-        assert f"it belongs into shard {shard_of('report', 4)} of 4" in client.hget(
-            other.entry("report"), "error"
-        )
+        send_all(scheduler)
+        assert send_all(scheduler) == ["report"]
+        assert not client.exists(other.entry("report"))
+        assert client.zscore(other.schedule, other.entry("report")) is None
         client.zadd(home.schedule, {home.entry("report"): time.time() - 1})
         assert send_all(scheduler) == ["report"]
 

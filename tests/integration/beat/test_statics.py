@@ -179,7 +179,7 @@ def test_invalid_statics_are_logged_and_never_removed(
         errors = errors_in(caplog)
         assert len(errors) == len(BAD) + 1, errors
         for name in (*BAD, "string"):
-            assert any(f"the entry {name!r}" in error for error in errors), name
+            assert any(f"the entry {str(name)!r}" in error for error in errors), name
         assert not any("Removing" in message for message in logged(caplog, logging.INFO))
     assert field(client, "zero", "definition")["schedule"]["every"] == 3600  # as it was when it was good
     assert names_in(client) == ["7", "good", "no-task", "zero"]

@@ -41,13 +41,14 @@ from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
-from redbeat.store.beats import leave_beats, note_beat
+from redbeat.store.beats import leave_beats, note_beat, read_company
 from redbeat.store.events import add_quarantined_events, note_told, read_events, read_last_ids
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
 from redbeat.store.lock_tokens import beat_of, new_token
 from redbeat.store.members import count_members, first_members
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
@@ -468,7 +469,8 @@ def it_stands_by(ground: Ground) -> None:
 
 def it_says_that_it_is_there(ground: Ground) -> None:
     store, token = Store(ground.app()), new_token()
-    assert note_beat(store, token, 15).run(store.client).beats == {beat_of(token)}
+    [reply] = call_on_nodes(store.client, [note_beat(store, token, 15)])
+    assert read_company(store, reply).beats == {beat_of(token)}
     leave_beats(store, token, [])
 
 

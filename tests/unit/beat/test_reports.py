@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from redbeat.keys import Keys
 from redbeat.log.events import ENTRY_QUARANTINED
 from redbeat.scheduler import reports as reports_module
 from redbeat.scheduler.reports import (
@@ -29,11 +30,16 @@ LIMIT = 10
 Log = pytest.LogCaptureFixture
 
 
+def new_reports() -> Reports:
+    config: Any = SimpleNamespace(keys=Keys(""))
+    return Reports(config)
+
+
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
     monkeypatch.setattr(reports_module, "MAX_REMEMBERED", LIMIT)
     monkeypatch.setattr(reports_module, "MAX_MISSING", LIMIT)
-    return Reports()
+    return new_reports()
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def told(caplog: Log) -> list[str]:
 
 
 def test_is_time_once_in_so_many_seconds(clock: SimpleNamespace) -> None:
-    reports, found = Reports(), list[float]()
+    reports, found = new_reports(), list[float]()
     for passed in range(150):
         clock.now = 1000.0 + passed
         found += [clock.now] if reports.is_time("standby", 60.0) else []
@@ -80,7 +86,7 @@ def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, c
 
 
 def test_what_happens_to_many_entries_is_logged_in_few_lines(caplog: Log) -> None:
-    reports = Reports()
+    reports = new_reports()
 
     def remove(keys: list[str]) -> None:
         for key in keys:
@@ -126,7 +132,7 @@ def test_missing_workers_are_looked_for_once_a_minute_and_logged_once_an_hour(
     asked: list[float] = []
     store: Any = SimpleNamespace(without_retry=lambda: store)
     monkeypatch.setattr(Runs, "has_workers", lambda _self: asked.append(clock.now))
-    reports, start = Reports(), clock.now
+    reports, start = new_reports(), clock.now
     for _ in range(int(UNTRACKED_SECONDS / 10)):  # a run is held back every 10 seconds
         reports.report_untracked(store, "report", "held back")
         clock.now += 10

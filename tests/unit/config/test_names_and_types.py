@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import MAX_URL, mask_ping_url, parse_ping_host, parse_ping_url
 from redbeat.config.suggestions import did_you_mean, find_typos
 from redbeat.decoder import RedBeatJSONDecoder
@@ -51,7 +52,7 @@ def run_of(
     reports: Reports | None = None,
 ) -> Send:
     """Plan a run of an entry with these fields in Redis."""
-    reports = reports or Reports()
+    reports = reports or Reports(ensure_conf(app))
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
     due_entry = fetched(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text)
@@ -74,11 +75,11 @@ def test_typo_in_a_stored_schedule_is_found_with_the_nearest(schedule: dict[str,
 def test_typos_of_a_stored_entry_are_one_warning_for_each_entry_and_news(
     app: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reports, rule = Reports(), {**INTERVAL, "relativ": True}
+    reports, rule = Reports(ensure_conf(app)), {**INTERVAL, "relativ": True}
     for name in ("x", "x", "y", "x", "y"):
         extra = {"max_run": 1, "schedule": rule}
         run_of(app, name, policy={"jiter": 5}, extra=extra, reports=reports)
-    assert [f"redbeat:{name}" in one for name, one in zip("xy", caplog.messages, strict=True)] == [True] * 2
+    assert [f"entry {name} has" in one for name, one in zip("xy", caplog.messages, strict=True)] == [True] * 2
     for typo in ("jiter (did you mean jitter?)", "max_run (did you mean max_runs?)", "relativ (did you"):
         assert typo in caplog.messages[0]
     run_of(app, "x", policy={"jittr": 1}, reports=reports)

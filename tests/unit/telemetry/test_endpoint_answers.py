@@ -86,7 +86,7 @@ class Beat:
         self.pulse = Pulse(Role.LEADER, progressed_at=1000.0, answered_at=1000.0)
         leadership: Any = SimpleNamespace(timing=Timing(60), pulse=lambda: self.pulse)
         broker: Any = SimpleNamespace(is_away=False)
-        self.condition = Condition(leadership, broker, lambda: 58.0, clock=lambda: self.now)
+        self.condition = Condition(leadership, broker, 58.0, clock=lambda: self.now)
 
     def pass_seconds(self, seconds: float, *, is_paused: bool = False) -> None:
         """Advance the clock; unless the process is paused, its thread looks every second."""
