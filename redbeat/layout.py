@@ -266,6 +266,11 @@ class Layout:
         former = self._parts_of(self.former) if self.is_moving else ()
         return tuple(dict.fromkeys((*self._parts_of(self.shards), *former)))
 
+    @cached_property
+    def by_prefix(self) -> dict[str, Keys]:
+        """The same parts by their prefixes."""
+        return {part.prefix: part for part in self.parts}
+
     @property
     def settled_parts(self) -> tuple[Keys, ...]:
         """The parts that remain once no entries move."""

@@ -198,7 +198,8 @@ class RedBeatScheduler(Scheduler):
                 if self._is_choosing:
                     self.setup_schedule()
                 self._is_choosing = False
-                self.store.ask(lambda client: check_key_expiry(client, self.config.key_expiry_check))
+                with self.store.translating():
+                    check_key_expiry(self.store.client, self.config.key_expiry_check)
                 check_rights(self.store)
                 look_up_layout(self.store, is_beat=True)
                 self._shards.form()

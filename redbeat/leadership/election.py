@@ -262,7 +262,7 @@ class Election:
         if not others and (is_announced or not self.is_divided):
             return []  # the heartbeat also finds out who else is there
         locks = [self._stand_by(leadership) for leadership in others]
-        besides: list[Sendable] = [Command("GET", [one.keys.tick]) for one in others]
+        besides: list[Sendable[Any]] = [Command("get", one.keys.tick) for one in others]
         if not self._is_away(self.store.config.base_keys):
             besides.append(self.members.call(is_silent=is_announced))
         found, replies = look_at(self.store, locks, besides)

@@ -133,7 +133,7 @@ class Leadership:
 
         Arguments:
             rest_ms: how long the lock lives, as a look has found it.
-            tick: what ``keys.tick`` held then, or the client's error, which says nothing.
+            tick: what ``keys.tick`` held then, or an error, which says nothing.
         """
         if isinstance(rest_ms, RedBeatError) or isinstance(tick, Exception):
             return

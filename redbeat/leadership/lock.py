@@ -30,7 +30,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import methodcaller
 from typing import Any
 
 from redbeat.config.timing import Timing
@@ -48,6 +47,7 @@ from redbeat.store.locks import (
     renew_locks,
     take_locks,
 )
+from redbeat.store.nodes import Command
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
@@ -232,7 +232,7 @@ class LeaderLock:
         """Return the token in the key ``mark``, that of the last holder to release the lock; remove the
         key."""
         token = LockKey(self.store, mark).token() or ""
-        self.store.ask(methodcaller("delete", mark), mark)
+        self.store.ask(Command("delete", mark))
         return token
 
     def describe_holder(self) -> str:

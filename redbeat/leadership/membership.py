@@ -45,7 +45,7 @@ class Membership:
         self._token = new_token(self.beat)
         self._is_listed = False
 
-    def call(self, *, is_silent: bool = False) -> Sendable:
+    def call(self, *, is_silent: bool = False) -> Sendable[Any]:
         """Return the call that announces this beat, and asks for the others; it is sent with others.
 
         Arguments:
@@ -54,16 +54,16 @@ class Membership:
         self._is_listed = self._is_listed or not is_silent
         return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
 
-    def leave_call(self) -> Sendable:
+    def leave_call(self) -> Sendable[Any]:
         """Return the call that takes this beat off the list."""
         return remove_beat(self._store, self._token)
 
     def note(self, reply: Any) -> bool:
-        """Record who is there, by the reply to the call or the client's error; return False if Redis could
+        """Record who is there, by the reply to the call or its error; return False if Redis could
         not be reached."""
         with surviving("Listing this beat"):
             try:
-                beats, self.generation = read_company(self._store, reply)
+                beats, self.generation = read_company(reply)
             except StoreUnavailable:
                 return False
             self.live = beats | {self.beat}

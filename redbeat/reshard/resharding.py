@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import methodcaller
 
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
@@ -24,7 +23,7 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.store.layouts import change_layout, find_latest, read_layout
 from redbeat.store.mover import MARGIN_SECONDS, WAIT_SECONDS, Mover, Stray, Tally
-from redbeat.store.nodes import Command, call_on_nodes
+from redbeat.store.nodes import Command
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
@@ -230,9 +229,7 @@ class Resharding:
                 return [layout.shard_of(part) for part in new if part not in led]
             if waited - woken_at >= WAKE_SECONDS:
                 woken_at = waited
-                wakes = [Command("PUBLISH", [part.wake], ["reshard"]) for part in layout.parts]
-                with self._store.translating():
-                    call_on_nodes(self._store.client, wakes)
+                self._store.try_all([Command("publish", part.wake, "reshard") for part in layout.parts])
             time.sleep(LOOK_SECONDS)
 
     def _move(self, layout: Layout) -> list[int | None]:
@@ -265,13 +262,13 @@ class Resharding:
     def _led_among(self, parts: Sequence[Keys]) -> set[Keys]:
         """Return those parts that a beat leads; without a lock all may be."""
         locks = {part: key for part in parts if (key := self._config.lock_key_in(part)) is not None}
-        found = self._store.ask_each([methodcaller("exists", key) for key in locks.values()])
+        found = self._store.ask_all([Command("exists", key) for key in locks.values()])
         return {*parts} - {part for part, exists in zip(locks, found, strict=True) if not exists}
 
     def _count(self, layout: Layout) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are."""
         keys = [key for part in layout.parts for key in (part.schedule, part.later)]
-        found = self._store.ask_each([methodcaller("zcard", key) for key in keys])
+        found = self._store.ask_all([Command("zcard", key) for key in keys])
         return sum(found[::2]), sum(found[1::2])
 
     def _finish(self, layout: Layout) -> list[str]:

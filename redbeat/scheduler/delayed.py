@@ -25,7 +25,6 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.decisions import Send
 from redbeat.schedules import clocked
 from redbeat.schedules.timezones import moment_of, nearest_moment_of
-from redbeat.store.executor import ask
 from redbeat.store.later import LaterStore
 from redbeat.store.messages import MessageTexts
 from redbeat.store.records import Commit, Ending, Fence, Fetched, Stored
@@ -82,7 +81,7 @@ class StoredMessages:
         Raises what ``deliver`` raises.
         """
         limit = self._store.config.batch_size
-        fetched = ask(fetch_due(self._store, fence, limit=limit, lease_ms=lease_ms))
+        fetched = fetch_due(self._store, fence, limit=limit, lease_ms=lease_ms).run()
         fetched_at = time.monotonic()
         batch = self._begin(fetched)
         self._deliver([batch] if fetched.rows else [])

@@ -35,7 +35,7 @@ from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
 from redbeat.store.events import add_quarantined_events
-from redbeat.store.executor import CALL_ROWS, Executor, ask
+from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last, report_unrecorded
 
@@ -286,7 +286,7 @@ class Deliverer:
             sends = [one for one in decisions if isinstance(one, Send)]
             if not any(send.pushes for send in sends):
                 raise outcome
-            ask(fetch_due(batch.store, batch.fence, limit=1))  # raises if another right is lacking
+            fetch_due(batch.store, batch.fence, limit=1).run()  # raises if another right is lacking
             context.delivery.note_refused(str(outcome))
             published = [one for one in sends if one.commit.is_published]
             batch.ready += published

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from redbeat.log.text import as_stored
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
@@ -80,7 +81,7 @@ def add_audit_record(store: Store, record: AuditRecord) -> str:
     texts["before"] = json.dumps(record.before) if record.before else ""
     fields: Any = {name: as_stored(text) for name, text in texts.items() if text}
     key = store.keys.audit
-    added = store.ask(lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key)
+    added = store.ask(Command("xadd", key, fields, maxlen=MAX_RECORDS, approximate=True))
     return str(text_of(added))
 
 
@@ -91,7 +92,7 @@ def read_last_audit_id(store: Store) -> str:
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     key = store.keys.audit
-    found = store.ask(lambda client: client.xrevrange(key, count=1), key)
+    found = store.ask(Command("xrevrange", key, count=1))
     return str(text_of(found[0][0])) if found else ""
 
 
@@ -115,7 +116,7 @@ def read_audit_records(store: Store, before_id: str | None = None, count: int = 
         most = f"({given[1]}-{given[2] or 0}"
         if most == "(0-0":
             return []
-    found = store.ask(lambda client: client.xrevrange(key, max=most, count=count), key)
+    found = store.ask(Command("xrevrange", key, max=most, count=count))
     return [_record_of(str(text_of(one)), fields) for one, fields in found]
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from redbeat.connection.retry import without_retry
 from redbeat.keys import NO_PART
 from redbeat.store.lock_tokens import beat_of
-from redbeat.store.nodes import Command, call_on_nodes
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
-from redbeat.store.store import Store
+from redbeat.store.store import Store, raised
 
 _NOTE_BEAT = Script("note_beat")
 
@@ -41,19 +41,16 @@ def note_beat(store: Store, token: str, life_seconds: float) -> Call[Any]:
     return _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
 
 
-def read_company(store: Store, reply: Any) -> Company:
+def read_company(reply: Any) -> Company:
     """Return who is listed.
 
     Arguments:
-        reply: to :func:`note_beat`, or the error of the redis client.
+        reply: to :func:`note_beat`, or its error.
 
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
-    with store.translating(store.config.keys.beats):
-        if isinstance(reply, Exception):
-            raise reply
-    generation, *found = reply
+    generation, *found = raised(reply)
     beats = frozenset(beat for token in found if (beat := beat_of(text_of(token))) is not None)
     text = text_of(generation)
     return Company(beats, int(text) if text.isdecimal() else 0)
@@ -61,12 +58,12 @@ def read_company(store: Store, reply: Any) -> Company:
 
 def read_beats(store: Store) -> Command:
     """Return the command that reads the tokens of all beats, and when each said last that it is there."""
-    return Command("ZRANGE", [store.config.keys.beats], [0, -1, "WITHSCORES"], {"withscores": True})
+    return Command("zrange", store.config.keys.beats, 0, -1, withscores=True)
 
 
 def remove_beat(store: Store, token: str) -> Command:
     """Return the command that removes a beat."""
-    return Command("ZREM", [store.config.keys.beats], [token])
+    return Command("zrem", store.config.keys.beats, token)
 
 
 def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
@@ -75,11 +72,7 @@ def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
     Arguments:
         wake: the channels on which the others are told that after it.
     """
-    command = remove_beat(store, token)
-    tells = [Command("PUBLISH", [channel], ["left"]) for channel in wake]
-
-    def leave(client: Any) -> None:
-        command.send(client)
-        call_on_nodes(client, tells)
-
-    store.ask(lambda client: leave(without_retry(client)), *command.keys)
+    tells = [Command("publish", channel, "left") for channel in wake]
+    client = without_retry(store.client)
+    raised(*store.try_all([remove_beat(store, token)], client))
+    store.try_all(tells, client)

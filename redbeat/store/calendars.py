@@ -28,8 +28,7 @@ def read_stored_calendars(
     """
     keys = [store.keys.calendar(name) for name in names]
     digests = [""] * len(keys) if known is None else known
-    with store.translating():
-        rows = _READ_CALENDARS.call(keys=keys, known=digests).run(store.client)
+    rows = store.ask(_READ_CALENDARS.call(keys=keys, known=digests))
     found: list[tuple[str, dict[str, str] | str | None]] = []
     for row, digest in zip(rows, digests, strict=True):
         if isinstance(row, (bytes, str)):
@@ -52,8 +51,7 @@ def replace_calendar(
     # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
     keys = store.apart().keys
     call = write_call(keys, Fence(), (), [*CalendarChange(name, "", read, fields).beside(keys)])
-    with store.translating():
-        return not call.run(store.client).changed
+    return not store.ask(call).changed
 
 
 def scan_calendar_names(store: Store, cursor: int) -> tuple[list[str], int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import methodcaller
 
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
@@ -76,13 +76,13 @@ class ChangeRecords:
     def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
         """Return what is known of a change; None: nothing, or not any more."""
         key = self._store.keys.change(id)
-        text, left_ms = self._store.ask_each([methodcaller("get", key), methodcaller("pttl", key)], [key])
+        text, left_ms = self._store.ask_all([Command("get", key), Command("pttl", key)])
         found = None if text is None else _record_of(str(text_of(text)))
         return found and replace(found, silent_seconds=max(KEPT_SECONDS - left_ms / 1000, 0.0))
 
     def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002
         key, text = self._store.keys.change(id), json.dumps(asdict(record))
-        return bool(self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key))
+        return bool(self._store.ask(Command("set", key, text, ex=KEPT_SECONDS, nx=is_new)))
 
 
 def _record_of(text: str) -> ChangeRecord | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
+from redbeat.store.nodes import Command
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, LockStatus, Stored, digest_of, read_of, text_of
 from redbeat.store.scripts.script import Call, Script
@@ -75,8 +76,7 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
             entries=[stored.key for _, stored in chunk],
             rows=rows,
         )
-        with store.translating(keys.downgraded, keys.statics):
-            _, token, found = call.run(store.client)
+        _, token, found = store.ask(call)
         if token:
             return PutAway(text_of(token), [])
         results += map(bool, found)
@@ -94,7 +94,7 @@ def bring_back(store: Store, fence: Fence) -> tuple[int, int]:
     texts, returned = _read(store, store.keys), 0
     for chunk in in_chunks(texts):
         call = bring_back_call(store.keys, fence, {key: texts[key] for key in chunk})
-        status, number = store.run(call)
+        status, number = store.ask(call)
         store.check_lock(status, fence)
         returned += number
     return returned, len(texts) - returned
@@ -123,7 +123,7 @@ def _read(store: Store, keys: Keys) -> dict[str, str]:
     Other keys, which another program has written there, may be out of reach: another slot, an ACL.
     """
     with suppress(StoreCorrupt):
-        found = store.ask(lambda client: client.hgetall(keys.downgraded), keys.downgraded)
+        found = store.ask(Command("hgetall", keys.downgraded))
         texts = {text_of(key): text_of(text) for key, text in found.items()}
         return {key: text for key, text in texts.items() if key.startswith(keys.prefix)}
     return {}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import chain
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
+from redbeat.store.nodes import Command
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import (
     Change,
@@ -172,12 +173,11 @@ def read_entry(store: Store, key: str) -> tuple[datetime, Stored]:
     if stored.exists and stored.score is None:
         key = stored.key  # it may have been moved to another part
         keys = store.parts.of(key)
-        with store.translating():
-            stored.score = store.client.zscore(keys.schedule, keys.name(key))
+        stored.score = store.ask(Command("zscore", keys.schedule, keys.name(key)))
         if stored.score is None and key in (away := read_downgraded(store)):
             stored.score, stored.is_away = away[key] or 0.0, True
         if stored.score is None and keys.message_id(key) is not None:
-            stored.score = store.ask(methodcaller("zscore", keys.later, key), keys.later)
+            stored.score = store.ask(Command("zscore", keys.later, key))
     return now, stored
 
 
@@ -361,21 +361,15 @@ def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
     """Add records, as ``record_text`` returns them, to the histories of entries, by their keys."""
     if not store.config.history or not records:
         return
-    with (
-        suppress(StoreRefused, StoreCorrupt, StoreUnavailable),
-        store.translating(),
-        store.watched().pipeline(transaction=False) as pipeline,
-    ):
-        for key, text in records:
-            add_record_by(store, pipeline, key, text)
-        pipeline.execute(raise_on_error=True)
+    commands = [command for key, text in records for command in record_commands(store, key, text)]
+    with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
+        store.try_all(commands, store.watched())
 
 
-def add_record_by(store: Store, client: Any, key: str, text: str) -> None:
-    """Add a record to the history of one entry by ``client``, which may be a pipeline."""
+def record_commands(store: Store, key: str, text: str) -> list[Command]:
+    """Return the commands that add a record to the history of one entry."""
     kept, (history, *_) = store.config.history, store.keys.beside(key)
-    client.lpush(history, text)
-    client.ltrim(history, 0, kept - 1)
+    return [Command("lpush", history, text), Command("ltrim", history, 0, kept - 1)]
 
 
 def delete_entries(
@@ -412,7 +406,7 @@ def read_window(store: Store, limit: int) -> list[Stored]:
     now = Server(store).now().timestamp()
     options = {"start": 0, "num": limit, "withscores": True}
     schedules = [part.schedule for part in store.all_parts]
-    found = store.ask_each([methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
+    found = store.ask_all([Command("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
     members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
     due = [text_of(key) for key, score in members if score <= now]
     following = [text_of(key) for key, score in members if score > now][:1]

@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
+from redbeat.store.nodes import Command
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts.script import Script
@@ -68,13 +68,13 @@ def read_events(store: Store, fences: Mapping[Keys, Fence], teller: str) -> dict
         times: Any = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
         who: Any = {"lock": fence.lock_key, "token": fence.token, "teller": teller}
         calls.append(_READ_EVENTS.call(keys, **who, **times).reading(_news_of))
-    found = zip(fences, store.run_all(calls), strict=True)
+    found = zip(fences, store.ask_all(calls), strict=True)
     return {keys: news for keys, news in found if news is not None}
 
 
 def read_last_ids(store: Store) -> list[str]:
     """Return the id of the last event of each part; '': there is none."""
-    found = store.ask_parts(attrgetter("events"), lambda client, key: client.xrevrange(key, count=1))
+    found = store.ask_all([Command("xrevrange", part.events, count=1) for part in store.all_parts])
     return [text_of(rows[0][0]) if rows else "" for rows in found]
 
 
@@ -88,7 +88,7 @@ def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, 
     """
     told: Any = {"teller": teller, "before": before, "last": last}
     times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
-    return store.run(_NOTE_TOLD.call(keys, **told, **times).reading(bool))
+    return store.ask(_NOTE_TOLD.call(keys, **told, **times).reading(bool))
 
 
 def add_paused_events(
@@ -117,8 +117,8 @@ def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str
             asks = []
             for key, name, details in chunk:
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-                asks.append(methodcaller("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
-            store.ask_each(asks, {key for key, *_ in chunk})
+                asks.append(Command("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
+            store.ask_all(asks)
 
 
 def _news_of(reply: Sequence[Any]) -> News | None:

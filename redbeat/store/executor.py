@@ -1,16 +1,16 @@
 """Calls on their way to Redis: written now, their replies read later; one outcome for each, errors as values.
 
 Calls that are submitted together go out together: on one connection where the client's own can be used
-(``Stream``), else in one round trip a node (``store/nodes.py``). Invariant: every request has
-exactly one outcome. One that has no reply is sent again, alone, and waits for Redis as the settings say. That
-does no harm where only the reply was lost, as every script is safe to run twice.
+(``Stream``), else as ``Store.try_all`` sends them. Invariant: every request has exactly one outcome. One
+that has no reply is sent again, and waits for Redis as the settings say. That does no harm where only the
+reply was lost, as every script is safe to run twice.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,15 +21,13 @@ import redis.connection
 import redis.sentinel
 from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.client import is_hasty
-from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, without_retry
-from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly
+from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
-from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
 from redbeat.store.records import Fence, LockStatus
 from redbeat.store.scripts.script import Call
-from redbeat.store.store import Store
+from redbeat.store.store import Store, raised
 
 #: rows that one call has at most: it blocks the server for a millisecond or two
 CALL_ROWS = 100
@@ -65,7 +63,6 @@ class Request(Generic[Answer]):
         waits_for_replicas: it is sent apart from others, and until replicas have what it wrote.
         outcome: the answer, or why there is none: LockLost, say; None: it is not known yet.
         fence: the answer has the ``status`` of this lock; None: the script checks no lock.
-        finish: completes the answer; None: it is complete.
     """
 
     store: Store
@@ -74,26 +71,14 @@ class Request(Generic[Answer]):
     waits_for_replicas: bool = False
     outcome: Answer | RedBeatError | None = None
     fence: Fence | None = None
-    finish: Callable[[Answer], Answer] | None = None
 
     def run(self) -> Answer:
-        """Return the answer; the call is sent alone, and again while Redis is away, or the layout changes.
+        """Send it, and return the answer.
 
         Raises:
             RedBeatError: there is none.
         """
-        return self.send(self.store.watched())
-
-    def send(self, client: Any) -> Answer:
-        """Return the answer; the call is sent by ``client``, and again if the layout has changed."""
-        store = self.store
-
-        def send() -> Any:
-            call = self.call.within_part(store.keys)
-            with store.translating():
-                return store.replicas.send(client, call) if self.waits_for_replicas else call.send(client)
-
-        _take((self, store.following(send)))
+        run_all([self])
         return self.answer()
 
     def answer(self) -> Answer:
@@ -102,27 +87,24 @@ class Request(Generic[Answer]):
         Raises:
             RedBeatError: there is none.
         """
-        if isinstance(self.outcome, RedBeatError):
-            raise self.outcome
-        return self.outcome  # type: ignore[return-value]
+        return raised(self.outcome)  # type: ignore[return-value]  # it is known
+
+    def send_smaller(self, refusal: StoreRefused) -> Answer | RedBeatError:
+        """Return the outcome after the server has refused the call: that, where it can't be divided."""
+        return refusal
 
 
-def _take(*replies: tuple[Request[Any], Any]) -> None:
-    """Give requests their outcomes by the replies to their calls."""
-    for request, reply in replies:
-        try:
-            answer = request.call.read(reply)
-            if request.fence is not None and answer.status is not LockStatus.HELD:
-                request.store.check_lock(answer.status, request.fence)
-            request.outcome = answer if request.finish is None else request.finish(answer)
-        except RedBeatError as exc:
-            request.outcome = exc
-
-
-def ask(request: Request[Answer]) -> Answer:
-    """Send one request now; return its answer, or raise the error that is its outcome."""
-    run_all([request])
-    return request.answer()
+def _check_fences(requests: Iterable[Request[Any]]) -> None:
+    """Replace the answers of those scripts by LockLost that have found the lock to be another beat's."""
+    for request in requests:
+        outcome: Any = request.outcome
+        if request.fence is None or isinstance(outcome, RedBeatError):
+            continue
+        if outcome.status is not LockStatus.HELD:
+            try:
+                request.store.check_lock(outcome.status, request.fence)
+            except RedBeatError as exc:
+                request.outcome = exc
 
 
 def run_all(requests: Sequence[Request[Any]]) -> None:
@@ -150,7 +132,6 @@ class Executor:
         self._unread: deque[Request[Any]] = deque()
         self._left: list[Request[Any]] = []  # those that are sent alone, or together in another way
         self._unsent_rows = self._unread_rows = 0
-        self._error: BaseException | None = None  # why the stream has ended
 
     def submit(self, request: Request[Any]) -> None:
         """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
@@ -169,7 +150,7 @@ class Executor:
         self.close()
         if self._left:
             left, self._left = self._left, []
-            _settle(self._client, left, self._error)
+            self._settle(left)
 
     def exchange(self, most_unread: int) -> bool:
         """Write what was submitted, and read replies until so many rows have none.
@@ -199,16 +180,39 @@ class Executor:
                         replies.append((request, reply))
         except RedBeatError as exc:
             logger.debug("beat: Calls are sent one after the other: %r", exc)
-            self._error, self._can_stream = exc.__cause__, False
+            self._can_stream = False
             self.close()
         except BaseException:
             self.close()
             raise
-        _take(*replies)
+        for request, reply in replies:
+            try:
+                request.outcome = request.call.read(reply)
+            except RedBeatError as exc:
+                request.outcome = exc
+        _check_fences(request for request, _ in replies)
         if self._stream is None:
             self._can_stream = False
             self.close()
         return self._can_stream
+
+    def _settle(self, requests: Sequence[Request[Any]]) -> None:
+        """Give each request its outcome: they are sent in one round trip for each node, and alone where that
+        is not possible.
+        """
+        store = self._store
+        client = store.client if store.is_hasty else store.watched()
+        together = [one for one in requests if not one.waits_for_replicas]
+        apart = [one for one in requests if one.waits_for_replicas]
+        answers = store.try_all([one.call for one in together], client)
+        for one in apart:
+            answers += store.try_all([one.call], one.store.replicas.waiting(client))
+        for request, answer in zip(together + apart, answers, strict=True):
+            request.store.follow_part()
+            if isinstance(answer, StoreRefused):
+                answer = request.send_smaller(answer)
+            request.outcome = answer
+        _check_fences(requests)
 
     def close(self) -> None:
         """Give the connection back; what was written is waited for, 2 seconds at most.
@@ -344,41 +348,3 @@ def _wants_the_command(get_connection: Any) -> bool:
     parameters = inspect.signature(get_connection).parameters
     required = [one for one in parameters.values() if one.default is one.empty and one.name != "self"]
     return any(one.kind is one.POSITIONAL_OR_KEYWORD for one in required)
-
-
-def _settle(client: Any, requests: Sequence[Request[Any]], error: BaseException | None) -> None:
-    """Give each request its outcome: they are sent in one round trip a node, and alone where that isn't
-    possible.
-
-    A node that is away isn't waited for if another one has answered, or if the client gives up soon, and only
-    once if none has answered.
-
-    Arguments:
-        error: how sending them has ended before.
-    """
-    client = without_retry(client)
-    together = [one for one in requests if not one.waits_for_replicas]
-    replies: dict[Request[Any], Any] = {}
-    if isinstance(error, Exception) and is_away(error):
-        replies = dict.fromkeys(together, error)
-    elif len(together) > 1 or is_hasty(client):
-        with together[0].store.translating():
-            found = call_on_nodes(client, [one.call for one in together])
-        replies.update(zip(together, found, strict=True))
-    has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
-    is_waited_for = not has_waited and all(
-        isinstance(one, Exception) and is_away(one) for one in replies.values()
-    )
-    for request in requests:
-        reply = replies.get(request)
-        try:
-            if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
-                with request.store.translating():
-                    raise reply
-            if reply is None or isinstance(reply, Exception):  # it says why
-                request.outcome = request.run()
-            else:
-                _take((request, reply))
-        except RedBeatError as exc:
-            request.outcome = exc
-            is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all

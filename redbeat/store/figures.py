@@ -11,12 +11,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redbeat.history import ENDED_OUTCOMES
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored, is_utf8
+from redbeat.store.nodes import Command
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
@@ -137,13 +138,13 @@ def take_figures(
         lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
         call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
         calls.append(call.reading(_taken_of))
-    return store.run_all(calls)
+    return store.ask_all(calls)
 
 
 def count_once(store: Store, labels: str, word: str) -> None:
     """Count something once that no script counts, under the id of labels."""
     key = store.keys.figures
-    store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key)
+    store.ask(Command("hincrby", key, f"{labels}:{word}", 1))
 
 
 def read_totals(store: Store, parts: Sequence[Keys]) -> list[dict[str, int]]:
@@ -153,7 +154,7 @@ def read_totals(store: Store, parts: Sequence[Keys]) -> list[dict[str, int]]:
 
 def _read_hashes(store: Store, keys: Sequence[str]) -> list[Any]:
     """Return what these hashes hold; one round trip for each node."""
-    return store.ask_each([methodcaller("hgetall", key) for key in keys], keys)
+    return store.ask_all([Command("hgetall", key) for key in keys])
 
 
 def read_minutes(store: Store) -> tuple[bool, dict[int, dict[str, int]]]:
@@ -178,17 +179,17 @@ def read_labels(store: Store, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
 def forget_figures(store: Store, keys: Keys, ids: Iterable[str], fields: Iterable[str]) -> None:
     """Forget labels, and fields of what was ever counted, in one part."""
     asks = [
-        methodcaller("hdel", key, *map(as_stored, chunk))
+        Command("hdel", key, *map(as_stored, chunk))
         for key, names in ((keys.labels, ids), (keys.totals, fields))
         for chunk in in_chunks(names)
     ]
-    store.ask_each(asks, [keys.labels, keys.totals])
+    store.ask_all(asks)
 
 
 def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Counted:
     """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
     call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
-    [[following, now, scheduled, due, others]] = store.ask_all([call])
+    following, now, scheduled, due, others = store.ask(call)
     found = {member: float(score) for member, score in _by_turns(others).items()}
     return Counted(text_of(following), float(now), scheduled, due, found)
 
@@ -208,9 +209,9 @@ def read_late(
     zset_of = attrgetter("expected" if are_expected else "schedule")
     asks = []
     for zset, first in ((zset_of(keys), first) for keys, first in firsts.items()):
-        asks.append(methodcaller("zcount", zset, "(0", latest))
-        asks.append(methodcaller("zrangebyscore", zset, "(0", latest, start=first, num=limit))
-    found = store.ask_each(asks, map(zset_of, firsts))
+        asks.append(Command("zcount", zset, "(0", latest))
+        asks.append(Command("zrangebyscore", zset, "(0", latest, start=first, num=limit))
+    found = store.ask_all(asks)
     late = {}
     for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True):
         entry_of = keys.entry_of_running if are_expected else keys.entry_of
@@ -227,11 +228,9 @@ def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
     for key, at in expected.items():
         zset, member = parts[key].expected, as_stored(parts[key].running(key))
         asks.append(
-            methodcaller("zrem", zset, member)
-            if at is None
-            else methodcaller("zadd", zset, {member: at}, xx=True)
+            Command("zrem", zset, member) if at is None else Command("zadd", zset, {member: at}, xx=True)
         )
-    store.ask_each(asks, (keys.expected for keys in parts.values()))
+    store.ask_all(asks)
 
 
 def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
@@ -242,8 +241,8 @@ def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) 
     """
     places = store.parts if parts is None else parts
     zsets = [keys.streaks for keys in places]
-    asks = [methodcaller("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
-    found = store.ask_each(asks, zsets)
+    asks = [Command("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
+    found = store.ask_all(asks)
     rows = [
         (score, keys.entry_of_running(text_of(member)))
         for keys, members in zip(places, found, strict=True)
@@ -257,10 +256,10 @@ def forget_streaks(store: Store, gone: Sequence[str]) -> None:
     """Forget that runs of the entries under these keys have failed."""
     parts = [store.parts.of(key) for key in gone]
     asks = [
-        methodcaller("zrem", keys.streaks, as_stored(keys.running(key)))
+        Command("zrem", keys.streaks, as_stored(keys.running(key)))
         for keys, key in zip(parts, gone, strict=True)
     ]
-    store.ask_each(asks, {keys.streaks for keys in parts})
+    store.ask_all(asks)
 
 
 def _taken_of(reply: Sequence[Any]) -> Taken | None:

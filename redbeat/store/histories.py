@@ -10,13 +10,13 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from operator import methodcaller
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
-from redbeat.store.entries import add_record_by, record_text
+from redbeat.store.entries import record_commands, record_text
 from redbeat.store.locks import LockKey, Take
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
@@ -37,7 +37,7 @@ def _beside(store: Store, key: str) -> tuple[str, str, str]:
 def read_history_texts(store: Store, key: str, limit: int) -> list[str]:
     """Return the records of one entry, the newest first."""
     history, *_ = _beside(store, key)
-    found = store.ask(methodcaller("lrange", as_stored(history), 0, limit - 1), history)
+    found = store.ask(Command("lrange", as_stored(history), 0, limit - 1))
     return [*map(text_of, found)]
 
 
@@ -49,18 +49,18 @@ def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[
 
     asks = []
     for history, backfilled, _ in map(store.keys.beside, store.located(keys)):
-        asks += [methodcaller("lrange", history, 0, -1), methodcaller("smembers", backfilled)]
-    found = store.ask_each(asks, is_tolerant=True)
-    texts = [[] if isinstance(one, Exception) else [text_of(text) for text in one] for one in found]
+        asks += [Command("lrange", history, 0, -1), Command("smembers", backfilled)]
+    found = store.ask_all(asks, is_tolerant=True)
+    texts = [[text_of(text) for text in one or ()] for one in found]
     return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
 
 def read_newest(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
     """Return for each entry the newest records of its history; a key of another type counts as empty."""
     histories = [store.keys.beside(key)[0] for key in store.located(keys)]
-    asks = [methodcaller("lrange", as_stored(one), 0, limit - 1) for one in histories]
-    found = store.ask_each(asks, is_tolerant=True)
-    return [[] if isinstance(one, Exception) else [*map(text_of, one)] for one in found]
+    asks = [Command("lrange", as_stored(one), 0, limit - 1) for one in histories]
+    found = store.ask_all(asks, is_tolerant=True)
+    return [[*map(text_of, one or ())] for one in found]
 
 
 def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
@@ -72,8 +72,7 @@ def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
         return
     try:
         [located] = store.located([key])
-        with store.translating(store.keys.beside(located)[0]):
-            add_record_by(store, store.client, located, record_text(record, at))
+        store.ask_all(record_commands(store, located, record_text(record, at)))
     except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
         logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
 
@@ -85,7 +84,7 @@ def take_from_history(store: Store, key: str, record: str) -> None:
     try:
         for text in read_newest(store, [key], store.config.history)[0]:
             if text.endswith(ending):
-                store.ask(methodcaller("lrem", history, 1, text), history)
+                store.ask(Command("lrem", history, 1, text))
     except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
         logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
 
@@ -93,27 +92,27 @@ def take_from_history(store: Store, key: str, record: str) -> None:
 def are_backfilled(store: Store, key: str, dues: Sequence[str]) -> list[bool]:
     """Return of each due time of an entry True if ``backfill`` has sent that run before."""
     _, backfilled, _ = _beside(store, key)
-    found = store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled)
+    found = store.ask(Command("smismember", backfilled, list(dues)))
     return [*map(bool, found)]
 
 
 def note_backfilled(store: Store, key: str, due: str) -> None:
     """Record that ``backfill`` has sent the run of this due time."""
     _, backfilled, _ = _beside(store, key)
-    store.ask(lambda client: client.sadd(backfilled, due), backfilled)
+    store.ask(Command("sadd", backfilled, due))
 
 
 def read_request(store: Store, task_id: str) -> str | None:
     """Return what is remembered of the request whose run has this id; None: nothing is."""
     name = store.keys.request(task_id)
-    found: str | None = text_of(store.ask(lambda client: client.get(name), name))
+    found: str | None = text_of(store.ask(Command("get", name)))
     return found
 
 
 def note_request(store: Store, task_id: str, text: str) -> None:
     """Record for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
     name = store.keys.request(task_id)
-    store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name)
+    store.ask(Command("set", name, text, ex=REQUEST_SECONDS))
 
 
 @contextmanager

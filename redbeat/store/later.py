@@ -8,7 +8,6 @@ its entry and its body come and go together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import methodcaller
 from typing import NamedTuple
 
 from redbeat.connection.retry import is_no_permission
@@ -17,6 +16,7 @@ from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.store.members import place_after, read_slice, scores_of
 from redbeat.store.messages import MessageTexts, NewMessage, bodies_call, cancel_call, has_body, store_call
+from redbeat.store.nodes import Command
 from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks, keys_of_messages
 from redbeat.store.records import HASH, Fetched, text_of
 from redbeat.store.store import Store
@@ -155,7 +155,7 @@ class LaterStore(Store):
             return self.following(
                 lambda: self.parts.in_order(
                     task_ids,
-                    lambda groups: self.ask_all([bodies_call(part, ids) for part, ids in groups]),
+                    lambda groups: self.ask_all([bodies_call(*one) for one in groups], is_following=False),
                     place_of,
                 )
             )
@@ -192,13 +192,13 @@ class LaterStore(Store):
 
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
         """Return of each entry True if it has a message; a key of another type has none."""
-        asks = [methodcaller("hstrlen", key, "message") for key in keys]
-        return [isinstance(one, int) and one > 0 for one in self.ask_each(asks, is_tolerant=True)]
+        asks = [Command("hstrlen", key, "message") for key in keys]
+        return [isinstance(one, int) and one > 0 for one in self.ask_all(asks, is_tolerant=True)]
 
     def schedule(self, key: str, due: float) -> bool:
         """Schedule the message of an entry for ``due``, UNIX seconds; False: it was scheduled already."""
         later = self.parts.of(key).later
-        return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
+        return bool(self.ask(Command("zadd", later, {key: due}, nx=True)))
 
     def place_after(self, task_id: str, due: float) -> int:
         """Return the offset of the first message behind one that was to be sent at ``due``.
@@ -221,16 +221,14 @@ class LaterStore(Store):
 
     def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None, str | None]]:
         """Return of each entry its message, why that couldn't be sent, and its revision."""
-        asks = [methodcaller("hmget", key, "message", "error", "revision") for key in keys]
-        found = self.ask_each(asks, is_tolerant=True)
+        asks = [Command("hmget", key, "message", "error", "revision") for key in keys]
+        found = self.ask_all(asks, is_tolerant=True)
         return [tuple(map(text_of, one)) if isinstance(one, (list, tuple)) else (None,) * 3 for one in found]
 
     def _bodies(self, keys: Sequence[str]) -> list[str | None]:
         """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
-        with self.translating(), self.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
-                pipeline.get(_body_of(self.keys, key))
-            found = pipeline.execute(raise_on_error=False)  # a user may have no right to bodies
+        found = self.try_all([Command("get", _body_of(self.keys, key)) for key in keys])
+        # a user may have no right to bodies
         return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
 
 

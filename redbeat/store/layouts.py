@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple
 
 from redbeat.errors import (
@@ -35,7 +34,7 @@ from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 
@@ -97,12 +96,12 @@ def read_contents(store: Store, parts: Sequence[Keys]) -> list[Contents]:
         ask
         for keys in parts
         for ask in (
-            methodcaller("get", keys.generation),
-            methodcaller("zcount", keys.schedule, "-inf", "+inf"),
-            methodcaller("zcount", keys.later, "-inf", "+inf"),
+            Command("get", keys.generation),
+            Command("zcount", keys.schedule, "-inf", "+inf"),
+            Command("zcount", keys.later, "-inf", "+inf"),
         )
     ]
-    found = store.ask_each(asks)
+    found = store.ask_all(asks)
     return [
         Contents(text_of(guard) or "", int(entries) + int(messages))
         for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
@@ -124,10 +123,10 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
     base = store.config.base_keys
     is_slot_checked = is_slot_checked and store.config.is_single_without_hash_tag
 
-    asks = [methodcaller("hmget", base.layout, _FIELDS)]
+    asks = [Command("hmget", base.layout, _FIELDS)]
     if is_slot_checked:
-        asks.append(methodcaller("exists", base.layout, base.generation))
-    found, *_ = store.ask_each(asks, [base.layout])
+        asks.append(Command("exists", base.layout, base.generation))
+    found, *_ = store.ask_all(asks)
     texts = [text_of(text) or "" for text in found]
     if not any(texts[:2]):
         return Layout(base)
@@ -162,7 +161,7 @@ def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
         read=str(read.generation or ""),
         swept_seconds=SWEPT_SECONDS,
     )
-    return wanted if store.ask(call.run, wanted.base.layout) else None
+    return wanted if store.ask(call) else None
 
 
 def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> Layout:
@@ -177,7 +176,7 @@ def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> La
     base = in_redis.base
     parts = (base, *Layout(base, 1, 1).parts, *in_redis.with_ending, *Layout(base, shards, 1).parts)
     keys = [*dict.fromkeys(part.generation for part in parts)]
-    texts = store.ask_each([methodcaller("get", key) for key in keys], keys)
+    texts = store.ask_all([Command("get", key) for key in keys])
     told = [found for text in texts if (found := _told_by(base, text_of(text) or "")) is not None]
     latest = max(told, key=lambda one: (one.generation, one.shards == shards), default=in_redis)
     if latest.generation <= in_redis.generation:
@@ -255,7 +254,7 @@ def create_layout(store: Store, shards: int) -> Layout:
     base = store.config.base_keys
     latest = find_latest(store, Layout(base), shards)
     if not latest.generation:
-        if text_of(store.ask(_CREATE_LAYOUT.call(base, shards=shards).run, base.layout)) == "undivided":
+        if text_of(store.ask(_CREATE_LAYOUT.call(base, shards=shards))) == "undivided":
             raise _undivided(shards, base)
     elif latest.shards == shards and not latest.is_moving:
         change_layout(store, Layout(base), latest)
@@ -288,10 +287,7 @@ def follow_layout(store: Store, refusal: Refusal, *others: Refusal) -> None:
 
 def raise_generations(store: Store, parts: Sequence[Keys]) -> None:
     """Let parts be written by those who know their layout; a later generation stays. One trip a node."""
-    with store.translating():
-        for reply in call_on_nodes(store.client, [_RAISE_GENERATION.call(part) for part in parts]):
-            if isinstance(reply, Exception):
-                raise reply
+    store.ask_all([_RAISE_GENERATION.call(part) for part in parts])
 
 
 def _compare(store: Store, layout: Layout) -> None:
@@ -303,7 +299,7 @@ def _compare(store: Store, layout: Layout) -> None:
     shards = store.config.shards
     if not layout.generation and shards is not None:
         base = layout.base
-        if store.ask(methodcaller("exists", base.schedule, base.later, base.downgraded)):
+        if store.ask(Command("exists", base.schedule, base.later, base.downgraded)):
             raise _undivided(shards, base)
     elif layout.generation == 1 and shards not in _allowed(layout):
         raise ConfigurationError(_difference(shards, layout), "redbeat_shards")
@@ -374,9 +370,9 @@ def _look_in_former_parts(store: Store, layout: Layout, found: dict[str, str], *
     asks = []
     for name in asked:
         key = former.about(name).running if of_runs else former.entry(name)
-        exists = methodcaller("exists", as_stored(key))
-        asks += [exists, methodcaller("hmget", former.home(name).moving, [as_stored(name)]), exists]
-    answers = iter(store.ask_each(asks))
+        exists = Command("exists", as_stored(key))
+        asks += [exists, Command("hmget", former.home(name).moving, [as_stored(name)]), exists]
+    answers = iter(store.ask_all(asks))
     hidden = []
     for name, was_there, [record], is_there in zip(asked, answers, answers, answers, strict=True):
         if was_there or is_there:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import call_briefly, without_retry
-from redbeat.errors import RedBeatError
-from redbeat.store.layouts import refusal_of
-from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
-from redbeat.store.records import Fence, LockStatus, text_of
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.store.nodes import Command, Sendable
+from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts.script import Call, Script
-from redbeat.store.store import Store, renew_call
+from redbeat.store.store import Store, raised, renew_call
 
 _TAKE_LOCK = Script("take_lock")
 # whoever holds a lock may release it wherever entries are by now: others wait for it
@@ -40,19 +38,16 @@ class LockKey(NamedTuple):
 
     def token(self) -> str | None:
         """Return the token in it; None: no process holds it."""
-        token: str | None = text_of(self.store.ask(methodcaller("get", self.name), self.name, kind="string"))
+        token: str | None = text_of(self.store.ask(Command("get", self.name)))
         return token
 
     def rest_ms(self) -> int:
         """Return how long it lives, in milliseconds, or NO_KEY, or FOR_EVER."""
-        return int(self.store.ask(methodcaller("pttl", self.name), self.name, kind="string"))
+        return int(self.store.ask(Command("pttl", self.name)))
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it as :func:`release_locks` does; True: ``token`` was its holder's."""
-        [answer] = release_locks(self.store, [Held(self.store, Fence(self.name, token, mark=mark))])
-        if isinstance(answer, RedBeatError):
-            raise answer
-        return answer
+        return raised(*release_locks(self.store, [Held(self.store, Fence(self.name, token, mark=mark))]))
 
 
 class Take(NamedTuple):
@@ -80,7 +75,7 @@ class Take(NamedTuple):
 
     def run(self) -> bool:
         """Ask for it; return True if it is the caller's."""
-        return self.key.store.run(self.call())
+        return self.key.store.ask(self.call())
 
 
 class Held(NamedTuple):
@@ -96,33 +91,31 @@ class Held(NamedTuple):
 
 
 #: what is asked about one lock, along with others; the last makes the answer of the reply
-_Question = tuple[LockKey, Sendable, Callable[[Any], Any]]
+_Question = tuple[Sendable[Any], Callable[[Any], Any]]
 
 
 # -- several locks; each function is one round trip a node
 #
 # Each returns the answer about each lock, in their order, or the error, which concerns no other one:
 # StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached; it raises StoreUnavailable if
-# none can be. Where calls ``besides`` are sent along, their replies come last, raw.
+# none can be. Where calls ``besides`` are sent along, their answers come last.
 
 
 def look_at_locks(
-    store: Store, locks: Sequence[LockKey], *besides: Sendable
+    store: Store, locks: Sequence[LockKey], *besides: Sendable[Any]
 ) -> tuple[list[int | RedBeatError], list[Any]]:
     """Return how long each lock lives, in milliseconds, or NO_KEY, or FOR_EVER."""
-    return _ask(
-        store, [(lock, Command("PTTL", [lock.name]), partial(_lifetime, lock)) for lock in locks], besides
-    )
+    return _ask(store, [(Command("pttl", lock.name), partial(_lifetime, lock)) for lock in locks], besides)
 
 
 def read_tokens(store: Store, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
     """Return the token in each; None: no process holds it."""
-    return _ask(store, [(lock, Command("GET", [lock.name]), text_of) for lock in locks])[0]
+    return _ask(store, [(Command("get", lock.name), text_of) for lock in locks])[0]
 
 
 def take_locks(store: Store, takes: Sequence[Take]) -> list[bool | RedBeatError]:
     """Take each that is free, or still held by its silent holder; True: it is the caller's."""
-    return _ask(store, [(one.key, one.call(), bool) for one in takes])[0]
+    return _ask(store, [(one.call(), bool) for one in takes])[0]
 
 
 def renew_locks(
@@ -130,7 +123,7 @@ def renew_locks(
     held: Sequence[Held],
     idle_seconds: float = 0,
     obstacle: str = "",
-    besides: Sequence[Sendable] = (),
+    besides: Sequence[Sendable[Any]] = (),
 ) -> tuple[list[RedBeatError | None], list[Any]]:
     """Let each live for its full time from now on; LockLost stands where another beat holds it.
 
@@ -139,12 +132,12 @@ def renew_locks(
     questions: list[_Question] = []
     for part, fence in held:
         call = renew_call(part.keys, fence, idle_seconds, obstacle)
-        questions.append((LockKey(part, fence.lock_key or ""), call, partial(_check, part, fence)))
+        questions.append((call, partial(part.check_lock, fence=fence)))
     return _ask(store, questions, besides)
 
 
 def release_locks(
-    store: Store, held: Sequence[Held], besides: Sequence[Sendable] = ()
+    store: Store, held: Sequence[Held], besides: Sequence[Sendable[Any]] = ()
 ) -> list[bool | RedBeatError]:
     """Release each, and wake who waits for it; True: its holder's token was the caller's. Redis isn't waited
     for long.
@@ -155,42 +148,28 @@ def release_locks(
     questions: list[_Question] = []
     for part, fence in held:
         call = _RELEASE_LOCK.call(part.keys, lock=fence.lock_key, mark=fence.mark, token=fence.token)
-        questions.append((LockKey(part, fence.lock_key or ""), call, bool))
-    calls = [*(call for _, call, _ in questions), *besides]
-    with store.translating():
-        replies = call_briefly(lambda: call_on_nodes(without_retry(store.client), calls))
-    return [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
+        questions.append((call, bool))
+    calls = [*(call for call, _ in questions), *besides]
+    found = call_briefly(lambda: store.try_all(calls, without_retry(store.client)))
+    return [_answer(read, one) for (_, read), one in zip(questions, found, strict=False)]
 
 
 def _ask(
-    store: Store, questions: Sequence[_Question], besides: Sequence[Sendable] = ()
+    store: Store, questions: Sequence[_Question], besides: Sequence[Sendable[Any]] = ()
 ) -> tuple[list[Any], list[Any]]:
-    calls = [*(call for _, call, _ in questions), *besides]
-    if not calls:
-        return [], []
-    with store.translating():
-        replies = call_on_nodes(store.client, calls)
-        if all(isinstance(reply, Exception) and is_away(reply) for reply in replies):
-            raise replies[0]
-    answers = [_answer(*one, reply) for one, reply in zip(questions, replies, strict=False)]
-    return answers, replies[len(questions) :]
+    found = store.try_all([*(call for call, _ in questions), *besides])
+    if found and all(isinstance(one, StoreUnavailable) for one in found):
+        raise found[0]
+    answers = [_answer(read, one) for (_, read), one in zip(questions, found, strict=False)]
+    return answers, found[len(questions) :]
 
 
-def _answer(lock: LockKey, call: Sendable, read: Callable[[Any], Any], reply: Any) -> Any:
-    """Return what a reply means, or the error in RedBeat's words."""
-    store = lock.store
+def _answer(read: Callable[[Any], Any], found: Any) -> Any:
+    """Return what a reply means, or its error."""
     try:
-        if isinstance(call, Call) and isinstance(reply, Exception) and refusal_of(reply):
-            return read(store.run(call))  # the layout has changed
-        if isinstance(reply, Exception):
-            return store.error_of(reply, lock.name, kind="string")
-        return read(reply)
+        return read(raised(found))
     except RedBeatError as exc:
         return exc
-
-
-def _check(store: Store, fence: Fence, status: Any) -> None:
-    store.check_lock(LockStatus(status), fence)
 
 
 def _lifetime(lock: LockKey, reply: int) -> int:

@@ -11,12 +11,14 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from math import inf, isqrt
-from operator import attrgetter, itemgetter, methodcaller
+from operator import itemgetter
 from typing import Any
 
 from redbeat.log.text import as_stored
+from redbeat.store.nodes import Command
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
@@ -34,19 +36,19 @@ def _schedules(store: Store) -> list[str]:
 
 def count_members(store: Store) -> int:
     """Return how many there are."""
-    return sum(map(int, store.ask_each([methodcaller("zcard", key) for key in _schedules(store)])))
+    return sum(map(int, store.ask_all([Command("zcard", key) for key in _schedules(store)])))
 
 
 def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:
     """Return the score of each; None: it isn't a member."""
     part_of = store.parts.of
-    return store.ask_each([methodcaller("zscore", part_of(one).schedule, as_stored(one)) for one in members])
+    return store.ask_all([Command("zscore", part_of(one).schedule, as_stored(one)) for one in members])
 
 
 def rank_of(store: Store, member: str) -> int | None:
     """Return how many have a lower score, or the same and are before it; None: it isn't a member."""
     own = store.parts.of(member).schedule
-    rank: int | None = store.ask(methodcaller("zrank", own, as_stored(member)))
+    rank: int | None = store.ask(Command("zrank", own, as_stored(member)))
     [score] = scores_of(store, [member]) if rank is not None and store.parts.is_divided else [None]
     return rank if rank is None or score is None else rank + _count_elsewhere(store, own, score, "-inf")
 
@@ -57,14 +59,12 @@ def place_after(store: Store, member: str, score: float) -> int:
     ``member`` need not be there any more, or may have another score.
     """
     own, text, low = store.parts.of(member).schedule, repr(score), "0" if score >= 0 else "-inf"
-    asks = [
-        methodcaller("zcount", own, *span) for span in (("-inf", f"({text}"), (low, f"({text}"), (text, text))
-    ]
-    asks += [methodcaller(command, own, as_stored(member)) for command in ("zscore", "zrank")]
-    below, lower, same, score_now, rank = store.ask_each(asks)
+    asks = [Command("zcount", own, *span) for span in (("-inf", f"({text}"), (low, f"({text}"), (text, text))]
+    asks += [Command(command, own, as_stored(member)) for command in ("zscore", "zrank")]
+    below, lower, same, score_now, rank = store.ask_all(asks)
 
     def member_at(place: int) -> bytes:
-        found = store.ask(methodcaller("zrangebyscore", own, text, text, start=place, num=1))
+        found = store.ask(Command("zrangebyscore", own, text, text, start=place, num=1))
         return as_stored(text_of(found[0])) if found else b"\xff"  # others are removed meanwhile
 
     if score_now == score:
@@ -85,13 +85,13 @@ def _count_elsewhere(store: Store, own: str, score: float, low: str) -> int:
     at = keys.index(own) if own in keys else 0
     # those with the same score are shard by shard
     highs = [(key, text if place < at else f"({text}") for place, key in enumerate(keys) if key != own]
-    return sum(map(int, store.ask_each([methodcaller("zcount", key, low, high) for key, high in highs])))
+    return sum(map(int, store.ask_all([Command("zcount", key, low, high) for key, high in highs])))
 
 
 def _counts(store: Store, low: str, high: str) -> list[int]:
     """Return how many members of each schedule have scores from ``low`` to ``high``."""
     # a beat has no right to ZCARD
-    return [*map(int, store.ask_each([methodcaller("zcount", key, low, high) for key in _schedules(store)]))]
+    return [*map(int, store.ask_all([Command("zcount", key, low, high) for key in _schedules(store)]))]
 
 
 def read_slice(store: Store, offset: int, count: int) -> list[tuple[str, float]]:
@@ -125,9 +125,7 @@ def _begin_of(store: Store, sizes: Sequence[int], low: str, offset: int) -> tupl
     # shards have about equal shares of each time
     rank = offset * sizes[at] // sum(sizes) - (2 * isqrt(sizes[at]) if len(sizes) > 1 else 0)
     while rank > 0:
-        ask = methodcaller(
-            "zrangebyscore", _schedules(store)[at], low, "+inf", start=rank, num=1, withscores=True
-        )
+        ask = Command("zrangebyscore", _schedules(store)[at], low, "+inf", start=rank, num=1, withscores=True)
         for _, score in store.ask(ask):
             before = sum(_counts(store, low, f"({score!r}"))
             if before <= offset:
@@ -168,7 +166,7 @@ def _merged(
         while True:
             while reader.is_reading and not reader.rows:
                 lacking = [one for one in readers if one.is_reading and len(one.rows) < size // 2 + 1]
-                for one, found in zip(lacking, store.ask_each([one.ask for one in lacking]), strict=True):
+                for one, found in zip(lacking, store.ask_all([one.ask() for one in lacking]), strict=True):
                     one.take(found)
             if not reader.rows:
                 return
@@ -191,12 +189,11 @@ class _Reader:
         self._seen, self._overlap = skip, 0  # how many members with the score ``_low`` were seen
         self._latest = -inf, b""
 
-    def ask(self, client: Any) -> Any:
-        """Ask for what comes next."""
+    def ask(self) -> Command:
+        """Return the command that reads what comes next."""
         start = max(self._seen - self._overlap, 0)  # some of these may have been moved meanwhile
-        return client.zrangebyscore(
-            self._key, self._low, self._high, start=start, num=self._overlap + self._size, withscores=True
-        )
+        options: Any = {"start": start, "num": self._overlap + self._size, "withscores": True}
+        return Command("zrangebyscore", self._key, self._low, self._high, **options)
 
     def take(self, answer: Sequence[tuple[Any, float]]) -> None:
         """Take what was answered."""
@@ -222,8 +219,8 @@ def entry_keys(store: Store) -> Iterator[str]:
 
 def first_members(store: Store, count: int) -> list[str]:
     """Return at most ``count`` members of one part, the lowest score first; []: no part has any."""
-    asks = [methodcaller("zrange", key, 0, count - 1) for key in _schedules(store)]
-    return [*map(text_of, next(filter(None, store.ask_each(asks)), []))]
+    asks = [Command("zrange", key, 0, count - 1) for key in _schedules(store)]
+    return [*map(text_of, next(filter(None, store.ask_all(asks)), []))]
 
 
 def scan_members(store: Store) -> Iterator[list[tuple[str, float]]]:
@@ -232,7 +229,8 @@ def scan_members(store: Store) -> Iterator[list[tuple[str, float]]]:
     A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
     """
     count = max(CHUNK_SIZE // len(store.all_parts), MIN_PAGE)
-    for page in store.scan_parts(attrgetter("schedule"), count):
+    schedules = [partial(Command, "zscan", part.schedule, count=count) for part in store.all_parts]
+    for page in store.scan(*schedules):
         yield [(text_of(member), score) for member, score in page]
 
 
@@ -240,6 +238,4 @@ def remove_members(store: Store, members: Sequence[str]) -> None:
     """Remove members from the schedule; the entries under their keys stay."""
     for chunk in in_chunks(members):
         groups = store.parts.by_part(chunk)
-        store.ask_each(
-            [methodcaller("zrem", part.schedule, *map(as_stored, those)) for part, those in groups]
-        )
+        store.ask_all([Command("zrem", part.schedule, *map(as_stored, those)) for part, those in groups])

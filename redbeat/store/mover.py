@@ -29,7 +29,7 @@ from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.layouts import raise_generations
-from redbeat.store.nodes import AS_BYTES, Command, Sendable, call_on_nodes
+from redbeat.store.nodes import RawCommand, Sendable, send_all
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
@@ -298,7 +298,7 @@ class Mover:
         """
         by_prefix = {part.prefix: part for part in parts}
         sources = [*by_prefix.values()]
-        asks = [Command("HKEYS", [part.moving], options=AS_BYTES) for part in sources]
+        asks = [RawCommand("HKEYS", part.moving) for part in sources]
         for part, names in zip(sources, self._call(asks), strict=True):
             moves: dict[str, Move] = {}
             for some in in_chunks(names, CALL_ITEMS):
@@ -316,16 +316,16 @@ class Mover:
         about |= {"token": self.token, "max_bytes": CALL_BYTES, **_beginnings(source)}
         return _HIDE_ENTRIES.call(source, items=items, **about)
 
-    def _call(self, calls: Sequence[Sendable]) -> list[Any]:
+    def _call(self, calls: Sequence[Sendable[Any]]) -> list[Any]:
         replies = self._try(calls)
         self._raise_first(replies)
         return replies
 
-    def _try(self, calls: Sequence[Sendable], client: Any = None) -> list[Any]:
+    def _try(self, calls: Sequence[Sendable[Any]], client: Any = None) -> list[Any]:
         if not calls:
             return []
         with self._store.translating():
-            return call_on_nodes(client or self._store.client, calls)
+            return send_all(client or self._store.client, calls)
 
     def _raise_first(self, replies: Iterable[Any]) -> None:
         for reply in replies:

@@ -72,5 +72,5 @@ def remove_orphans(store: Store, remains: Sequence[Remains]) -> int:
         rows = [{"member": one.member, "name": one.name, "pairs": one.pairs} for one in chunk]
         entries = [one.key for one in chunk]
         call = _REMOVE_ORPHANS.call(part, entries=entries, beside=beside, rows=rows)
-        removed += store.run(call.reading(int))
+        removed += store.ask(call.reading(int))
     return removed

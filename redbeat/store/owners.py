@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import methodcaller
 
 from redbeat.errors import LayoutChanged, RedBeatError
 from redbeat.keys import Keys
 from redbeat.layout import shards_named
 from redbeat.log.text import as_stored
 from redbeat.store.entries import Beside, are_elsewhere, key_of, write_call
+from redbeat.store.nodes import Command
 from redbeat.store.records import Change, Fence, text_of
 from redbeat.store.store import Store
 
@@ -112,9 +112,9 @@ class Applied:
 
 def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
     """Return the owner of each entry; '': it wasn't applied from a file."""
-    asks = [methodcaller("hget", as_stored(key), "owner") for key in store.located(keys)]
-    found = store.ask_each(asks, is_tolerant=True)
-    return ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
+    asks = [Command("hget", as_stored(key), "owner") for key in store.located(keys)]
+    found = store.ask_all(asks, is_tolerant=True)
+    return ["" if one is None else text_of(one) for one in found]
 
 
 def names_owned_by(store: Store, owner: str) -> set[str]:
@@ -128,7 +128,7 @@ def candidates_of(store: Store, owner: str, limit: int) -> set[str] | None:
     None: more than ``limit`` names are to be looked through for that.
     """
     sets = [key for part in store.parts for key in (part.owner(owner), part.static_owners)]
-    if sum(map(int, store.ask_each([methodcaller("scard", key) for key in sets], sets))) > limit:
+    if sum(map(int, store.ask_all([Command("scard", key) for key in sets]))) > limit:
         return None
     static = _by_name(_members(store, lambda keys: keys.static_owners)).items()
     return names_owned_by(store, owner) | {name for name, owners in static if owner in owners}
@@ -150,8 +150,8 @@ def _are_among(
 
     def ask(groups: list[tuple[Keys, list[str]]]) -> list[list[int]]:
         sets = [(key_in(part), those) for part, those in groups]
-        asks = [methodcaller("smismember", key, [*map(text_of_name, those)]) for key, those in sets]
-        found: list[list[int]] = store.ask_each(asks, [key for key, _ in sets])
+        asks = [Command("smismember", key, [*map(text_of_name, those)]) for key, those in sets]
+        found: list[list[int]] = store.ask_all(asks)
         return found
 
     return [*map(bool, store.parts.in_order(names, ask))]
@@ -160,7 +160,7 @@ def _are_among(
 def read_calendar_owners(store: Store) -> dict[str, set[str]]:
     """Return the names of applied calendars, each to its owners."""
     key = store.keys.calendar_owners  # one for all parts
-    found = store.ask(lambda client: client.smembers(key), key)
+    found = store.ask(Command("smembers", key))
     return _by_name(map(text_of, found))
 
 
@@ -199,8 +199,7 @@ def change_statics(store: Store, fence: Fence, change: str, owner: str, names: S
             sets = [Beside(part.static_owners, command, [f"{owner}\t{name}" for name in chunk])]
             if change != "release":
                 sets.append(Beside(part.statics, command, chunk))
-            with whole.translating(part.statics, part.static_owners):
-                written = write_call(part, checked, (), sets).run(whole.client)
+            [written] = whole.ask_all([write_call(part, checked, (), sets)], is_following=False)
             whole.check_lock(written.status, checked)
 
     store.following(make)
@@ -246,7 +245,7 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int =
     for part, changes, calendars in step:
         beside = [*chain.from_iterable(one.beside(part) for one in calendars)]
         calls.append(write_call(part, Fence(), changes, beside))
-    answers = store.try_all(calls)
+    answers = store.try_all(calls, is_following=False)
     for (part, changes, calendars), answer in zip(step, answers, strict=True):
         if isinstance(answer, LayoutChanged) and attempts and not calendars:
             refused += changes
@@ -271,7 +270,7 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int =
 
 def _members(store: Store, key_in: Callable[[Keys], str]) -> Iterator[str]:
     sets = [key_in(part) for part in store.parts]
-    found = store.ask_each([methodcaller("smembers", key) for key in sets], sets)
+    found = store.ask_all([Command("smembers", key) for key in sets])
     return map(text_of, chain.from_iterable(found))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -16,7 +16,6 @@ from redbeat.config.config import RedBeatConfig
 from redbeat.connection.retry import without_retry
 from redbeat.log.events import REPLICAS_BACK, REPLICAS_SHORT
 from redbeat.log.logger import logger
-from redbeat.store.scripts.script import Call
 
 #: how long to wait for replicas after a commit
 WAIT_MS = 1_000
@@ -24,6 +23,21 @@ WAIT_MS = 1_000
 SHORT_WAIT_MS = 100
 #: how often to wait then
 SHORT_SECONDS = 1.0
+
+
+class WaitingClient(NamedTuple):
+    """A client for scripts, as ``Replicas.waiting`` returns it."""
+
+    replicas: Replicas
+    client: Any
+
+    def evalsha(self, *words: Any) -> Any:
+        """Call a script that the server knows; return its reply."""
+        return self.replicas.send(self.client, "evalsha", words)
+
+    def eval(self, *words: Any) -> Any:
+        """Call a script; return its reply."""
+        return self.replicas.send(self.client, "eval", words)
 
 
 class Replicas:
@@ -39,22 +53,26 @@ class Replicas:
         self._is_short = False
         self._asked_at = 0.0
 
-    def send(self, client: Any, call: Call[Any]) -> Any:
-        """Send a call, and wait until enough replicas have what it wrote; return its reply."""
+    def waiting(self, client: Any) -> WaitingClient:
+        """Return a client that waits after each script until enough replicas have what it wrote."""
+        return WaitingClient(self, client)
+
+    def send(self, client: Any, method: str, words: Sequence[Any]) -> Any:
+        """Call a script, and wait until enough replicas have what it wrote; return its reply."""
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
-            return call.send(client)
+            return getattr(client, method)(*words)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
         reply, acknowledged = None, None
         if not self._is_cluster:  # its pipelines don't allow WAIT
             pipeline = client.pipeline(transaction=False)
-            pipeline.evalsha(*call.words()[1:])
+            getattr(pipeline, method)(*words)
             pipeline.execute_command(*wait)
             reply, acknowledged = pipeline.execute(raise_on_error=False)
         if reply is None or isinstance(reply, Exception):  # the script isn't known to the server yet, say
-            reply, acknowledged = call.send(client), None
+            reply, acknowledged = getattr(client, method)(*words), None
         if acknowledged is None:
             # WAIT must use the same connection: a single thread gets the one that it used last
-            acknowledged = self._wait(client, call.keys[0], wait)
+            acknowledged = self._wait(client, words[2], wait)
         self._note(acknowledged)
         self._asked_at = time.monotonic()
         return reply

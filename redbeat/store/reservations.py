@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
-from redbeat.store.executor import Request
 from redbeat.store.records import (
     PUBLISHED,
     Fence,
@@ -55,7 +54,7 @@ def reserve_runs(store: Store, fence: Fence, runs: Sequence[Reserving]) -> list[
     """
     if not runs:
         return []
-    status, found = Request(store, reserve_call(store.keys, fence, runs)).send(store.client)
+    status, found = store.ask(reserve_call(store.keys, fence, runs))
     store.check_lock(status, fence)
     return found
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import glob_of
+from redbeat.store.nodes import Command
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
@@ -44,13 +45,13 @@ def find_missing_rights(store: Store) -> list[str] | None:
     calls |= {pattern: ["EVALSHA", "", "1", key] for pattern, key in patterns.items()}
     call = _CHECK_RIGHTS.call(calls=[*calls.values()])
     try:
-        denied = store.ask(call.run)
+        denied = store.ask(call)
     except StoreRefused as exc:
         if not is_no_permission(exc.__cause__):
             raise
         with suppress(StoreRefused):  # celery-redbeat 2.x needs SCRIPT LOAD and no EVAL
-            store.ask(lambda client: client.script_load(call.script.source))
-        denied = store.ask(call.run)
+            store.ask(Command("script_load", call.script.source))
+        denied = store.ask(call)
     if denied is None:
         return None
     missing = [right for place, right in enumerate(calls, 1) if place in denied]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
+from functools import partial
 from itertools import chain, islice
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redbeat.errors import RedBeatError
@@ -181,8 +182,8 @@ class Runs:
         # beat removes the one at once, and sees by the other whether a run waits for this one
         looked_at = {f"{task_id}\0{running}": 0, f"\0{running}": 0}
         with suppress(RedBeatError):
-            self._store.ask_each(
-                [methodcaller("hdel", running, task_id), methodcaller("zadd", keys.deadlines, looked_at)]
+            self._store.ask_all(
+                [Command("hdel", running, task_id), Command("zadd", keys.deadlines, looked_at)]
             )
 
     def begin(self, delivery: Delivery, lease_ms: int, *, is_expired: bool = False) -> Begun:
@@ -218,9 +219,8 @@ class Runs:
                 by_part.setdefault(keys, []).append(one)
             if not by_part:  # a worker without runs is known in one part
                 by_part[self._store.parts.home(worker)] = []
-            replies = self._store.ask_all(
-                [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
-            )
+            calls = [_renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
+            replies = self._store.ask_all(calls, is_following=False)
             answers = map(text_of, chain.from_iterable(replies))
             found = zip(chain.from_iterable(by_part.values()), answers, strict=True)
             return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
@@ -242,13 +242,13 @@ class Runs:
 
     def forget_worker(self, worker: str) -> None:
         """Remove a worker that has ended."""
-        self._store.ask_parts(_WORKERS, lambda client, key: client.hdel(key, worker))
+        self._store.ask_all([Command("hdel", part.workers, worker) for part in self._store.all_parts])
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
 
         def read(keys: Keys) -> Command:
-            return Command("HGET", [keys.about(delivery.name).running], [delivery.task_id])
+            return Command("hget", keys.about(delivery.name).running, delivery.task_id)
 
         text = text_of(self._call_at_home(delivery.name, read))
         record = None if text is None else decode_record(delivery.task_id, text)
@@ -300,10 +300,8 @@ class Runs:
         if not keys:
             return []
         running = self._store.keys.running
-        found = self._store.ask_each(
-            [methodcaller("hgetall", running(key)) for key in keys], is_tolerant=True
-        )
-        return [[] if isinstance(one, Exception) else _records_of(one.items()) for one in found]
+        found = self._store.ask_all([Command("hgetall", running(key)) for key in keys], is_tolerant=True)
+        return [_records_of((one or {}).items()) for one in found]
 
     def deadlines(self, found: Sequence[tuple[str, RunRecord]]) -> list[float | None]:
         """Return when beat must look at each run, with its entry's key, UNIX seconds; one round trip.
@@ -316,15 +314,17 @@ class Runs:
             wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
 
         scores = chain.from_iterable(self._scores(chunk) for chunk in in_chunks(wanted))
-        return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
+        return [None if one is None else float(one) for one in scores]
 
     def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        return self._store.ask_each([methodcaller("zscore", *one) for one in wanted], is_tolerant=True)
+        return self._store.ask_all([Command("zscore", *one) for one in wanted], is_tolerant=True)
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""
         found = set[str]()
-        for page in self._store.scan_parts(attrgetter("deadlines")):
+        for page in self._store.scan(
+            *(partial(Command, "zscan", part.deadlines) for part in self._store.all_parts)
+        ):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
         for chunk in in_chunks(sorted(map(self._store.keys.entry_of_running, found))):
             for key, records in zip(chunk, self.read(chunk), strict=True):
@@ -335,22 +335,24 @@ class Runs:
         if not keys:
             return []
         failing = self._store.keys.failing
-        asks = [methodcaller("get", as_stored(failing(key))) for key in keys]
-        found = self._store.ask_each(asks, is_tolerant=True)
-        texts = ["" if one is None or isinstance(one, Exception) else text_of(one) for one in found]
+        asks = [Command("get", as_stored(failing(key))) for key in keys]
+        found = self._store.ask_all(asks, is_tolerant=True)
+        texts = ["" if one is None else text_of(one) for one in found]
         return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
         failing = self._store.keys.failing(key)
-        self._store.ask(lambda client: client.delete(as_stored(failing)), failing)
+        self._store.ask(Command("delete", as_stored(failing)))
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
         first = f"{max(0, int(since.timestamp() * 1000))}"
-        found = self._store.ask_parts(
-            attrgetter("failures"),
-            lambda client, key: client.xrevrange(key, max="+", min=first, count=limit),
+        found = self._store.ask_all(
+            [
+                Command("xrevrange", part.failures, max="+", min=first, count=limit)
+                for part in self._store.all_parts
+            ]
         )
         of_parts = ([_failed_run_of(text_of(number), values) for number, values in part] for part in found)
         runs = (filter(None, part) for part in of_parts)
@@ -366,7 +368,7 @@ class Runs:
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each live worker that tracks runs says of itself, by its name."""
         store = self._store.of_all_parts()  # a worker is known in the parts that have had runs of it
-        found = store.ask_parts(_WORKERS, lambda client, key: client.hgetall(key))
+        found = store.ask_all([Command("hgetall", part.workers) for part in store.all_parts])
         now = int(Server(store).now().timestamp())
         rows: dict[str, dict[str, Any]] = {}
         said_at: dict[str, float] = {}
@@ -380,11 +382,11 @@ class Runs:
                 rows[worker], said_at[worker] = row, at
         return rows
 
-    def _call_at_home(self, name: str, make: Callable[[Keys], Sendable]) -> Any:
+    def _call_at_home(self, name: str, make: Callable[[Keys], Sendable[Any]]) -> Any:
         """Return what the call ``make(keys)`` returns in the part that has the runs of the entry ``name``."""
         return self._at_homes([name], lambda _, keys: make(keys))[0]
 
-    def _at_homes(self, names: Sequence[str], make: Callable[[int, Keys], Sendable]) -> list[Any]:
+    def _at_homes(self, names: Sequence[str], make: Callable[[int, Keys], Sendable[Any]]) -> list[Any]:
         """Return what the call ``make(place, keys)`` returns of each entry, by its place in ``names``, in the
         part that has its runs.
 
@@ -394,7 +396,8 @@ class Runs:
 
         def ask() -> None:
             homes.update(zip(left, self._homes([names[at] for at in left]), strict=True))
-            found.update(zip(left, self._store.ask_all([make(at, homes[at]) for at in left]), strict=True))
+            calls = [make(at, homes[at]) for at in left]
+            found.update(zip(left, self._store.ask_all(calls, is_following=False), strict=True))
 
         while left:
             self._store.following(ask)

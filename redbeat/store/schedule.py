@@ -26,6 +26,7 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
+from redbeat.store.nodes import Command
 from redbeat.store.records import (
     HASH,
     MISSING,
@@ -131,8 +132,9 @@ def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
             are_messages=store.holds_messages,
         )
         call.read = fetched_of
-        finish = partial(_complete, store) if store.config.is_cluster or store.holds_messages else None
-        requests.append(Request(store, call, fence=fence, finish=finish))
+        if store.config.is_cluster or store.holds_messages:
+            call.read = partial(_read_whole, store)
+        requests.append(Request(store, call, fence=fence))
     return requests
 
 
@@ -141,7 +143,9 @@ def fetch_due(store: Store, fence: Fence, *, limit: int, lease_ms: int = 0) -> R
     return fetch_all([Fetch(store, fence, limit, lease_ms)])[0]
 
 
-def _complete(store: Store, fetched: Fetched) -> Fetched:
+def _read_whole(store: Store, reply: Sequence[Any]) -> Fetched:
+    """Return what a reply says, and read what belongs to it."""
+    fetched = fetched_of(reply)
     if store.config.is_cluster:
         fetched = _without_moving(store, fetched)
     if store.holds_messages:
@@ -152,10 +156,9 @@ def _complete(store: Store, fetched: Fetched) -> Fetched:
 def _without_moving(store: Store, fetched: Fetched) -> Fetched:
     """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
     missing = [row.key for row in fetched.rows if row.type == MISSING]
-    with store.translating():
-        if not missing or not store.client.exists(*missing):  # there may be thousands
-            return fetched
-        moving = {key for key in missing if store.client.exists(key)}
+    if not missing or not store.ask(Command("exists", *missing)):  # there may be thousands
+        return fetched
+    moving = {key for key in missing if store.ask(Command("exists", key))}
     rows = [row for row in fetched.rows if row.key not in moving]
     return replace(fetched, rows=rows, is_partial=True)
 
@@ -170,28 +173,24 @@ class Recording(Request[Committed]):
     commits: Sequence[Commit] = ()
     target: Target = NOWHERE
 
-    def run(self) -> Committed:
-        """Record all rows, or each alone where the server refuses one of them.
+    def send_smaller(self, refusal: StoreRefused) -> Committed | RedBeatError:
+        """Record each row alone, unless the server refuses all of them.
 
         The result of a row that the server refuses is a sentence that says why.
         """
-        count = len(self.commits)
-        try:
-            return self.send(self.store.watched())
-        except StoreRefused as exc:
-            if refuses_all(exc) or is_no_permission(exc):
-                raise
-            if count == 1:
-                return _unrecorded([str(exc)])
+        if refuses_all(refusal) or is_no_permission(refusal):
+            return refusal
+        if len(self.commits) == 1:
+            return _unrecorded([str(refusal)])
         found = []
         for commit in self.commits:
             one = commit_runs(self.store, self.fence or Fence(), [commit], self.target)
-            try:
-                found.append(one.send(self.store.watched()))
-            except StoreRefused as exc:
-                if refuses_all(exc):
-                    raise
-                found.append(_unrecorded([str(exc)]))
+            [answer] = self.store.try_all([one.call], self.store.watched())
+            if isinstance(answer, StoreRefused):
+                answer = one.send_smaller(answer)
+            if isinstance(answer, RedBeatError):
+                return answer
+            found.append(answer)
         return committed_as_one(found)
 
 

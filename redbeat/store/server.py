@@ -5,11 +5,9 @@ Invariant: nothing is written. In a cluster the node is asked that has the sched
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from functools import partial
 from itertools import product
-from operator import methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.connection.client import user_of
@@ -17,8 +15,9 @@ from redbeat.connection.retry import is_refusal, without_retry
 from redbeat.errors import StoreRefused
 from redbeat.keys import glob_of, shard_beginning
 from redbeat.log.text import as_stored
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
-from redbeat.store.store import Store
+from redbeat.store.store import Store, cursor_of
 
 #: how many keys one step of SCAN looks at
 SCAN_SIZE = 1000
@@ -57,12 +56,12 @@ class Server:
 
     def now(self) -> datetime:
         """Return the time of its clock, in UTC."""
-        seconds, micros = self._store.ask(lambda client: client.time(**self._on_node))
+        seconds, micros = self._store.ask(Command("time", **self._on_node))
         return datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
 
     def info(self, section: str) -> dict[str, Any]:
         """Return a section of INFO."""
-        found: dict[str, Any] = self._store.ask(lambda client: client.info(section, **self._on_node))
+        found: dict[str, Any] = self._store.ask(Command("info", section, **self._on_node))
         return found
 
     def about(self) -> About:
@@ -81,7 +80,7 @@ class Server:
 
     def setting(self, name: str) -> str:
         """Return a value of its CONFIG; '': it has no such setting."""
-        found = self._store.ask(lambda client: client.config_get(name, **self._on_node))
+        found = self._store.ask(Command("config_get", name, **self._on_node))
         return next((str(text_of(value)) for value in found.values()), "")
 
     def eviction_policy(self) -> str | None:
@@ -103,7 +102,7 @@ class Server:
     def user(self) -> str:
         """Return the name of the schedule's user by the server; if it doesn't tell, by the settings."""
         try:
-            found = self._store.ask(lambda client: client.execute_command("ACL WHOAMI", **self._on_node))
+            found = self._store.ask(Command("acl_whoami", **self._on_node))
             return str(text_of(found))
         except StoreRefused:  # an old server, or a user that may not ask
             return self.configured_user()
@@ -117,7 +116,7 @@ class Server:
         return [bool(found) for found in self._of_each("exists", keys)]
 
     def _of_each(self, command: str, keys: Sequence[str]) -> Any:
-        return self._store.ask_each([methodcaller(command, as_stored(key)) for key in keys])
+        return self._store.ask_all([Command(command, as_stored(key)) for key in keys])
 
     def scan(self, *beginnings: str, kind: str | None = None) -> Iterator[list[str]]:
         """Yield the keys with these beginnings, and perhaps only of one type, page by page.
@@ -136,8 +135,8 @@ class Server:
         if self._store.config.is_cluster:  # while a slot moves, its keys are on two nodes
             nodes = [{"target_nodes": node} for node in without_retry(self._store.client).get_primaries()]
         for pattern, node in product(patterns, nodes):
-            options = {"match": pattern, "count": SCAN_SIZE, "_type": kind, **node}
-            for page in self._store.scan(partial(_scan, options)):
+            options: Any = {"match": pattern, "count": SCAN_SIZE, "_type": kind, **node}
+            for page in self._store.scan(lambda cursor: Command("scan", cursor, **options)):  # noqa: B023
                 yield [text_of(key) for key in page]
 
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
@@ -146,11 +145,5 @@ class Server:
         The first one begins at 0, and 0 is where the last one leads.
         """
         options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, **self._on_node_of(beginning)}
-        following, page = self._store.ask(lambda client: client.scan(cursor, **options))
-        if isinstance(following, dict):  # a cluster's
-            following = next(iter(following.values()))
-        return [str(text_of(key)) for key in page], int(following)
-
-
-def _scan(options: Mapping[str, Any], client: Any, cursor: Any) -> Any:
-    return client.scan(cursor, **options)
+        following, page = self._store.ask(Command("scan", cursor, **options))
+        return [str(text_of(key)) for key in page], cursor_of(following)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from redis.exceptions import NoPermissionError
@@ -43,7 +41,7 @@ from redbeat.layout import Layout
 from redbeat.log.text import printable
 from redbeat.store.layouts import follow_layout, locate_entries, look_up_layout, refusal_of
 from redbeat.store.lock_tokens import holder_in_words
-from redbeat.store.nodes import Command, call_on_nodes, node_of
+from redbeat.store.nodes import Command, Sendable, node_of, send_all
 from redbeat.store.parts import Parts
 from redbeat.store.records import (
     Fence,
@@ -255,41 +253,21 @@ class Store:
             return [*map(self.keys.entry, names)]
         return locate_entries(self, names, of_runs=of_runs)
 
-    def following(self, call: Callable[[], Item]) -> Item:
-        """Return ``call()``, which is called again if a script was refused, as the layout has changed.
+    def following(self, ask: Callable[[], Item]) -> Item:
+        """Return ``ask()``, which is called again if entries were looked for where they are not any more.
 
-        It must ask this store for the names of keys, which are the right ones then: those of all parts, or
-        those of the part that the store is about.
+        It must ask this store for the names of keys, which are the right ones then.
 
         Raises:
             LayoutChanged: the part isn't one of the schedule's any more, or the layout changes all the time.
         """
-        attempts = 0
-        while True:
+        for _ in range(MAX_FOLLOWED - 1):
             try:
-                return call()
-            except LayoutChanged as exc:
-                refusal, attempts = refusal_of(exc.__cause__), attempts + 1
-                if refusal is None or attempts == MAX_FOLLOWED:
+                return ask()
+            except LayoutChanged:
+                if self.part is not None and self.part not in self.config.layout.parts:
                     raise
-                follow_layout(self, refusal)
-                self._follow_part()
-
-    def run_all(self, calls: Sequence[Call[Item]]) -> list[Item]:
-        """Return what each call returns; one round trip for each node.
-
-        If the layout has changed they are sent again, about the same parts as they are then.
-        """
-
-        def ask() -> list[Item]:
-            parts = {part.prefix: part for part in self.config.layout.parts}
-            return self.ask_all([call.within_one_of(parts) for call in calls])
-
-        return self.following(ask)
-
-    def run(self, call: Call[Item]) -> Item:
-        """Return what a call returns, as ``run_all`` does."""
-        return self.run_all([call])[0]
+        return ask()
 
     @property
     def own_keys(self) -> tuple[frozenset[str], tuple[str, ...]]:
@@ -297,18 +275,6 @@ class Store:
         prefix = self.keys.prefix
         names = frozenset(prefix + name for name in self.config.reserved_names)
         return names, tuple(prefix + beginning for beginning in RESERVED_BEGINNINGS)
-
-    def _follow_part(self) -> None:
-        """Let a store of one part be about the same part in the layout that there is now."""
-        if self.part is None:
-            return
-        prefix = self.part.prefix
-        part = next((one for one in self.config.layout.parts if one.prefix == prefix), None)
-        if part is None:
-            raise LayoutChanged(
-                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
-            ) from None
-        self.part = part
 
     def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
         """Renew the lock to its full time.
@@ -320,7 +286,7 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        self.check_lock(self.run(renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
+        self.check_lock(self.ask(renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
 
     #: its schedule are the stored messages
     holds_messages = False
@@ -342,67 +308,76 @@ class Store:
         period, client = getattr(self.client, "retry_period", None), without_retry(self.client)
         return RetryingConnection(period, client, lambda one: one.exists(self.parts[0].schedule))
 
-    def ask_all(self, calls: Sequence[Call[Item] | Command]) -> list[Item]:
-        """Return what each call returns; one round trip for each node.
+    def ask(self, call: Sendable[Item]) -> Item:
+        """Return what a call returns, as ``ask_all`` does."""
+        return raised(self.try_all([call])[0])
 
-        If one part refuses, the others have answered all the same.
-        """
-        with self.translating(*chain.from_iterable(call.keys for call in calls)):
-            replies = call_on_nodes(self.client, calls)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-        return [one.read(reply) for one, reply in zip(calls, replies, strict=True)]
-
-    def try_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | RedBeatError]:
-        """Return what each call returns, or its error; one round trip for each node.
-
-        LayoutChanged takes the place of a refusal, as the layout has changed: it is known by then, and who
-        asks again for the names of keys gets the right ones.
-        """
-        with self.translating():
-            replies = call_on_nodes(client or self.client, calls)
-        refusals = [refusal for reply in replies if (refusal := refusal_of(reply))]
-        answers = [
-            self.error_of(reply, *call.keys) if isinstance(reply, Exception) else call.read(reply)
-            for call, reply in zip(calls, replies, strict=True)
-        ]
-        if refusals:
-            follow_layout(self, *refusals)
-            self._follow_part()
-        return answers
-
-    def write_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | None]:
-        """Return what ``try_all`` does, None for LayoutChanged, but raise the first other error; the other
-        parts have done what they were asked for.
-        """
-        answers: list[Item | None] = []
-        for answer in self.try_all(calls, client):
-            if isinstance(answer, LayoutChanged):
-                answers.append(None)
-            elif isinstance(answer, RedBeatError):
-                raise answer
-            else:
-                answers.append(answer)
-        return answers
-
-    def ask_each(
-        self, asks: Iterable[Callable[[Any], Any]], keys: Iterable[str] = (), *, is_tolerant: bool = False
-    ) -> list[Any]:
-        """Return the replies to the commands that ``asks`` give a pipeline; one round trip for each node.
+    def ask_all(
+        self,
+        calls: Sequence[Sendable[Item]],
+        *,
+        is_following: bool = True,
+        is_tolerant: bool = False,
+    ) -> list[Item]:
+        """Return what ``try_all`` returns, but raise the first error; the others have answered all the same.
 
         Arguments:
-            keys: which are used; (): schedules.
-            is_tolerant: where a key has another type, the error is the reply.
+            is_tolerant: None stands for the answer where a key has another type.
         """
-        with self.translating(*keys), self.client.pipeline(transaction=False) as pipeline:
-            for ask in asks:
-                ask(pipeline)
-            replies: list[Any] = pipeline.execute(raise_on_error=not is_tolerant)
-            for reply in replies:
-                if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
-                    raise reply
-        return replies
+        answers: list[Any] = self.try_all(calls, is_following=is_following)
+        if is_tolerant:
+            answers = [None if isinstance(one, StoreCorrupt) else one for one in answers]
+        return [*map(raised, answers)]
+
+    def write_all(self, calls: Sequence[Sendable[Item]], client: Any = None) -> list[Item | None]:
+        """Return what ``try_all`` does without following, None for LayoutChanged, but raise the first other
+        error; the other parts have done what they were asked for.
+        """
+        answers = self.try_all(calls, client, is_following=False)
+        return [None if isinstance(one, LayoutChanged) else raised(one) for one in answers]
+
+    def try_all(
+        self, calls: Sequence[Sendable[Item]], client: Any = None, *, is_following: bool = True
+    ) -> list[Item | RedBeatError]:
+        """Return what each call returns, or its error; one round trip for each node.
+
+        Where the layout has changed, a script is refused: its call is sent again, about the same part as it
+        is now.
+
+        Arguments:
+            client: sends them; None: the store's.
+            is_following: False: LayoutChanged takes the place of a refusal. The layout is known by then, and
+                a caller that asks again for the names of keys gets the right ones.
+        """
+        answers = self._send_all(calls, client)
+        for _ in range(MAX_FOLLOWED if is_following else 0):
+            parts = self.config.layout.by_prefix
+            again = {
+                place: call.within_part(parts[call.within.prefix])
+                for place, (call, answer) in enumerate(zip(calls, answers, strict=True))
+                if isinstance(answer, LayoutChanged)
+                if isinstance(call, Call) and call.within is not None and call.within.prefix in parts
+            }
+            if not again:
+                break
+            for place, answer in zip(again, self._send_all([*again.values()], client), strict=True):
+                answers[place] = answer
+        return answers
+
+    def _send_all(self, calls: Sequence[Sendable[Any]], client: Any) -> list[Any]:
+        """Return what each call returns, or its error; after a refusal the layout is known."""
+        with self.translating():
+            replies = send_all(client or self.client, calls)
+        answers = [self.answer_of(*one) for one in zip(calls, replies, strict=True)]
+        if refusals := [refusal for reply in replies if (refusal := refusal_of(reply))]:
+            follow_layout(self, *refusals)
+            self.follow_part()
+        return answers
+
+    def follow_part(self) -> None:
+        """Let a store of one part be about the same part in the layout that there is now."""
+        if self.part is not None and self.part.guard != UNGUARDED:
+            self.part = self.config.layout.by_prefix.get(self.part.prefix, self.part)
 
     def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
@@ -447,10 +422,10 @@ class Store:
             static_keys: of some entries of the code.
         """
         keys = self.keys
-        if not self.ask(lambda client: client.zcount(keys.schedule, "-inf", "+inf"), keys.schedule):
+        if not self.ask(Command("zcount", keys.schedule, "-inf", "+inf")):
             return True
         # others may have saved entries since
-        return bool(static_keys) and not self.ask(lambda client: client.exists(keys.statics, *static_keys))
+        return bool(static_keys) and not self.ask(Command("exists", keys.statics, *static_keys))
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -463,8 +438,7 @@ class Store:
             self.renew_lock(fence)  # it was taken back for 10 seconds only
         if status is not LockStatus.LOST:
             return
-        with self.translating():
-            holder = text_of(self.client.get(fence.lock_key))
+        holder = text_of(self.ask(Command("get", fence.lock_key)))
         raise LockLost(
             f"Another beat holds the lock {fence.lock_key} now ({holder_in_words(holder)}); this one must "
             "not go on (LockNotOwnedError).",
@@ -476,62 +450,25 @@ class Store:
     def on_round_trip() -> None:
         """Do nothing: it is called before and after each round trip, so that tests can end a beat there."""
 
-    def scan(self, step: Callable[[Any, Any], tuple[Any, Item]], *keys: str) -> Iterator[Item]:
-        """Yield the pages of a scan; ``step(client, cursor)`` returns the next cursor and a page.
+    def scan(self, *steps: Callable[[Any], Command]) -> Iterator[list[Any]]:
+        """Yield the pages of one or more scans, those of all of them in a round trip for each node.
 
         Arguments:
-            keys: the one that is looked through.
+            steps: each returns the command that takes a cursor, and returns the next one and a page.
         """
-        cursor: Any = 0
-        while True:
-            with self.translating(*keys):
-                cursor, page = step(self.client, cursor)
-            if isinstance(cursor, dict):  # a cluster's
-                cursor = next(iter(cursor.values()))
-            yield page
-            if not int(cursor):
-                return
-
-    def scan_parts(
-        self,
-        key_of: Callable[[Keys], str],
-        page_size: int | None = None,
-    ) -> Iterator[list[tuple[Any, float]]]:
-        """Yield the members and scores of a sorted set of each part, a page of each in a round trip a node.
-
-        Arguments:
-            key_of: returns the key of a part.
-            page_size: how many are looked at for a page of each; None: as many as the server likes.
-        """
-        cursors: dict[str, int] = {key_of(part): 0 for part in self.all_parts}
+        cursors: dict[Callable[[Any], Command], Any] = dict.fromkeys(steps, 0)
         while cursors:
-            asks = [methodcaller("zscan", key, cursor, count=page_size) for key, cursor in cursors.items()]
-            answers = self.ask_each(asks, [*cursors])
-            yield [row for _, rows in answers for row in rows]
-            cursors = {
-                key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
-            }
+            answers = self.ask_all([step(cursor) for step, cursor in cursors.items()])
+            yield [row for _, page in answers for row in page]
+            following = dict(zip(cursors, (cursor_of(cursor) for cursor, _ in answers), strict=True))
+            cursors = {step: cursor for step, cursor in following.items() if cursor}
 
-    def ask(self, call: Callable[[Any], Any], *keys: str, kind: str = "") -> Any:
-        """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
-        with self.translating(*keys, kind=kind):
-            return call(self.client)
-
-    def ask_parts(self, key_of: Callable[[Keys], str], call: Callable[[Any, str], Any]) -> list[Any]:
-        """Return what ``call(client, key)`` asks for, of each part; one round trip for each node.
-
-        Arguments:
-            key_of: returns the key of a part that is asked for.
-            call: gives one command to a client, or a pipeline.
-        """
-        keys = [key_of(part) for part in self.all_parts]
-        return self.ask_each([lambda client, key=key: call(client, key) for key in keys], keys)  # type: ignore[misc]
-
-    def error_of(self, error: Exception, *keys: str, kind: str = "") -> RedBeatError:
-        """Return what an error of the redis client means, as :meth:`translating` raises it."""
+    def answer_of(self, call: Sendable[Item], reply: Any) -> Item | RedBeatError:
+        """Return what the reply to a call means, or the error of the redis client that takes its place."""
         try:
-            with self.translating(*keys, kind=kind):
-                raise error
+            if isinstance(reply, Exception):
+                self._raise_translated(reply, call.keys, call.strings)
+            return call.read(reply)
         except RedBeatError as exc:
             return exc
 
@@ -543,19 +480,16 @@ class Store:
         parts = self.all_parts
         if len(parts) == 1 or not self.config.is_cluster:
             return {}
-        with self.translating():
-            replies = call_on_nodes(self.client, [Command("EXISTS", [keys.schedule]) for keys in parts])
-        errors = (self.error_of(reply) if isinstance(reply, Exception) else None for reply in replies)
-        found = zip(parts, errors, strict=True)
-        return {keys: error for keys, error in found if isinstance(error, StoreUnavailable)}
+        answers = self.try_all([Command("exists", keys.schedule) for keys in parts])
+        found = zip(parts, answers, strict=True)
+        return {keys: answer for keys, answer in found if isinstance(answer, StoreUnavailable)}
 
     @contextmanager
-    def translating(self, *keys: str, kind: str = "") -> Iterator[None]:
+    def translating(self, *keys: str) -> Iterator[None]:
         """Turn the client's errors into RedBeat's: Redis is away, a key has another type, a name isn't UTF-8.
 
         Arguments:
-            keys: those that are used; (): the schedule.
-            kind: what they hold, where that doesn't follow from their names: 'string' ...
+            keys: those that are used, besides the schedule.
         """
         try:
             with self.progress.asking():
@@ -567,10 +501,12 @@ class Store:
                 if now - (progress.asks_since or now) > SLOW_SECONDS:
                     progress.on_slow()
         except Exception as exc:  # noqa: BLE001 - it is raised again
-            self._raise_translated(exc, keys, kind)
+            self._raise_translated(exc, keys)
 
-    def _raise_translated(self, error: Exception, keys: Sequence[str], kind: str) -> NoReturn:
-        """Raise an error as ``translating`` says."""
+    def _raise_translated(
+        self, error: Exception, keys: Sequence[Any] = (), strings: Sequence[Any] = ()
+    ) -> NoReturn:
+        """Raise what an error means; the other arguments are those of ``find_wrong_type``."""
         try:
             with naming_the_server(self.config):
                 raise error
@@ -589,34 +525,37 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            parts = self._known_parts
-            likely = (*keys, parts[0].schedule)[0]
-            found = self.find_wrong_type(keys, kind)
-            key, expected = found or (likely, kind or parts.of(likely).kind_held(likely))
+            key, expected = self.find_wrong_type(keys, strings) or (
+                self._known_parts[0].schedule,
+                "sorted set",
+            )
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
                 key,
             ) from exc.__cause__
 
-    def find_wrong_type(self, used: Sequence[str], kind: str = "") -> tuple[str, str] | None:
-        """Return the key that has another type, and what it should hold; None: that can't be found out."""
+    def find_wrong_type(
+        self, keys: Sequence[Any] = (), strings: Sequence[Any] = ()
+    ) -> tuple[str, str] | None:
+        """Return the key that has another type, and what it should hold; None: that can't be found out.
+
+        Arguments:
+            keys: the keys that were used.
+            strings: those of them that must hold strings, whatever their names are.
+        """
         # the layout isn't looked at for that: it may be what has another type
         parts = self._known_parts
-        locks = {*filter(None, map(self.config.lock_key_in, parts))}
-        suspects = [*locks, *used, *(keys.schedule for keys in parts), *(keys.generation for keys in parts)]
-        suspects += [keys.moving for keys in parts]
+        strings = [*strings, *map(self.config.lock_key_in, parts)]
+        suspects = [*keys, *filter(None, strings)]
+        for part in parts:
+            suspects += part.schedule, part.generation, part.moving
         if len(parts) == 1:  # else that would take long
-            suspects += [parts[0].own(name) for name in OWN_KINDS]
-
-        def kind_of(key: str) -> str:
-            if key in locks:
-                return "string"
-            return (key in used and kind) or parts.of(key).kind_held(key)
-
-        for key in dict.fromkeys(suspects):
-            if not is_of_kind(self._type_of(key), kind_of(key)):
-                return key, kind_of(key)
+            suspects += map(parts[0].own, OWN_KINDS)
+        for key in dict.fromkeys(map(text_of, suspects)):
+            kind = "string" if key in strings else parts.of(key).kind_held(key)
+            if not is_of_kind(self._type_of(key), kind):
+                return key, kind
         return None
 
     def _type_of(self, key: str) -> str:
@@ -625,6 +564,18 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def raised(answer: Item | RedBeatError) -> Item:
+    """Return an answer; raise it if it is an error."""
+    if isinstance(answer, RedBeatError):
+        raise answer
+    return answer
+
+
+def cursor_of(reply: Any) -> int:
+    """Return the cursor that SCAN replies; a cluster's client returns that of each node."""
+    return int(next(iter(reply.values())) if isinstance(reply, dict) else reply)
 
 
 def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> Call[LockStatus]:

@@ -7,14 +7,14 @@ is, and is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import methodcaller
+from itertools import chain
 from typing import Any
 
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
-from redbeat.store.nodes import AS_BYTES
+from redbeat.store.nodes import Command, RawCommand
 from redbeat.store.records import text_of
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -132,8 +132,8 @@ class Strays:
         )
         ours = [(part, key) for part, key in found if not key.startswith(others)]
         plain = [(part, key) for part, key in ours if part.kind_of(key)[0] == "entry"]
-        asks = [methodcaller("hexists", as_stored(key), "definition") for _, key in plain]
-        are_entries = self._store.ask_each(asks, is_tolerant=True)
+        asks = [Command("hexists", as_stored(key), "definition") for _, key in plain]
+        are_entries = self._store.ask_all(asks, is_tolerant=True)
         entries = {one for one, is_entry in zip(plain, are_entries, strict=True) if is_entry == 1}
         names = [(part, part.name(key)) for part, key in plain if (part, key) in entries]
         return names, [key for part, key in ours if (part, key) not in entries]
@@ -153,13 +153,10 @@ class Strays:
     def _scan(self, command: str, key: str) -> Iterator[Any]:
         """Yield the members of a set or a sorted set, or the fields of a hash; one may come twice."""
 
-        def step(client: Any, cursor: Any) -> tuple[Any, list[Any]]:
-            words = [command, as_stored(key), cursor, "COUNT", PAGE_SIZE]
-            following, page = client.execute_command(*words, **AS_BYTES)
-            return following, list(page)
+        def step(cursor: int) -> RawCommand:
+            return RawCommand(command, as_stored(key), cursor, "COUNT", PAGE_SIZE)
 
-        for page in self._store.scan(step, key):
-            yield from page
+        yield from chain.from_iterable(self._store.scan(step))
 
 
 def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
@@ -174,5 +171,5 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
 def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:
     """Return the parts with hidden entries."""
     keys = [part.moving for part in parts]
-    found = store.ask_each([methodcaller("exists", key) for key in keys], keys)
+    found = store.ask_all([Command("exists", key) for key in keys])
     return [part for part, is_there in zip(parts, found, strict=True) if is_there]

@@ -12,6 +12,7 @@ from redbeat.access.tokens import Token, make_token, parse_token, read_token
 from redbeat.keys import is_owner_name
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, printable, shorten
+from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -37,7 +38,7 @@ def add_token(
         raise ValueError(problem)
     now, key = Server(store).now(), store.keys.tokens
     made, text = make_token(name, rights, now, expires_at, by)
-    store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key)
+    store.ask(Command("hset", key, made.id, as_stored(made.to_json())))
     return made, text
 
 
@@ -56,7 +57,7 @@ def find_token_problem(store: Store, name: str, expires_at: datetime | None) -> 
 def read_tokens(store: Store) -> dict[str, Token | None]:
     """Return all by their ids, the oldest first; None for what can't be used."""
     key = store.keys.tokens
-    found = store.ask(lambda client: client.hgetall(key), key)
+    found = store.ask(Command("hgetall", key))
     texts = {str(text_of(one)): str(text_of(text)) for one, text in found.items()}
     tokens = {one: _decode(store, one, text) for one, text in texts.items()}
 
@@ -83,7 +84,7 @@ def revoke_tokens(store: Store, id_or_name: str) -> Sequence[str]:
     """End the token with this id, else those with this name; return their ids."""
     chosen, key = tokens_called(store, id_or_name), store.keys.tokens
     if chosen:
-        store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key)
+        store.ask(Command("hdel", key, *map(as_stored, chosen)))
     return chosen
 
 
@@ -94,7 +95,7 @@ def find_token(store: Store, text: str) -> Token | None:
         return None
     token_id, secret = parsed
     key = store.keys.tokens
-    stored = store.ask(lambda client: client.hget(key, token_id), key)
+    stored = store.ask(Command("hget", key, token_id))
     token = None if stored is None else _decode(store, token_id, str(text_of(stored)))
     if token is None or not token.has_secret(secret):
         return None

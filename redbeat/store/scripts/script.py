@@ -202,14 +202,11 @@ class Call(Generic[Reply]):
     read: Callable[[Any], Reply] = _as_it_is
 
     @property
-    def options(self) -> Mapping[str, Any]:
-        """What the redis client is told with it."""
-        return self.script.options
-
-    def within_one_of(self, parts: Mapping[str, Keys]) -> Call[Reply]:
-        """Return the same call in the part with the same prefix; if there is none, as it is."""
-        part = self.within and parts.get(self.within.prefix)
-        return self if part is None else self.within_part(part)
+    def strings(self) -> Sequence[str]:
+        """Those keys that must hold strings, whatever their names are."""
+        names = self.script.header.keys
+        name_of = dict(zip(reversed(self.keys[: len(names)]), reversed(names), strict=True))
+        return [key for key, name in name_of.items() if name in FENCE_KEYS]
 
     def within_part(self, part: Keys) -> Call[Reply]:
         """Return the same call if the part is ``part``, whose layout may be another one by now."""
@@ -226,13 +223,13 @@ class Call(Generic[Reply]):
         return self.read(self.send(client))
 
     def send(self, client: Any) -> Any:
-        """Call the script, and return its reply."""
-        words = self.words()
-        if self.options:  # only this passes them on
+        """Send it by ``client``, or add it to a pipeline; return the reply."""
+        words, options = self.words(), self.script.options
+        if options:  # only this passes them on
             try:
-                return client.execute_command(*words, **self.options)
+                return client.execute_command(*words, **options)
             except NoScriptError:
-                return client.execute_command("EVAL", self.script.source, *words[2:], **self.options)
+                return client.execute_command("EVAL", self.script.source, *words[2:], **options)
         try:
             return client.evalsha(*words[1:])
         except NoScriptError:

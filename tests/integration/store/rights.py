@@ -48,7 +48,6 @@ from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
 from redbeat.store.lock_tokens import beat_of, new_token
 from redbeat.store.members import count_members, first_members
-from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs
@@ -469,8 +468,8 @@ def it_stands_by(ground: Ground) -> None:
 
 def it_says_that_it_is_there(ground: Ground) -> None:
     store, token = Store(ground.app()), new_token()
-    [reply] = call_on_nodes(store.client, [note_beat(store, token, 15)])
-    assert read_company(store, reply).beats == {beat_of(token)}
+    reply = store.ask(note_beat(store, token, 15))
+    assert read_company(reply).beats == {beat_of(token)}
     leave_beats(store, token, [])
 
 

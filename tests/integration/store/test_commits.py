@@ -17,7 +17,7 @@ import redis.exceptions
 from celery import Celery
 
 from redbeat.connection.retry import RetryingConnection, without_retry
-from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
+from redbeat.errors import LockLost, StoreRefused
 from redbeat.store import executor as module
 from redbeat.store.executor import CALL_ROWS, run_all
 from redbeat.store.records import (
@@ -25,12 +25,11 @@ from redbeat.store.records import (
     Commit,
     Committed,
     Fence,
-    LockStatus,
     Push,
     Target,
     TrackedRun,
 )
-from redbeat.store.schedule import Recording, commit_runs, read_head
+from redbeat.store.schedule import commit_runs, read_head
 from redbeat.store.store import Progress, Store
 from tests.conftest import MakeApp
 from tests.integration.store.committing import commits_of, committing, push, states, target_of
@@ -416,46 +415,3 @@ def test_answer_to_requests_of_several_shards_is_progress(make_app: MakeApp) -> 
     run_all([read_head(one) for one in stores])
     assert began_at <= shared.progressed_at <= time.monotonic()
     assert shared.asks_since is None
-
-
-REPLY = [b"ok", 0, b"1", [], b""]
-AWAY = redis.exceptions.ConnectionError("away for a test")
-
-
-@pytest.mark.parametrize(
-    ("replies", "error", "expected", "count"),
-    [
-        ([AWAY] * 4, StoreUnavailable("unreachable"), [False] * 4, 1),
-        ([AWAY] * 4, None, [True] * 4, 4),
-        ([REPLY, AWAY, REPLY, AWAY], None, [True, False, True, False], 0),
-    ],
-    ids=["all stay away", "all return", "some are away"],
-)
-def test_commits_of_shards_wait_once_for_unreachable_nodes(
-    make_app: MakeApp,
-    monkeypatch: pytest.MonkeyPatch,
-    replies: list[Any],
-    error: Exception | None,
-    expected: list[bool],
-    count: int,
-) -> None:
-    """Nodes are tried again, one call each, only if none has answered."""
-    store, retried = Store(make_app(redbeat_shards=4)), []
-
-    def retry(_: Recording) -> Committed:
-        retried.append(True)
-        if error is not None:
-            raise error
-        return Committed(LockStatus.HELD, is_moved=False, results=[True])
-
-    monkeypatch.setattr(module, "call_on_nodes", lambda _client, _calls: replies)
-    monkeypatch.setattr(module.Stream, "open", lambda *_args, **_options: None)
-    monkeypatch.setattr(Recording, "run", retry)
-    commits = [Commit(fetched(part.entry("one"), "1"), "2") for part in store.parts]
-    requests = [
-        commit_runs(store.of_part(part), Fence(), [commit])
-        for part, commit in zip(store.parts, commits, strict=True)
-    ]
-    run_all(requests)
-    assert [isinstance(one.outcome, Committed) for one in requests] == expected
-    assert len(retried) == count

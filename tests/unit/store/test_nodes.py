@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from redbeat.store.nodes import Command, call_on_nodes
+from redbeat.store.nodes import Command, send_all
 
 
 class Node:
@@ -35,8 +35,8 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def execute_command(self, *words: str) -> None:
-        self._keys.append(words[1])
+    def get(self, key: str) -> None:
+        self._keys.append(key)
 
     def execute(self, raise_on_error: bool) -> list[Any]:
         assert not raise_on_error
@@ -58,7 +58,7 @@ class Cluster:
     def get_redis_connection(self, node: Node) -> Node:
         return node
 
-    def execute_command(self, _name: str, key: str) -> Any:
+    def get(self, key: str) -> Any:
         self.log.append(key)
         return self.alone(key)
 
@@ -69,8 +69,8 @@ def cluster() -> Cluster:
 
 
 def ask(cluster: Cluster, keys: str) -> list[Any]:
-    calls = [Command("GET", [key]) for key in keys.split()]
-    return call_on_nodes(cluster, calls)
+    calls = [Command("get", key) for key in keys.split()]
+    return send_all(cluster, calls)
 
 
 def fail_once(error: Exception) -> Callable[[Sequence[str]], list[Any]]:
@@ -119,19 +119,30 @@ def test_unreachable_node_is_tried_again_once_and_after_the_others(cluster: Clus
     assert cluster.log == ["a: a1 a2 a3", "b: b1 b2", "a1"]
 
 
-def test_hasty_client_waits_once_for_a_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redbeat.store.nodes.is_hasty", lambda client: client is cluster)
-    silent = exceptions.TimeoutError("no answer")
+@pytest.mark.parametrize(
+    ("others", "waits"), [("", ["waits for a1"]), (" b1", []), (" c1", ["waits for a1"])]
+)
+def test_redis_is_waited_for_once_and_only_if_no_node_has_answered(
+    cluster: Cluster, others: str, waits: list[str]
+) -> None:
+    away = exceptions.ConnectionError("away")
 
-    def raise_silent(_: object) -> Any:
-        raise silent
+    def raise_away(_: object) -> Any:
+        raise away
 
-    cluster.nodes["a"].answers = raise_silent
-    assert ask(cluster, "a1 a2 b1 b2") == [silent, silent, "b b1", "b b2"]
-    assert cluster.log == ["a: a1 a2", "b: b1 b2"]
-    cluster.log.clear()
-    assert ask(cluster, "a1 a2 b1 b2") == ["alone a1", "alone a2", "b b1", "b b2"]
-    assert cluster.log == ["a: a1 a2", "b: b1 b2", "a1", "a2"]
+    class Waiting:
+        wrapped_connection = cluster
+
+        def get(self, key: str) -> Any:
+            cluster.log.append(f"waits for {key}")
+            raise away
+
+    for name in "ac":
+        cluster.nodes[name].answers = raise_away
+    cluster.alone = raise_away
+    calls = [Command("get", key) for key in f"a1 a2{others}".split()]
+    assert send_all(Waiting(), calls)[:2] == [away, away]
+    assert [line for line in cluster.log if line.startswith("waits")] == waits
 
 
 def test_uncovered_slot_fails_its_own_calls_alone(cluster: Cluster) -> None:
@@ -153,6 +164,6 @@ def test_uncovered_slot_fails_its_own_calls_alone(cluster: Cluster) -> None:
 def test_calls_to_one_server_take_one_round_trip() -> None:
     log: list[str] = []
     server = Node("server", log)
-    calls = [Command("GET", [key]) for key in ("k1", "k2")]
-    assert call_on_nodes(server, calls) == ["server k1", "server k2"]
+    calls = [Command("get", key) for key in ("k1", "k2")]
+    assert send_all(server, calls) == ["server k1", "server k2"]
     assert log == ["server: k1 k2"]
