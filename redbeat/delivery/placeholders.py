@@ -118,20 +118,11 @@ _OPTION_PATHS: Mapping[str, Path] = {
 _EMBED = dict.fromkeys(("callbacks", "errbacks", "chain", "chord"))
 
 
-def repr_options(app: Any) -> dict[str, Any]:
-    """Return how Celery describes arguments in headers, besides their length."""
-    # since Celery 5.7
-    return {"maxlevels": app.conf.task_repr_maxlevels} if "task_repr_maxlevels" in DEFAULTS else {}
-
-
-def texts_of_call(
-    amqp: Any, call: Call, serializer: str, encoding: str | None, options: Mapping[str, Any]
-) -> dict[Path, str]:
+def texts_of_call(app: Any, call: Call, serializer: str, encoding: str | None) -> dict[Path, str]:
     """Return the JSON of all values that depend on the entry; the paths are those of the call's kind.
 
     Arguments:
         encoding: the transport's encoding of bodies, 'base64' or None.
-        options: of :func:`repr_options`.
     """
     texts: dict[Path, str] = {("headers", "redbeat_entry"): json_text(call.name)}
     if call.args or call.kwargs:
@@ -140,10 +131,13 @@ def texts_of_call(
         if encoding == "base64":
             body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode("ascii")
         texts["body",] = json_text(body)
-    if call.args:
-        texts["headers", "argsrepr"] = json_text(saferepr(call.args, amqp.argsrepr_maxsize, **options))
-    if call.kwargs:
-        texts["headers", "kwargsrepr"] = json_text(saferepr(call.kwargs, amqp.kwargsrepr_maxsize, **options))
+        # since Celery 5.7
+        limits = {"maxlevels": app.conf.task_repr_maxlevels} if "task_repr_maxlevels" in DEFAULTS else {}
+        if call.args:
+            texts["headers", "argsrepr"] = json_text(saferepr(call.args, app.amqp.argsrepr_maxsize, **limits))
+        if call.kwargs:
+            shown = saferepr(call.kwargs, app.amqp.kwargsrepr_maxsize, **limits)
+            texts["headers", "kwargsrepr"] = json_text(shown)
     for name, value in {**(call.options.get("headers") or {}), **call.policy_headers}.items():
         texts["headers", name] = json_text(value)
     for name, path in _OPTION_PATHS.items():

@@ -44,7 +44,6 @@ from redbeat.delivery.placeholders import (
     has_own_context,
     is_number,
     kind_of,
-    repr_options,
     texts_of_call,
 )
 from redbeat.delivery.tracers import bypassing_sentry
@@ -62,6 +61,7 @@ Send = Callable[[RunValues], Any]
 #: has no template is tried again
 CHECK_SECONDS = 60.0
 
+#: more are forgotten, and made anew
 MAX_KINDS = 1_000
 #: what messages of a kind may have in common, characters: a thousand kinds are remembered
 MAX_TEXT = 16_384
@@ -130,10 +130,8 @@ class Kind:
         first_own: texts of its first entry; None: a second entry was compared, too.
         checked_at: when it was compared with a sample, monotonic.
         fingerprint, batch: what its messages depend on, and in which batch that was compared.
-        is_dropped: it must not be used any more.
     """
 
-    is_dropped = False
     checked_at = 0.0
     batch = 0
     fingerprint: Any
@@ -155,7 +153,6 @@ class Kind:
         self.exchange = properties["delivery_info"]["exchange"]
         self.routing_key = properties["delivery_info"]["routing_key"]
         self._encoding = properties.get("body_encoding")
-        self._amqp, self._repr_options = run.app.amqp, repr_options(run.app)
         self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
         self.text = TextTemplate(text, [*run.paths, *self._texts(call)])
         self.declared, self.destination = tuple(producer.declaring), str(producer.destination)
@@ -167,16 +164,11 @@ class Kind:
             self.frames = confirms.template_of(sample, marks, self.declared)
 
     def _texts(self, call: Call) -> dict[Path, str]:
-        return texts_of_call(self._amqp, call, self.serializer, self._encoding, self._repr_options)
+        return texts_of_call(self.run.app, call, self.serializer, self._encoding)
 
     def template_of(self, call: Call) -> MessageTemplate:
         """Return the template of a call of this kind; raises whatever encoding its values raises."""
         return MessageTemplate(self, tuple(self._texts(call).values()))
-
-    def drop(self) -> None:
-        """Let it be used no more, and forget its text, as its entries' templates may be kept for long."""
-        self.is_dropped, self.batch = True, 0
-        del self.text, self.fingerprint
 
 
 @dataclass(slots=True)
@@ -224,7 +216,7 @@ class Templates:
         self._state: Any = None
         self.obstacle = _NOT_BEGUN
         self._batch = 0
-        self._kinds: dict[Any, Kind] = {}
+        self._kinds = Memory[Any, Kind](MAX_KINDS)  # those in use
         self._refused = Memory[Any, tuple[str, float]](MAX_KINDS)  # kind to reason, and when to try again
         self._said = Memory[tuple[str, str], bool](MAX_KINDS)
 
@@ -254,8 +246,7 @@ class Templates:
             if not obstacle and outbox is None:
                 obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
             self._refused.clear()
-            for key in list(self._kinds):
-                self._kinds.pop(key).drop()
+            self._kinds.clear()
             self._state = state
         self.obstacle = obstacle
         return obstacle
@@ -287,21 +278,23 @@ class Templates:
         return self._is_current(kind) and time.monotonic() < kind.checked_at + max_age_seconds
 
     def _is_current(self, kind: Kind) -> bool:
-        if kind.is_dropped or self.obstacle:
+        if self.obstacle or self._kinds.get(kind.key) is not kind:
             return False
         try:
-            is_same = self._fingerprint_of(kind) == kind.fingerprint
+            is_same = bool(self._fingerprint_of(kind) == kind.fingerprint)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             logger.debug("beat: A message template is dropped: %r", exc)
             is_same = False
+        kind.batch = self._batch if is_same else 0
         if not is_same:
-            self._drop(kind)
-            return False
-        kind.batch = self._batch
-        return True
+            del self._kinds[kind.key]
+        return is_same
 
     def _find(self, key: Any, call: Call, send: Send) -> MessageTemplate | str:
+        reason, retry_at = self._refused.get(key, ("", 0.0))
+        if time.monotonic() < retry_at:
+            return reason
         task, kind = self._app.tasks.get(call.task), self._kinds.get(key)
         if kind is not None and kind.batch != self._batch and not self._is_current(kind):
             kind = None
@@ -313,9 +306,6 @@ class Templates:
         is_old = kind is not None and time.monotonic() >= kind.checked_at + CHECK_SECONDS
         try:
             if kind is None:
-                refusal = self._find_refusal(key, task)
-                if refusal:
-                    return refusal
                 kind = self._kinds[key] = self._make_kind(key, call, task, send)
             template = kind.template_of(call)
             if is_old or kind.first_own not in (None, template.own):
@@ -327,9 +317,10 @@ class Templates:
         except UnfitError as exc:
             reason = shorten(printable(str(exc)))
             if kind is not None:
-                self._drop(kind)
-                if is_old:  # what is not in the fingerprint has changed
-                    return self._find(key, call, send)
+                kind.batch = 0
+                del self._kinds[key]
+            if is_old:  # what is not in the fingerprint has changed
+                return self._find(key, call, send)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             reason = reason_of(exc)
@@ -337,25 +328,6 @@ class Templates:
                 return reason
         self._refused[key] = reason, time.monotonic() + CHECK_SECONDS
         return reason
-
-    def _find_refusal(self, key: Any, task: Any) -> str:
-        """Return why there is no new kind: a known reason, the task's own code, or a limit; '': no reason."""
-        reason, retry_at = self._refused.get(key, ("", 0.0))
-        if time.monotonic() < retry_at:
-            return reason
-        reason = guard.find_task_obstacle(task)  # a sample must not call its code
-        if reason:
-            return reason
-        if len(self._kinds) >= MAX_KINDS:
-            unused = time.monotonic() - 2 * CHECK_SECONDS  # those in use are checked more often
-            for kind in [kind for kind in self._kinds.values() if kind.checked_at <= unused]:
-                self._drop(kind)
-        return f"there are more than {MAX_KINDS} kinds of messages" if len(self._kinds) >= MAX_KINDS else ""
-
-    def _drop(self, kind: Kind) -> None:
-        if not kind.is_dropped:
-            self._kinds.pop(kind.key, None)
-            kind.drop()
 
     # -- samples
 
@@ -365,7 +337,7 @@ class Templates:
             trace = None
         route = self._route_of(call.task, call.options)
         serializer = str(route.get("serializer") or self._app.conf.task_serializer)
-        reason = guard.find_serializer_obstacle(serializer)
+        reason = guard.find_task_obstacle(task) or guard.find_serializer_obstacle(serializer)
         if route.get("compression"):
             reason = f"its messages are compressed with {route['compression']!r}"
         if reason:

@@ -5,7 +5,6 @@ Invariant: a message from a template is the one that Celery would make, byte for
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from celery.beat import SchedulingError
 from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.failures import reason_of
-from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, has_own_context
+from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, UnfitError, has_own_context
 from redbeat.delivery.templates import CHECK_SECONDS, MessageTemplate, Templates
 from redbeat.delivery.tracers import find_provider
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
@@ -97,34 +96,30 @@ class Encoder:
         if self._obstacle:
             return False
         # spans are begun in a loop of their own: amid the other steps that takes longer, up to twice as long
-        found, now = list[Send](), time.monotonic()
+        found = list[Send]()
         for send in sends:
             known, expires_in = send.known, send.expiration_seconds
             if known is None or (expires_in is not None and expires_in <= 0):  # Celery warns of that
                 continue
             template = known.template
             if template is None or not self._templates.is_current(template, CHECK_SECONDS):
-                if template is None and now < known.template_retry_at:
-                    continue
-                known.template_retry_at = now + CHECK_SECONDS
                 template = known.template = self._make_template(send)
             if template is not None:
                 send.template = template
                 found.append(send)
         if self._tracing.headers is not None:
             for send in found:
-                self._begin_span(send)
+                if send.template.kind.run.trace_names is not None and send.span is None:
+                    self._begin_span(send, send.template.kind.destination)
         made, confirms = 0, self._broker.confirms
         tag = str(uuid.uuid4())[:24]  # of version 4; the last twelve digits differ
         for number, send in enumerate(found):
-            template = send.template
-            kind = template.kind
-            if kind.is_dropped or (kind.run.trace_names is not None and send.span is None):
-                send.template = None  # the message of another entry differs
-                continue
+            template, run = send.template, send.template.kind.run
             trace = NO_HEADERS if send.span is None else send.span.headers
             values = RunValues(send.task_id, send.due, send.expires, send.expiration_seconds, trace)
             try:
+                if not self._templates.is_current(template) or (run.trace_names and send.span is None):
+                    raise UnfitError("the message of another entry differs")
                 if confirms is None:
                     send.pushes = template.fill(values, f"{tag}{number:012x}")
                 else:
@@ -133,20 +128,16 @@ class Encoder:
                 logger.debug("beat: %s has no template: %r", send.name, exc)
                 send.template = None
                 continue
-            if kind.run.expires_seconds is not None:
-                expires_at = float(send.nominal) + kind.run.expires_seconds
+            if run.expires_seconds is not None:
+                expires_at = float(send.nominal) + run.expires_seconds
                 send.valid_until = min(send.valid_until, expires_at)
             made += 1
-            self._figures.compiled += 1
+        self._figures.compiled += made
         return made == len(sends)
 
-    def _begin_span(self, send: Send) -> None:
-        template = send.template
-        if template.kind.run.trace_names is not None and send.span is None:
-            due = float(send.nominal)
-            send.span = self._tracing.begin(
-                send.name, send.task, send.task_id, send.due, due, template.kind.destination
-            )
+    def _begin_span(self, send: Send, queue: str = "") -> None:
+        due = float(send.nominal)
+        send.span = self._tracing.begin(send.name, send.task, send.task_id, send.due, due, queue)
 
     def is_current(self, send: Send) -> bool:
         """Return True if a message that was made in an earlier batch would be the same in this one."""
@@ -233,9 +224,8 @@ class Encoder:
         if entry.message is not None:  # it continues the trace in which it was stored
             return None
         if trace is not None and not has_own_context(options["headers"], trace.names):
-            send.span = send.span or self._tracing.begin(
-                send.name, send.task, send.task_id, send.due, float(send.nominal)
-            )
+            if send.span is None:
+                self._begin_span(send)
             if send.span is not None:
                 options["headers"] = {**options["headers"], **send.span.headers}
         return send.span

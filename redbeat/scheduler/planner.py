@@ -110,7 +110,7 @@ class Known:
         is_meta_foreign: another program has written it.
         undelayed: the score that its last plan has given it, with jitter, to the same without.
         labels, labels_version: the id of the labels under which its runs are counted, by that version.
-        template, template_retry_at: of the encoder.
+        template: of its messages; None: there is none yet.
     """
 
     definition: str | None
@@ -136,7 +136,6 @@ class Known:
     labels: str = ""
     labels_version: int = -1
     template: Any = None
-    template_retry_at: float = 0.0
 
 
 @dataclass(slots=True)
