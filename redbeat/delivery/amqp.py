@@ -64,11 +64,13 @@ class Publication:
     """What one run has published.
 
     Attributes:
+        pushes: list writes that are left to be done, on a Redis broker.
         unconfirmed: how many of its messages have no confirm yet.
         failure: why one of them didn't arrive; None: none is known to.
         is_lost: the channel has ended before all of them were confirmed.
     """
 
+    pushes: Sequence[Push] = ()
     unconfirmed: int = 0
     failure: Exception | None = None
     is_lost: bool = False
@@ -140,11 +142,11 @@ class Confirms:
         self._is_first = True
 
     @contextmanager
-    def deferring(self) -> Iterator[Publication]:
-        """Let the messages of the block be confirmed later; yield their publication."""
-        self._publication = Publication()
+    def deferring(self, publication: Publication) -> Iterator[None]:
+        """Let the messages of the block be confirmed later, as those of ``publication``."""
+        self._publication = publication
         try:
-            yield self._publication
+            yield
         finally:
             self._publication = None
 

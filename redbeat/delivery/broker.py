@@ -16,8 +16,8 @@ new connection, and the script that pushes checks it in the same step.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -161,23 +161,28 @@ class Broker:
         """Return how long publishing one message may take."""
         return self.seconds_left() or self.timeout_seconds
 
+    @contextmanager
     def sending(
         self, expiration_seconds: float | None, *, is_deferrable: bool = False
-    ) -> AbstractContextManager[list[Push] | Publication]:
-        """Return a context in which one run is sent. It yields what is left to be done.
+    ) -> Iterator[Publication]:
+        """Yield what one run publishes in the block.
 
-        That is a list of writes, none if the message is sent at once; or, only if it ``is_deferrable``, a
-        publication whose messages are still to be confirmed.
+        Its list writes are left to be done; and, only if it ``is_deferrable``, its messages are still to be
+        confirmed.
 
         ``expiration_seconds``: after how long the message expires; None: its own expiration counts.
         """
+        publication = Publication()
         if self._producer is not None:  # else a producer of the user's sends it
             self._producer.expiration_seconds = expiration_seconds
-        if self.outbox is not None:
-            return self.outbox.collecting()
-        if is_deferrable and self.confirms is not None and self._is_plain:  # else publish handles errors
-            return self.confirms.deferring()
-        return nullcontext([])
+        with ExitStack() as stack:
+            if self.outbox is not None:
+                publication.pushes = stack.enter_context(self.outbox.collecting())
+            elif (
+                is_deferrable and self.confirms is not None and self._is_plain
+            ):  # else publish handles errors
+                stack.enter_context(self.confirms.deferring(publication))
+            yield publication
 
     def publish(self, message: Frames, publication: Publication | None, seconds: float) -> None:
         """Publish a message from a template on RabbitMQ, as ``Confirms.send`` does."""
@@ -240,14 +245,14 @@ class Broker:
         if is_refusal(cause):
             self.note_away(cause)
         elif isinstance(cause, MessageNacked):
-            pass
-        elif isinstance(cause, self._errors("channel_errors")):
+            return False
+        elif isinstance(cause, self._usual_connection.channel_errors):
             if self.outbox is None:  # the broker or py-amqp has closed the channel
                 self.close()
         elif self.is_of_connection(cause):
             if self._is_blocked or not self.seconds_left():
                 self.note_away(cause)
-            elif isinstance(cause, TimeoutError) or not self._is_sound():
+            elif isinstance(cause, TimeoutError) or not self.drop_stale():
                 if not self.is_back():
                     self.note_away(cause)
                 return not self.is_away
@@ -256,46 +261,41 @@ class Broker:
     def is_of_connection(self, cause: BaseException) -> bool:
         """Return True if the connection may have raised ``cause``; the task's own code may have, too."""
         is_of_other_code = isinstance(cause, LookupError) or getattr(cause, "filename", None) is not None
-        is_known = isinstance(cause, (OSError, OperationalError, self._errors("connection_errors")))
-        return is_known and not is_of_other_code
+        kinds = OSError, OperationalError, *self._usual_connection.connection_errors
+        return isinstance(cause, kinds) and not is_of_other_code
 
-    def _errors(self, kind: str) -> tuple[type[BaseException], ...]:
-        connection = self._connection or self._app.connection_for_write()
-        return tuple(getattr(connection, kind))
+    @property
+    def _usual_connection(self) -> Any:
+        """The connection, or one like it that does not connect."""
+        return self._connection or self._app.connection_for_write()
 
-    def _is_sound(self) -> bool:
-        """Return True if RabbitMQ has not closed the connection."""
-        self.drop_stale()
-        return self._connection is not None and self._connection.transport.driver_name == "py-amqp"
+    def drop_stale(self) -> bool:
+        """Drop a connection that RabbitMQ has closed; return True if one is left.
 
-    def drop_stale(self) -> None:
-        """Drop a connection that the broker has closed: a run that is sent only once would be lost on it.
-
-        Kombu's transport for Redis finds that out by itself.
+        A run that is sent only once would be lost on it. Kombu's transport for Redis finds that out itself.
         """
         if self._connection is None or self._connection.transport.driver_name != "py-amqp":
-            return
+            return False
         was_blocked = self._is_blocked
         try:
             while self._connection.connected:  # else kombu would make a new connection
                 self._connection.drain_events(timeout=0)
         except TimeoutError:
-            return
+            return True
         except Exception as exc:  # noqa: BLE001 - whatever the transport raises: a new connection is made
             logger.debug("beat: An idle connection has ended: %r", exc)
         if was_blocked or not self._is_blocked:
             self.close(is_polite=False)
+        return self._connection is not None
 
     def note_away(self, exc: BaseException) -> None:
         """Record that nothing can be sent because of ``exc``; logged once until runs are sent again."""
         self.is_away = True
         if not self.is_reported_away:
             self.is_reported_away = True
-            name = (self._connection or self._app.connection_for_write()).as_uri()
-            reason = reason_of(exc)
-            extra = BROKER_AWAY.of(broker=name, reason=reason)
+            name, reason = self._usual_connection.as_uri(), reason_of(exc)
             message = "beat: The broker %s can't be reached, due runs wait for it: %s"
-            logger.error(message, name, reason, extra=extra)
+            logger.error(message, name, reason, extra=BROKER_AWAY.of(broker=name, reason=reason))
         if not self._is_blocked:
             self.close(is_polite=False)
 
@@ -309,16 +309,16 @@ class Broker:
         """Try to connect; return whether the broker can be reached."""
         if self._is_blocked:
             self.drop_stale()
-        self.is_away = self._is_blocked
-        if not self.is_away:
+        self.is_away = True
+        if not self._is_blocked:
             self.close(is_polite=False)
             try:
                 self._connect()
+                self.is_away = False
             except BaseException as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
                 let_through(exc)
                 logger.debug("beat: The broker can't be reached: %r", exc)
                 self.close(is_polite=False)
-                self.is_away = True
         return not self.is_away
 
     def close(self, *, is_polite: bool = True) -> None:

@@ -76,11 +76,22 @@ class Batch:
             # a run that has waited for another one to end goes on waiting: it is looked at again soon
             self.ready += [Decision(row, Commit(row, row.next_score or row.nominal)) for row in rows]
 
-    def publish(self, send: Send) -> None:
-        """Note that the message of a run has been sent: the run may be recorded now, and pushes nothing."""
+    def publish(self, send: Send, *, is_news: bool = True) -> None:
+        """Note that the message of a run has been sent: the run may be recorded now, and pushes nothing.
+
+        Arguments:
+            is_news: that is still to be logged.
+        """
         send.pushes = ()
-        if send.span is not None:
-            send.span.note_sent()
         send.commit.is_published = True
         self.published.append(send)
         self.ready.append(send)
+        if is_news:
+            self.note_sent(send)
+
+    def note_sent(self, send: Send) -> None:
+        """Note that a run was sent, to log it at the end."""
+        if send.span is not None:
+            send.span.note_sent()
+        self.told.append(send)
+        self.events += send.events

@@ -251,7 +251,7 @@ class Deliverer:
             chunk = ready[first : first + CALL_ROWS]
             commits = []
             for decision in chunk:
-                if isinstance(decision, Send):
+                if isinstance(decision, Send) and self._target is not None:
                     decision.commit.pushes = decision.pushes
                 commits.append(decision.commit)
             recording = commit_runs(batch.store, batch.fence, commits, self._target or NOWHERE)
@@ -284,7 +284,7 @@ class Deliverer:
         context, outcome = self._context, recording.outcome
         if isinstance(outcome, StoreRefused) and is_no_permission(outcome):
             sends = [one for one in decisions if isinstance(one, Send)]
-            if not any(send.pushes for send in sends):
+            if not any(send.commit.pushes for send in sends):
                 raise outcome
             fetch_due(batch.store, batch.fence, limit=1).run()  # raises if another right is lacking
             context.delivery.note_refused(str(outcome))
@@ -334,7 +334,7 @@ class Deliverer:
 
     def _apply_one(self, batch: Batch, decision: Decision, result: Result, *, is_moved: bool) -> None:
         context, row = self._context, decision.due_entry
-        is_pushed = isinstance(decision, Send) and bool(decision.pushes)
+        is_pushed = bool(decision.commit.pushes)
         if isinstance(result, str):
             if not is_pushed:
                 batch.ready.append(context.failures.quarantine(batch, row, StoreRefused(result)))
@@ -425,6 +425,7 @@ class Deliverer:
                 self._executor.close()
         self._record_published(batches, cause)
         for batch in batches:
+            self._context.reports.report_sent(batch.told)
             if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:
                 self._context.reports.report_sent(batch.prepared)  # the server goes on with them
             if batch.events:

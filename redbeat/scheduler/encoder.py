@@ -28,7 +28,6 @@ from redbeat.process.signals import let_through
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.scheduler.planner import entry_to_send, options_of_run
-from redbeat.store.records import Push
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.tracing.tracing import Tracing
 
@@ -183,13 +182,8 @@ class Encoder:
 
     # -- by Celery
 
-    def make(
-        self, send: Send, producer: Any, *, is_deferrable: bool = False
-    ) -> tuple[Push, ...] | Publication:
-        """Let Celery make the message of a run, and send it by ``producer``.
-
-        Returns the list writes that are left to be done, none if it was sent at once; or a publication whose
-        messages are still to be confirmed.
+    def make(self, send: Send, producer: Any, *, is_deferrable: bool = False) -> Publication:
+        """Let Celery make the message of a run, and send it by ``producer``; return what is left to be done.
 
         Raises:
             RunDeclined: a subclass does not send it now.
@@ -216,7 +210,7 @@ class Encoder:
         if send.span is not None:
             send.span.queue = self._broker.destination or send.span.queue
         send.events = [] if self._broker.outbox is None else self._broker.outbox.events
-        return tuple(sent) if isinstance(sent, list) else sent
+        return sent
 
     def _span_of(self, send: Send, entry: Any) -> Any:
         """Let the message carry its span's context; the one that it has, if it is sent again."""

@@ -76,17 +76,50 @@ class Sink:
 
     def send(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Send messages; a run that may be recorded becomes ready in its batch, as what it has become."""
-        if self._is_script:  # what Celery makes may leave at once, to a fan-out for example
-            by_celery = reserve(self._context, batch, [send for send in sends if send.template is None])
-            admitted = set(map(id, by_celery))
-            sends = [send for send in sends if send.template is not None or id(send) in admitted]
-        else:
-            sends = reserve(self._context, batch, sends)
-        self._send_each(batch, sends)
+        self._send_each(batch, self._reserve(batch, sends))
         if len(self._collected) >= MAX_UNRECORDED:
             self.flush()
         elif self._unconfirmed:
             self._note_confirmed()
+
+    def _reserve(self, batch: Batch, sends: Sequence[Send]) -> Sequence[Send]:
+        """Return those runs whose messages may be published: no other run of their entries holds them back.
+
+        Decisions about the others become ready. It takes one round trip, or none where no policy asks for it.
+        """
+        # the script decides when it pushes; but what Celery makes may leave at once, to a fan-out for example
+        asked = [
+            Reserving(one.due_entry.key, one.task_id, one.commit.run)
+            for one in sends
+            if one.commit.run is not None
+            and one.may_be_held
+            and one.due_entry.key not in batch.reserved
+            and not (self._is_script and one.template is not None)
+        ]
+        if not asked:
+            return sends
+        context, admitted = self._context, list[Send]()
+        answers = dict(
+            zip([one.task_id for one in asked], reserve_runs(batch.store, batch.fence, asked), strict=True)
+        )
+        for send in sends:
+            answer = answers.get(send.task_id, Reserved.NOW)
+            if answer is Reserved.NOW:
+                batch.reserved.add(send.due_entry.key)
+                admitted.append(send)
+            elif answer is Reserved.BEFORE:
+                extra = RUN_SENT_BEFORE.of(
+                    entry=send.name, task=send.task, task_id=send.task_id, due=float(send.nominal)
+                )
+                message = "beat: %s (%s) was sent already, and is recorded now."
+                logger.info(message, send.name, send.task, extra=extra)
+                batch.publish(send, is_news=False)  # its span was told then, or went with its beat
+            elif isinstance(answer, Held):
+                context.reports.report_held(batch.store, send, answer)
+                batch.ready.append(send.held(answer))
+            else:
+                batch.ready.append(context.failures.retry(batch, send, StoreRefused(answer)))
+        return admitted
 
     def _send_each(self, batch: Batch, sends: Sequence[Send]) -> None:
         if self._collects and not [send for send in sends if send.template is None]:
@@ -106,15 +139,7 @@ class Sink:
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
                     let_through(exc)
-                    send = left.popleft()
-                    is_mended = origin_of(exc) is Origin.BROKER and broker.recover(exc)
-                    # one by one the error may be that of this run, or of one before
-                    is_doubtful = not self._collects and (self._has_lost or send.due_entry.error)
-                    if is_mended and send is not again and not is_doubtful:
-                        left.appendleft(send)  # once more, as the connection had gone stale
-                        again = send
-                    else:
-                        left = self._note_failed(batch, send, exc, left)
+                    again = self._note_failed(batch, left, exc, again)
         batch.leave(one.due_entry for one in left)
 
     def _collect(self, batch: Batch, sends: Sequence[Send]) -> None:
@@ -141,8 +166,8 @@ class Sink:
             if self._collects:
                 self._collect(batch, [send])
             else:
-                publication = Publication() if self._is_deferrable(batch, send) else None
-                context.broker.publish(send.frames, publication, seconds)
+                publication, is_deferrable = Publication(), self._is_deferrable(batch, send)
+                context.broker.publish(send.frames, publication if is_deferrable else None, seconds)
                 self._note_published(batch, send, publication)
             left.popleft()
         if self._unconfirmed:
@@ -154,20 +179,23 @@ class Sink:
     def _send_one(self, batch: Batch, send: Send, producer: Any) -> None:
         """Let Celery make the message of a run, and send it."""
         context, hooks = self._context, self._context.hooks
+        batch.is_from_templates = False
         is_own = hasattr(hooks.apply_async, "is_deferrable") and not hooks.asks_subclass
         is_deferrable = not self._collects and is_own and self._is_deferrable(batch, send)
         try:
-            sent = make(context, batch, send, producer, is_deferrable=is_deferrable)
+            sent = context.encoder.make(send, producer, is_deferrable=is_deferrable)
         except RunDeclined as exc:
             batch.ready.append(send.declined(batch.fetched.now + exc.seconds))
             return
-        if isinstance(sent, tuple) and sent and self._collects:
-            send.pushes = sent
+        if sent.pushes and self._collects and not (hooks.asks_subclass and _has_changed(batch, send)):
+            send.pushes = tuple(sent.pushes)
             self._collect(batch, [send])
             return
-        if isinstance(sent, tuple) and sent:  # a Redis broker has taken the place of another one
-            context.broker.send(sent)
-        self._note_published(batch, send, sent if isinstance(sent, Publication) else None)
+        if sent.pushes:
+            # the subclass has written to the entry, so that the recording script would not push; or a Redis
+            # broker has taken the place of another one
+            context.broker.send(sent.pushes)
+        self._note_published(batch, send, sent)
 
     def _is_deferrable(self, batch: Batch, send: Send) -> bool:
         """Return False for a run that has failed before, or may have been lost with a channel.
@@ -176,34 +204,37 @@ class Sink:
         """
         return not (send.due_entry.error or send.due_entry.key in batch.doubtful)
 
-    def _note_published(self, batch: Batch, send: Send, publication: Publication | None) -> None:
-        if publication is None or publication.is_confirmed:
+    def _note_published(self, batch: Batch, send: Send, publication: Publication) -> None:
+        if publication.is_confirmed:
             batch.publish(send)
-            tell_published(self._context, batch, send)
         else:
             self._unconfirmed.append((batch, send, publication))
 
-    @property
-    def _has_lost(self) -> bool:
-        return any(publication.is_lost for _, _, publication in self._unconfirmed)
+    def _note_failed(
+        self, batch: Batch, left: deque[Send], exc: BaseException, again: Send | None
+    ) -> Send | None:
+        """Note what becomes of the next of the runs that are ``left``, which could not be sent.
 
-    def _note_failed(self, batch: Batch, send: Send, exc: BaseException, left: deque[Send]) -> deque[Send]:
-        """Note what becomes of a run that could not be sent; return the runs that are sent now."""
-        context = self._context
+        Returns it if it is to be tried once more, as the connection had gone stale.
+
+        Arguments:
+            again: the run that is tried once more now.
+        """
+        broker, send = self._context.broker, left[0]
         is_brokers = origin_of(exc) is Origin.BROKER
-        if is_brokers and context.broker.is_away:  # all of them are sent, oldest first, when it is back
-            _leave(self._note_settled())
-            return deque([send, *left])
-        if is_brokers and self._has_lost:  # the error may be that of a message before
-            batch.doubtful.add(send.due_entry.key)
-            again = self._note_settled()
-            own = [one for other, one in again if other is batch]
-            for other, one in again:
-                if other is not batch:
-                    self._guard(other, partial(self._send_each, other, [one]))
-            return deque([*own, send, *left])
-        batch.ready.append(context.failures.decide(batch, send, exc))
-        return left
+        is_mended = is_brokers and broker.recover(exc)
+        if is_brokers and broker.is_away:  # all of them are sent, oldest first, when it is back
+            return None
+        left.popleft()
+        if is_brokers and any(publication.is_lost for _, _, publication in self._unconfirmed):
+            # it may be the error of a message before: flush() sends each of them alone
+            self._unconfirmed.append((batch, send, Publication(is_lost=True)))
+        elif is_mended and send is not again and (self._collects or not send.due_entry.error):
+            left.appendleft(send)
+            return send
+        else:
+            batch.ready.append(self._context.failures.decide(batch, send, exc))
+        return None
 
     # -- what is on its way
 
@@ -218,7 +249,8 @@ class Sink:
         broker = self._context.broker
         while self._unconfirmed:
             try:
-                broker.settle()
+                if not broker.is_away:
+                    broker.settle()
             except Exception as exc:  # noqa: BLE001 - whatever the transport raises: what is confirmed counts
                 broker.recover(exc)
             unsettled = self._note_settled()
@@ -260,29 +292,22 @@ class Sink:
         collected = [one for one in collected if not one[0].is_out]
         if not collected:
             return
-        messages = [send.pushes for _, send in collected]
-        for _, send in collected:
-            send.pushes = ()
         try:
             with hold_interrupts():
-                outcomes = self._send_all(messages)
+                outcomes = self._send_all([send.pushes for _, send in collected])
                 for (batch, send), failure in zip(collected, outcomes, strict=True):
                     if failure is None:
                         batch.publish(send)
+                    elif is_refusal(failure):
+                        broker.note_away(failure)
+                        batch.leave([send.due_entry])
+                    else:
+                        batch.ready.append(self._context.failures.retry(batch, send, failure))
         except RedBeatError:  # about the schedule's server, or the lock
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: it is not known what was sent
             broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
             _leave(collected)
-            return
-        for (batch, send), failure in zip(collected, outcomes, strict=True):
-            if failure is None:
-                tell_published(self._context, batch, send)
-            elif is_refusal(failure):
-                broker.note_away(failure)
-                batch.leave([send.due_entry])
-            else:
-                batch.ready.append(self._context.failures.retry(batch, send, failure))
 
     def _send_all(self, messages: list[Pushes]) -> list[Exception | None]:
         """Send the writes of each run; where one of them ends the connection, each run alone.
@@ -332,15 +357,8 @@ class RecordFirstSink(Sink):
             batch.leave(send.due_entry for send in sends)
             return
         broker.drop_stale()
-        messages = {id(send): send.pushes for send in sends}
-        for send in sends:
-            send.pushes = ()
-        published = []
         with hold_interrupts():  # else what is recorded, and isn't sent yet, would be lost
-            for send in self._record(batch, sends):
-                send.pushes = messages[id(send)]
-                if self._send_or_lose(batch, send):
-                    published.append(send)
+            published = [send for send in self._record(batch, sends) if self._send_or_lose(batch, send)]
         held = [
             Reserving(send.due_entry.key, send.task_id, send.commit.run, is_published=True)
             for send in published
@@ -352,12 +370,14 @@ class RecordFirstSink(Sink):
         """Send a run that is recorded; return False if its message could not be sent, and is lost."""
         context, broker = self._context, self._context.broker
         try:
-            with hold_interrupts():
-                # not tried again, as a message that broke the connection may have arrived
-                pushes = () if broker.is_away else make(context, batch, send, context.hooks.producer)
-                if broker.is_away:
-                    raise ConnectionError("the broker is away")
-                if isinstance(pushes, tuple) and pushes:
+            # not tried again, as a message that broke the connection may have arrived
+            if broker.is_away:
+                raise ConnectionError("the broker is away")
+            if send.frames is not None:
+                broker.publish(send.frames, None, broker.publish_seconds())
+            else:
+                pushes = send.pushes or context.encoder.make(send, context.hooks.producer).pushes
+                if pushes:
                     broker.send(pushes)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
@@ -365,34 +385,8 @@ class RecordFirstSink(Sink):
                 broker.recover(exc)  # so that the next ones do not wait for it, too
             context.failures.note_lost(batch, send, exc)
             return False
-        context.reports.report_sent([send])
-        if send.span is not None:
-            send.span.note_sent()
-        batch.events += send.events
+        batch.note_sent(send)
         return True
-
-
-def make(
-    context: Context, batch: Batch, send: Send, producer: Any, *, is_deferrable: bool = False
-) -> Pushes | Publication:
-    """Make the message of a run, or publish it.
-
-    Returns the list writes that are left to be done, none if it was sent; or a publication whose messages are
-    still to be confirmed.
-    """
-    template, broker = send.template, context.broker
-    if template is None:
-        batch.is_from_templates = False
-        sent = context.encoder.make(send, producer, is_deferrable=is_deferrable)
-        if isinstance(sent, tuple) and sent and context.hooks.asks_subclass and _has_changed(batch, send):
-            # the subclass has written to the entry, so the recording script would not push
-            broker.send(sent)
-            return ()
-        return sent
-    if send.frames is None:
-        return send.pushes
-    broker.publish(send.frames, None, broker.publish_seconds())
-    return ()
 
 
 def _has_changed(batch: Batch, send: Send) -> bool:
@@ -400,45 +394,3 @@ def _has_changed(batch: Batch, send: Send) -> bool:
     row = send.due_entry
     _, [stored] = read_entries(batch.store, [row.key])
     return (stored.definition, stored.policy, stored.meta) != (row.definition, row.policy, row.meta)
-
-
-def tell_published(context: Context, batch: Batch, send: Send) -> None:
-    """Log that a run was sent before it is recorded."""
-    context.reports.report_sent([send])
-    batch.events += send.events
-
-
-def reserve(context: Context, batch: Batch, sends: Sequence[Send]) -> Sequence[Send]:
-    """Return those runs whose messages may be published: no other run of their entries holds them back.
-
-    Decisions about the others become ready. It takes one round trip, or none where no policy asks for it.
-    """
-    asking = [one for one in sends if one.may_be_held and one.due_entry.key not in batch.reserved]
-    if not asking:
-        return sends
-    asked = [Reserving(one.due_entry.key, one.task_id, one.commit.run) for one in asking if one.commit.run]
-    answers = reserve_runs(batch.store, batch.fence, asked)
-    left_out: set[int] = set()
-    for send, answer in zip(asking, answers, strict=True):
-        if answer is Reserved.NOW:
-            batch.reserved.add(send.due_entry.key)
-            continue
-        left_out.add(id(send))
-        if answer is Reserved.BEFORE:
-            logger.info(
-                "beat: %s (%s) was sent already, and is recorded now.",
-                send.name,
-                send.task,
-                extra=RUN_SENT_BEFORE.of(
-                    entry=send.name, task=send.task, task_id=send.task_id, due=float(send.nominal)
-                ),
-            )
-            send.span = None  # that of the time before was told, or went with its beat
-            send.pushes = ()
-            batch.publish(send)
-        elif isinstance(answer, Held):
-            context.reports.report_held(batch.store, send, answer)
-            batch.ready.append(send.held(answer))
-        else:
-            batch.ready.append(context.failures.retry(batch, send, StoreRefused(answer)))
-    return [one for one in sends if id(one) not in left_out]

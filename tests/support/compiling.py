@@ -70,9 +70,9 @@ class Compiling:
 
     def pushes_of_apply_async(self, call: Call, values: RunValues) -> tuple[Push, ...]:
         """Return the pushes of `apply_async`."""
-        with self.broker.sending(values.expiration_seconds) as pushes:
+        with self.broker.sending(values.expiration_seconds) as sent:
             self.send(call, values)
-        return tuple(pushes)
+        return tuple(sent.pushes)
 
     def make_both(self, call: Call, values: RunValues | None = None) -> tuple[Any, Any]:
         """The list writes of a run, by `apply_async` and by a template; or the reason why there is none."""

@@ -15,6 +15,7 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat.scheduler import deliver, sinks
+from redbeat.scheduler.encoder import Encoder
 from redbeat.store.schedule import commit_runs
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
@@ -300,7 +301,7 @@ def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
     scheduler = make_scheduler(app)
     first = write_entry(client, overlap=overlap)
-    kill(scheduler, monkeypatch, sinks, "make", is_done=is_published)
+    kill(scheduler, monkeypatch, Encoder, "make", is_done=is_published)
     second = make_due(client)
     scheduler.tick()
     ids = [expected_id("entry", due) for due in (first, second)]
