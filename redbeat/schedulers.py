@@ -392,6 +392,9 @@ class RedBeatScheduler(Scheduler):
         if shards.troubles or not shards.reached:
             shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
+        for taken in self._deliverer.seconds:
+            self._figures.batches.observe(taken)
+        self._deliverer.seconds.clear()
         is_outdated = self.config.layout is not shards.layout
         return 0 if is_outdated or not seconds else self._wait(seconds)
 
