@@ -241,7 +241,7 @@ def encode_definition(
         f'"args": {_encode_arguments(args) if args or args is None else "[]"}, '
         f'"kwargs": {_encode_arguments(kwargs) if kwargs else "{}"}, '
         f'"options": {_encode_plain(options) if options else "{}"}, '
-        f'"schedule": {_schedule_json(schedule)}, "enabled": {"true" if enabled else "false"}}}'
+        f'"schedule": {schedule_json(schedule)}, "enabled": {"true" if enabled else "false"}}}'
     )
     if stored is None or stored == encoded:
         return encoded
@@ -258,7 +258,7 @@ def encode_definition(
     return json.dumps({**plain, **unknown})
 
 
-def _schedule_json(schedule_: Any) -> str:
+def schedule_json(schedule_: Any) -> str:
     """Return a schedule's JSON. That of Celery's own schedules is remembered, as many entries share a few."""
     if type(schedule_) is schedule:
         return _interval_json(schedule_.run_every, bool(schedule_.relative))

@@ -6,8 +6,10 @@ Invariant: whatever is there, reading it ends with an entry, EntryNotFound or En
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
+from datetime import tzinfo
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
@@ -23,7 +25,7 @@ from redbeat.entries.validation import (
 )
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import is_utf8, printable
-from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, own_parameters, read_policy
+from redbeat.policy.policy import FIELDS, NO_POLICY, Policy, decode_policy, own_parameters, read_policy
 from redbeat.store.records import Stored
 
 _DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
@@ -68,56 +70,84 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         problem = find_reserved(app, definition["options"])
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
-    policy, typos = NO_POLICY, ""
     others = definition.keys() - _DEFINITION_KEYS
+    parameters = own_parameters(cls.__init__)
+    policy, typos = NO_POLICY, ""
     if stored.policy is not None or others:
         try:
-            given = decode_policy(stored.policy)
-            policy, ignored = read_policy(definition, given, app.timezone)
+            if others:
+                policy, typos = _policy_of(definition, stored.policy, app.timezone, parameters)
+            else:
+                policy, typos = _plain_policy(stored.policy, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
-        taken = _own_parameters(cls)[1]
-        notes = [f"{name} ({why.rstrip('.')})" for name, why in ignored.items() if name not in taken]
-        typos = ", ".join(filter(None, [find_typos({**definition, **given}, _KNOWN, likeness=0.8), *notes]))
     args, kwargs, options = as_containers(
         definition.get("args"), definition.get("kwargs"), definition.get("options")
     )
-    extras = _extras_for(cls, definition, others) if others else {}
-    token = stored_extras.set(frozenset(extras))
-    try:
-        entry: EntryT = cls(
-            name=ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
-            task=definition["task"],
-            schedule=definition["schedule"],
-            args=args,
-            kwargs=kwargs,
-            options=options,
-            enabled=as_enabled(definition.get("enabled", True)),
-            last_run_at=meta.get("last_run_at"),
-            total_run_count=meta.get("total_run_count") or 0,
-            app=app,
-            **extras,
-        )
-    finally:
-        stored_extras.reset(token)
+    values = {
+        "app": app,
+        "name": ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
+        "task": definition["task"],
+        "schedule": definition["schedule"],
+        "args": args,
+        "kwargs": kwargs or {},
+        "options": options or {},
+        "enabled": as_enabled(definition.get("enabled", True)),
+        "last_run_at": meta.get("last_run_at"),
+        "total_run_count": meta.get("total_run_count") or 0,
+    }
+    entry: EntryT
+    if parameters:  # a constructor of the application's own
+        entry = _construct(cls, values, definition, others)
+    else:  # the usual one would check again what was checked
+        entry = object.__new__(cls)
+        for name, value in values.items():
+            setattr(entry, name, value)
+        entry.has_last_run_at = values["last_run_at"] is not None
     entry.policy, entry.stored = policy, stored
     if typos:
         entry.typos = typos
     # once more, as Celery's constructor turns None into now
-    entry.last_run_at = entry.known_last_run_at = meta.get("last_run_at")
+    entry.last_run_at = entry.known_last_run_at = values["last_run_at"]
     return entry
 
 
-def _extras_for(cls: Any, definition: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the values of a subclass's own keys, which its constructor takes, as in 2.x."""
-    takes_all, taken = _own_parameters(cls)
-    return {name: definition[name] for name in names if name in taken or (takes_all and name not in FIELDS)}
+def _construct(
+    cls: Any, values: Mapping[str, Any], definition: Mapping[str, Any], others: Collection[str]
+) -> Any:
+    """Call a subclass's own constructor, with the values of the keys of its own that it takes, as in 2.x."""
+    taken = own_parameters(cls.__init__)
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+    extras = {
+        name: definition[name] for name in others if name in taken or (takes_all and name not in FIELDS)
+    }
+    token = stored_extras.set(frozenset(extras))
+    try:
+        return cls(**values, **extras)
+    finally:
+        stored_extras.reset(token)
 
 
-def _own_parameters(cls: Any) -> tuple[bool, Collection[str]]:
-    """Return whether a subclass's constructor takes any keyword argument, and which it names."""
-    parameters = own_parameters(cls.__init__)
-    return any(one.kind is one.VAR_KEYWORD for one in parameters.values()), parameters.keys()
+def _policy_of(
+    definition: Mapping[str, Any], text: str | None, zone: tzinfo, taken: Collection[str] = ()
+) -> tuple[Policy, str]:
+    """Return the policy of an entry, and its keys that are ignored, in words.
+
+    Arguments:
+        text: the field ``policy``.
+        zone: of naive times, unless the policy has one.
+        taken: keys of the definition that belong to a subclass.
+    """
+    given = decode_policy(text)
+    policy, ignored = read_policy(definition, given, zone)
+    notes = [f"{name} ({why.rstrip('.')})" for name, why in ignored.items() if name not in taken]
+    typos = find_typos({**definition, **given}, _KNOWN, likeness=0.8)
+    return policy, ", ".join(filter(None, [typos, *notes]))
+
+
+@lru_cache(maxsize=1024)  # thousands of entries may share a few policies
+def _plain_policy(text: str | None, zone: tzinfo) -> tuple[Policy, str]:
+    return _policy_of({}, text, zone)
 
 
 def _why(exc: Exception, definition: str = "") -> str:

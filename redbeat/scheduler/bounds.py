@@ -48,24 +48,21 @@ class Settled(NamedTuple):
         nominal: UNIX seconds as the server writes them.
         is_retried: the run could not be sent before.
         dropped: runs that the policy excludes before it.
-        told: the ones of them to be logged.
     """
 
     nominal: str
     is_retried: bool = False
     dropped: Sequence[Dropped] = ()
-    told: Sequence[Dropped] = ()
 
 
 def settle(
     known: Known, row: Stored, failure: Failure | None, nominal: str, moment: datetime, *, is_retried: bool
 ) -> Settled | Decision:
     """Return which due time the score stands for after moves, pauses and exclusions; a decision: for none."""
-    entry, bounds = known.entry, known.bounds
+    entry, bounds = known.entry, known.timetable.bounds
     at = moment_of(float(nominal))
     asked = is_asked(row, failure)
     dropped: list[Dropped] = []
-    told: list[Dropped] = []
     own_time_of = _own_time(known)
     score = float(row.nominal)
     if not (is_retried or asked) and is_moved(entry, score, row.is_meta_foreign, at, moment, own_time_of):
@@ -91,18 +88,16 @@ def settle(
         if excluded.field != "end_time":
             allowed_at = next_run(entry.schedule, bounds, at, at)
         dropped.append(_excluded(known, at, allowed_at, moment, excluded))
-        if excluded.field == "exclude":
-            told.append(dropped[-1])
         if allowed_at is None or allowed_at > moment:
-            return put_off(known, row, allowed_at, dropped, told)
+            return put_off(known, row, allowed_at, dropped)
         is_retried, (nominal, at) = False, _at_instant(allowed_at)
-    return Settled(nominal, is_retried, dropped, told)
+    return Settled(nominal, is_retried, dropped)
 
 
 def _own_time(known: Known) -> Callable[[], datetime | None]:
     """Return a function that finds the first due time after its last run."""
     entry = known.entry
-    if known.computes_due_at or entry.last_run_at is None or known.is_limited:
+    if entry.computes_due_at or entry.last_run_at is None or known.timetable.is_limited:
         return entry.due_by_schedule
     last_run, has_run = in_utc(entry.last_run_at), entry.total_run_count > 0
     return lambda: known.timetable.own_time(last_run, has_run=has_run)
@@ -113,10 +108,9 @@ def put_off(
     row: Stored,
     to: datetime | None,
     dropped: Sequence[Dropped] = (),
-    told: Sequence[Dropped] = (),
 ) -> Decision:
     """Return the decision that makes an entry due at ``to``; None: never, so ``after_finish`` applies."""
-    entry, policy = known.entry, known.bounds
+    entry, policy = known.entry, known.timetable.bounds
     commit = commit_of(row, score_text(entry.score_of(to)))
     commit.records = records_of(dropped)
     commit.counted = counted(dropped)
@@ -124,7 +118,7 @@ def put_off(
     commit.is_for_this_definition = policy.exclude is not None
     if to is None and policy.after_finish == "delete":
         commit.new_score = Ending.DELETE
-        return Decision(row, commit, dropped=told)
+        return Decision(row, commit, dropped=dropped)
     if to is None and policy.after_finish == "disable" and entry.enabled:
         entry.enabled = False
         try:
@@ -132,7 +126,7 @@ def put_off(
         finally:
             entry.enabled = True
         commit.is_for_this_definition = True
-    return Decision(row, commit, dropped=told)
+    return Decision(row, commit, dropped=dropped)
 
 
 def why_over(policy: Policy) -> str:
@@ -179,7 +173,7 @@ def end_pause(known: Known, row: Stored, commit: Commit, *, is_over: bool) -> No
 
 def _dropped_in_pause(known: Known, due_at: datetime) -> list[Dropped]:
     """Return the runs that a pause has prevented, if ``due_at`` is the first run after it."""
-    entry, bounds = known.entry, known.bounds
+    entry, bounds = known.entry, known.timetable.bounds
     until = paused_until(entry)
     if until is None or entry.last_run_at is None or bounds.run_missed or due_at < until:
         return []
@@ -194,13 +188,13 @@ def _excluded(
 ) -> Dropped:
     """Return the runs that the policy excludes, from ``due_at`` to ``allowed_at`` or now."""
     end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
-    schedule_, bounds = known.entry.schedule, known.bounds.unbounded()
+    schedule_, bounds = known.entry.schedule, known.timetable.bounds.unbounded()
     return dropped_until(schedule_, bounds, due_at, end, excluded.why, reason=excluded.field)
 
 
 def _score_at_rest(known: Known, due_at: datetime, now: datetime) -> float:
     """Return the score of a disabled entry: when its pause is over, or when to look at it again."""
-    entry, bounds = known.entry, known.bounds
+    entry, bounds = known.entry, known.timetable.bounds
     if paused_until(entry) is not None:
         return score_after_pause(entry, bounds, due_at)
     look_at = now + timedelta(seconds=DISABLED_SECONDS)

@@ -65,7 +65,6 @@ class Send(Decision):
         headers: of the message, for workers.
         valid_until: until when it may be sent as it was planned, UNIX seconds.
         failure: what the entry's hash says of an earlier failure; None: nothing.
-        left_out: missed runs before it that are not sent.
         skip_score: next due time of its entry if it is skipped; '': it has none, or is to run only once.
         known: what the planner keeps of the entry; None: nothing.
         entry: what the scheduler's ``apply_async`` is given; None: it is made when Celery makes the message.
@@ -86,7 +85,6 @@ class Send(Decision):
     headers: Mapping[str, Any] = field(default_factory=dict)
     valid_until: float = 0.0
     failure: Failure | None = None
-    left_out: Sequence[Dropped] = ()
     skip_score: str = ""
     known: Any = None
     entry: RedBeatSchedulerEntry | None = None
@@ -126,8 +124,8 @@ class Send(Decision):
         commit.records = (unsent_record(self.nominal, reason),) if is_news else ()
         commit.labels = self.commit.labels
         if attempts == 1:  # the next try begins with this run
-            commit.records = (*records_of(self.left_out), *commit.records)
-            commit.counted = f"{counted(self.left_out)} unsent"
+            commit.records = (*records_of(self.dropped), *commit.records)
+            commit.counted = f"{counted(self.dropped)} unsent"
         return Decision(row, commit, dropped=self.dropped), is_news
 
     def skip(self, reason: str, *, is_executed: bool = False) -> Decision | None:
@@ -142,8 +140,8 @@ class Send(Decision):
                 return None
             commit = commit_of(self.due_entry, self.skip_score)
             commit.is_for_this_definition = True
-        commit.records = (*records_of(self.left_out), skipped_record(self.nominal, reason))
-        commit.counted, commit.labels = f"{counted(self.left_out)} skipped/error", self.commit.labels
+        commit.records = (*records_of(self.dropped), skipped_record(self.nominal, reason))
+        commit.counted, commit.labels = f"{counted(self.dropped)} skipped/error", self.commit.labels
         commit.sent, commit.task_id = "", self.task_id
         # a reservation, or that it has waited for another run to end, is over
         commit.run = None if self.commit.run is None else dropped_run(self.nominal)

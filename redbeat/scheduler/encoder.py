@@ -155,7 +155,7 @@ class Encoder:
             list(entry.args or ()),
             entry.kwargs or {},
             entry.options,
-            known.bounds.expires_after,
+            known.timetable.bounds.expires_after,
             known.limit_seconds,
             send.headers,
         )

@@ -17,7 +17,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from sys import getsizeof
@@ -26,25 +26,23 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import encode_meta, moment_json
+from redbeat.decoder import encode_meta, moment_json, schedule_json
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_by, dropped_until
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.history import sent_record, skipped_record
-from redbeat.keys import identity_of
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
 from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.misfires import choose_run, rules_of
-from redbeat.policy.policy import Policy
+from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.limits import Tracking, dropped_run, read_tracks
 from redbeat.runs.tracking import MARK as TRACKED
 from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, why_over
-from redbeat.scheduler.decisions import Decision, Send, counted, records_of
-from redbeat.schedules.codec import encode_schedule
+from redbeat.scheduler.decisions import NO_HEADERS, Decision, Send, counted, records_of
 from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
 from redbeat.store.records import Clear, Commit, Ending, Stored, TrackedRun, score_text
@@ -76,9 +74,6 @@ NEVER = score_text(-1.0)
 #: schedules without state of their own, so that entries with them may be kept
 _KEPT_KINDS = (schedule, crontab, cron, rrule, clocked, solar)
 
-#: fields of a policy by which a due time may stand for no run
-_BOUNDS = ("start_time", "end_time", "exclude")
-
 _META = re.compile(
     r'\{"last_run_at": (?:null|\{"__type__": "datetime", "year": (\d{4}), "month": (\d\d?), "day": (\d\d?), '
     r'"hour": (\d\d?), "minute": (\d\d?), "second": (\d\d?), "microsecond": (\d{1,6}), "timezone": "UTC"\}), '
@@ -86,56 +81,6 @@ _META = re.compile(
 )
 
 NO_CALENDARS: Mapping[str, Excluded] = {}
-
-
-@dataclass(slots=True)
-class Known:
-    """A decoded entry, kept as long as its texts are the same.
-
-    Attributes:
-        identity: the entry's key without shards.
-        entry: not for the application's code, which may change it.
-        bounds: its policy with its calendar.
-        is_bounded: a due time may stand for no run: it is disabled, or its policy excludes some.
-        is_limited: it ends after a number of runs.
-        is_special: its runs differ from those that follow from schedule and due time alone.
-        is_slow: planning may take long, as its schedule is neither Celery's nor RedBeat's.
-        own_task_id: from its options.
-        computes_due_at: a subclass overrides ``due_at``.
-        limit_seconds: after how long its messages expire on their queue; None: they do not.
-        is_timed: that depends on when a message is sent, because its options have times.
-        headers: of its messages, for workers.
-        meta: the one that was read or planned last, and that the entry has.
-        is_meta_usual: it is written as RedBeat writes it, without keys of others.
-        is_meta_foreign: another program has written it.
-        undelayed: the score that its last plan has given it, with jitter, to the same without.
-        labels, labels_version: the id of the labels under which its runs are counted, by that version.
-        template: of its messages; None: there is none yet.
-    """
-
-    definition: str | None
-    policy: str | None
-    identity: str
-    entry: RedBeatSchedulerEntry
-    bounds: Policy
-    timetable: Timetable
-    is_bounded: bool
-    is_limited: bool
-    is_special: bool
-    is_slow: bool
-    own_task_id: str | None
-    computes_due_at: bool
-    limit_seconds: float | None
-    is_timed: bool
-    headers: Mapping[str, Any]
-    size_bytes: int
-    meta: str | None = None
-    is_meta_usual: bool = True
-    is_meta_foreign: bool = False
-    undelayed: Mapping[float, str] = field(default_factory=dict)
-    labels: str = ""
-    labels_version: int = -1
-    template: Any = None
 
 
 @dataclass(slots=True)
@@ -150,8 +95,6 @@ class RunPlan:
         following: the next due time after it; None: never.
         new_score: its score, without jitter.
         dropped: missed runs that are not sent.
-        records: history records of these runs and of the run that is sent; () if there are none.
-        counted: what is counted of them.
         run: what is noted of the run while it is in progress; None: it is not tracked.
         valid_until: until when all of this holds, UNIX seconds.
     """
@@ -163,33 +106,38 @@ class RunPlan:
     ran_at_json: str
     following: datetime | None
     new_score: str
-    dropped: tuple[Dropped, ...]
-    records: tuple[str, ...]
-    counted: str
+    dropped: Sequence[Dropped]
     run: TrackedRun | None
     valid_until: float
 
 
 class Timetable:
-    """One schedule with one policy.
+    """What entries with one schedule and one policy share.
 
     Arguments:
         bounds: the policy with its calendar.
         defaults: the app's settings for those fields that the policy leaves open.
         is_tracked: its runs are tracked.
+
+    Attributes:
+        tracking: what is noted of its runs; None: they are not tracked.
+        is_bounded: a due time may stand for no run, as the policy excludes some.
+        is_limited: an entry ends after a number of runs.
     """
 
     def __init__(self, schedule: Any, bounds: Policy, defaults: Policy, *, is_tracked: bool) -> None:
         self.schedule = schedule
         self.bounds = bounds
         self.tracking = Tracking(bounds) if is_tracked else None
+        self.is_bounded = (bounds.start_time, bounds.end_time, bounds.exclude) != (None, None, None)
+        self.is_limited = bounds.one_off or bounds.max_runs is not None
         self._rules = rules_of(schedule, bounds, defaults)
         patience = self._rules.patience_seconds
         self._patience = None if patience is None else timedelta(seconds=patience)
         self._step = step_of(schedule, bounds)
         self._asked: tuple[str, datetime, bool] | None = None
         self._run_plan: RunPlan
-        self._own_times: dict[tuple[datetime, bool], datetime | None] = {}
+        self._own_times = Memory[tuple[datetime, bool], datetime | None](MAX_OWN_TIMES)
 
     def plan_run(self, nominal: str, moment: datetime, *, is_retried: bool = False) -> RunPlan:
         """Return what follows from the due time ``nominal``, UNIX seconds as the server writes them.
@@ -224,30 +172,16 @@ class Timetable:
                 sent_at, due, at_json = _texts_of(float(nominal))
         following_at = math.inf if following is None else following.timestamp()
         new_score = NEVER if following is None else f"{following_at:.6f}"
-        records, counts = ((), "") if not dropped else (records_of(dropped), counted(dropped))
         run, valid_until, ran_at_json = None, 0.0, ""
         if sent_at is not None:
             if self.tracking is not None:
-                run = self.tracking.run(nominal, new_score, records)
-            if records:
-                records = (*records, sent_record(nominal))
+                run = self.tracking.run(nominal, new_score, records_of(dropped))
             valid_until = following_at  # then another is due
             if rules.patience_seconds is not None:  # or it is too late
                 valid_until = min(valid_until, float(nominal) + rules.patience_seconds)
             ran_at_json = at_json if ran_at == sent_at else moment_json(ran_at)
         return RunPlan(
-            sent_at,
-            nominal,
-            due,
-            ran_at,
-            ran_at_json,
-            following,
-            new_score,
-            dropped,
-            records,
-            counts,
-            run,
-            valid_until,
+            sent_at, nominal, due, ran_at, ran_at_json, following, new_score, dropped, run, valid_until
         )
 
     def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
@@ -258,8 +192,6 @@ class Timetable:
         """
         key = last_run, has_run
         if key not in self._own_times:
-            if len(self._own_times) >= MAX_OWN_TIMES:
-                self._own_times.clear()
             since = max(last_run, FIRST_DAY)
             if has_run:
                 found = next_run(self.schedule, self.bounds, since, since)
@@ -267,6 +199,46 @@ class Timetable:
                 found = first_run(self.schedule, self.bounds, since)
             self._own_times[key] = found and max(found, EPOCH)  # a negative score would mean never
         return self._own_times[key]
+
+
+@dataclass(slots=True)
+class Known:
+    """A decoded entry, kept as long as its texts are the same.
+
+    Attributes:
+        row: it was decoded from.
+        entry: not for the application's code, which may change it.
+        is_special: its runs differ from those that follow from schedule and due time alone.
+        is_slow: planning may take long, as its schedule is neither Celery's nor RedBeat's.
+        own_task_id: from its options.
+        limit_seconds: after how long its messages expire on their queue; None: they do not.
+        is_timed: that depends on when a message is sent, because its options have times.
+        headers: of its messages, for workers.
+        meta: the one that was read or planned last, and that the entry has.
+        is_meta_usual: it is written as RedBeat writes it, without keys of others.
+        is_meta_foreign: another program has written it.
+        undelayed: the score that its last plan has given it, with jitter, and the same without.
+        labels, labels_version: the id of the labels under which its runs are counted, by that version.
+        template: of its messages; None: there is none yet.
+    """
+
+    row: Stored
+    entry: RedBeatSchedulerEntry
+    timetable: Timetable
+    is_special: bool
+    is_slow: bool
+    own_task_id: str | None
+    limit_seconds: float | None
+    is_timed: bool
+    headers: Mapping[str, Any]
+    size_bytes: int
+    meta: str | None = None
+    is_meta_usual: bool = True
+    is_meta_foreign: bool = False
+    undelayed: tuple[float, str] | None = None
+    labels: str = ""
+    labels_version: int = -1
+    template: Any = None
 
 
 class Planner:
@@ -340,32 +312,32 @@ class Planner:
         decision = (self._plan_released if row.next_score else self._plan_due)(known, row, failure)
         if known.is_slow and time.thread_time() - began > SLOW_SECONDS:
             self._report_slow(row, time.thread_time() - began)
-        if decision.commit.sent or decision.commit.counted:
-            if self._book is not None and known.labels_version != self._book.version:
-                self._label(known)
-            decision.commit.labels = known.labels
+        commit, book, entry = decision.commit, self._book, known.entry
+        if book is not None and (commit.sent or commit.counted):
+            if known.labels_version != book.version:
+                is_asked = entry.policy.metrics
+                known.labels = book.id_of(entry.name, entry.task, entry.options, is_asked=is_asked)
+                known.labels_version = book.version
+            commit.labels = known.labels
         return decision
 
     # -- 1. decode
 
     def _known(self, row: Stored, calendars: Mapping[str, Excluded]) -> Known:
         known = self._kept.get(row.key)
-        if known is not None and known.definition == row.definition and known.policy == row.policy:
-            exclude = known.bounds.exclude
-            if exclude is None or calendars.get(exclude) is known.bounds.calendar:
+        if known is not None and known.row.definition == row.definition and known.row.policy == row.policy:
+            bounds = known.timetable.bounds
+            if bounds.exclude is None or calendars.get(bounds.exclude) is bounds.calendar:
                 self._kept.move_to_end(row.key)
                 return known
         known = self._decode(row, calendars)
         is_short = len(row.definition or "") <= MAX_DEFINITION
         if is_short and type(known.entry) is RedBeatSchedulerEntry and not known.is_slow:
-            self._keep(row.key, known)
+            before = self._kept.pop(row.key, None)
+            self._allowance.left_bytes += (0 if before is None else before.size_bytes) - known.size_bytes
+            self._kept[row.key] = known
+            self.make_room()
         return known
-
-    def _keep(self, key: str, known: Known) -> None:
-        before = self._kept.pop(key, None)
-        self._allowance.left_bytes += (0 if before is None else before.size_bytes) - known.size_bytes
-        self._kept[key] = known
-        self.make_room()
 
     def make_room(self) -> None:
         """Forget entries until everything that is kept is allowed."""
@@ -375,59 +347,58 @@ class Planner:
 
     def _decode(self, row: Stored, calendars: Mapping[str, Excluded]) -> Known:
         entry = load_entry(self._entry_class(), row, self._app)
-        give_calendars([entry], calendars)
-        bounds, policy, options, app = entry.bounds(), entry.policy, entry.options, self._app
+        if calendars:
+            give_calendars([entry], calendars)
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
         if typos:
             self._report_typos(row, typos)
-        limit = None if policy.message_queue_seconds is None else self._queue_limit(entry)
-        has_times = any(options.get(name) for name in ("countdown", "eta"))
-        is_timed = has_times or (limit is not None and not _is_usual_expiry(options.get("expires")))
-        is_limited, own_task_id = policy.one_off or policy.max_runs is not None, options.get("task_id")
-        is_special = (
-            is_limited or is_timed or entry.computes_due_at or not entry.enabled or own_task_id is not None
-        )
-        texts = (row.definition, row.policy, row.key)
+        is_slow, options = type(entry.schedule) not in _KEPT_KINDS, entry.options
+        timetable = self._timetable_of(entry, is_shared=not is_slow)
+        policy, own_task_id = timetable.bounds, options.get("task_id")
+        limit = self._queue_limit(entry)
+        is_timed = bool(options.get("countdown") or options.get("eta"))
+        if limit is not None:
+            expires = options.get("expires")
+            is_number = isinstance(expires, (int, float)) and not isinstance(expires, bool)
+            is_timed = is_timed or not (expires is None or is_number)
+        is_plain = own_task_id is None and entry.enabled and not (is_timed or entry.computes_due_at)
         return Known(
-            row.definition,
-            row.policy,
-            identity_of(row.key),
-            entry,
-            bounds,
-            self._timetable_of(entry, bounds, row.policy),
-            not entry.enabled or any(getattr(policy, name) for name in _BOUNDS),
-            is_limited,
-            is_special or bool(policy.jitter) or policy.exclude is not None,
-            type(entry.schedule) not in _KEPT_KINDS,
-            own_task_id,
-            entry.computes_due_at,
-            limit,
-            is_timed,
-            headers_of(policy, limit) | headers_of_check_in(app, entry.name, entry.schedule, policy),
-            ENTRY_BYTES + BYTES_PER_BYTE * sum(map(getsizeof, texts)),
+            row=row,
+            entry=entry,
+            timetable=timetable,
+            is_special=not is_plain or timetable.is_limited or bool(policy.jitter or policy.exclude),
+            is_slow=is_slow,
+            own_task_id=own_task_id,
+            limit_seconds=limit,
+            is_timed=is_timed,
+            headers=self._headers_of(entry, limit),
+            size_bytes=ENTRY_BYTES
+            + BYTES_PER_BYTE * (getsizeof(row.definition) + getsizeof(row.policy) + getsizeof(row.key)),
         )
 
+    def _headers_of(self, entry: RedBeatSchedulerEntry, limit_seconds: float | None) -> Mapping[str, Any]:
+        headers = headers_of(entry.policy, limit_seconds)
+        headers |= headers_of_check_in(self._app, entry.name, entry.schedule, entry.policy)
+        return headers or NO_HEADERS
+
     def _queue_limit(self, entry: RedBeatSchedulerEntry) -> float | None:
+        if entry.policy.message_queue_seconds is None:
+            return None
         task = self._app.tasks.get(entry.task)
         of_task = {} if task is None else task._get_exec_options()  # noqa: SLF001 - it has no public name
         moment = self._moment
         return queue_limit_of(entry.policy, entry.options, of_task, moment, self._app.timezone)
 
-    def _timetable_of(
-        self, entry: RedBeatSchedulerEntry, bounds: Policy, policy_text: str | None
-    ) -> Timetable:
-        key = None
-        if type(entry.schedule) in _KEPT_KINDS:
-            key = self._entry_class(), _text_of(entry.schedule), policy_text, bounds, id(bounds.calendar)
+    def _timetable_of(self, entry: RedBeatSchedulerEntry, *, is_shared: bool) -> Timetable:
+        bounds, key = entry.bounds(), None
+        if is_shared:
+            policy = None if bounds is NO_POLICY else bounds  # hashing one takes long
+            key = schedule_json(entry.schedule), policy, id(bounds.calendar)
             found = self._timetables.get(key)
             if found is not None:
                 return found
-        made = Timetable(
-            entry.schedule,
-            bounds,
-            defaults_for(self._app, entry.schedule),
-            is_tracked=self._tracks(entry.policy),
-        )
+        defaults = defaults_for(self._app, entry.schedule)
+        made = Timetable(entry.schedule, bounds, defaults, is_tracked=self._tracks(bounds))
         if key is not None:
             self._timetables[key] = made
         return made
@@ -441,168 +412,160 @@ class Planner:
             state = fresh.last_run_at, fresh.total_run_count
         known.meta, known.is_meta_usual, known.is_meta_foreign = row.meta, is_usual, row.is_meta_foreign
         known.entry.last_run_at, known.entry.total_run_count = state
-        known.undelayed = {}  # its last plan was not recorded, or somebody has changed what it was made from
-
-    def _label(self, known: Known) -> None:
-        book, entry = self._book, known.entry
-        known.labels = book.id_of(entry.name, entry.task, entry.options, is_asked=entry.policy.metrics)
-        known.labels_version = book.version
+        known.undelayed = None  # its last plan was not recorded, or a user has changed what it was made from
 
     # -- 2. to 4.: settle, run, finish
 
     def _plan_due(self, known: Known, row: Stored, failure: Failure | None) -> Decision:
-        entry, policy, nominal, is_retried = known.entry, known.bounds, row.nominal, False
+        timetable, nominal, is_retried = known.timetable, row.nominal, False
+        policy = timetable.bounds
+        dropped: Sequence[Dropped] = ()
         if failure is not None and failure.due and failure.is_waiting_for(row):
             nominal, is_retried = failure.due, failure.attempts > 0
         if policy.jitter and not is_retried:
             nominal = self._undelayed(known, row, nominal)
-        excluded: Sequence[Dropped] = ()
-        told: Sequence[Dropped] = ()
-        is_usual = not (known.is_bounded or row.is_asked or failure or known.is_meta_foreign)
+        is_usual = known.entry.enabled and not (
+            timetable.is_bounded or row.is_asked or failure or known.is_meta_foreign
+        )
         # RedBeat has written this score for this due time; others cut it to whole seconds
         if not is_usual or float(row.nominal).is_integer():
             settled = settle(known, row, failure, nominal, self._moment, is_retried=is_retried)
             if isinstance(settled, Decision):
                 return settled
-            nominal, is_retried, excluded, told = settled
-        if known.is_limited and policy.is_finished(entry.total_run_count):
+            nominal, is_retried, dropped = settled
+        if timetable.is_limited and policy.is_finished(known.entry.total_run_count):
             return put_off(known, row, None)
-        run_plan = known.timetable.plan_run(nominal, self._moment, is_retried=is_retried)
-        dropped = (*excluded, *run_plan.dropped) if excluded else run_plan.dropped
-        told = (*told, *run_plan.dropped) if told else run_plan.dropped
+        run_plan = timetable.plan_run(nominal, self._moment, is_retried=is_retried)
+        dropped = (*dropped, *run_plan.dropped) if dropped else run_plan.dropped
         if run_plan.at is None:
-            return put_off(known, row, run_plan.following, dropped, told)
-        count = entry.total_run_count + 1
-        if known.is_meta_usual:
-            meta = f'{{"last_run_at": {run_plan.ran_at_json}, "total_run_count": {count}}}'
-        else:  # it has keys that are kept
-            meta = encode_meta(run_plan.ran_at, count, row.meta)
-        commit = Commit(row, run_plan.new_score, meta, Clear.FIELD if row.error else None)
-        commit.sent, commit.records, commit.counted = run_plan.nominal, run_plan.records, run_plan.counted
-        commit.run = run_plan.run
-        send = self._send(known, row, failure, commit, run_plan.nominal, run_plan.due, run_plan.at)
-        send.valid_until, send.left_out, send.dropped = run_plan.valid_until, dropped, told
-        send.skip_score = run_plan.new_score
-        if known.is_special or excluded or run_plan.following is None:
-            self._amend(known, run_plan, excluded, send)
-        send.task_id = commit.task_id = str(known.own_task_id or task_id_of(known.identity, run_plan.due))
-        known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
-        known.is_meta_foreign = False
-        return send
-
-    def _undelayed(self, known: Known, row: Stored, nominal: str) -> str:
-        """Return the due time of the run that jitter makes due at ``nominal``."""
-        score, undelayed = float(nominal), known.undelayed.get(float(nominal))
-        if undelayed is None:
-            entry, at = known.entry, moment_of(score)
-            last_run = entry.last_run_at
-            if last_run is not None and last_run.tzinfo is not timezone.utc:
-                last_run = in_utc(last_run)
-            found = due_time_of(row.key, entry.schedule, known.bounds, at, last_run)
-            undelayed = nominal if found == at else score_text(found.timestamp())
-        return undelayed
-
-    def _amend(self, known: Known, run_plan: RunPlan, excluded: Sequence[Dropped], send: Send) -> None:
-        """Let the rest of its policy change a run: limits, jitter, the end of a pause, its own task id."""
-        entry, policy, row, commit = known.entry, known.bounds, send.due_entry, send.commit
-        is_over = known.is_limited and policy.is_finished(entry.total_run_count + 1)
-        following = None if is_over else run_plan.following
-        if known.computes_due_at and not is_over:
-            following = entry.following_run(run_plan.ran_at, run_plan.following)
-        if policy.jitter and run_plan.following is not None:
-            next_but_one = next_run(entry.schedule, policy, run_plan.following, run_plan.following)
-            delayed_at = delayed_before(known.identity, policy, run_plan.following, next_but_one).timestamp()
-            commit.new_score = send.skip_score = f"{delayed_at:.6f}"
-            if type(entry.schedule) is not solar:  # its times differ a little by where the search begins
-                known.undelayed = {float(commit.new_score): run_plan.new_score}
-        if run_plan.run is not None and (known.is_timed or policy.jitter or excluded):
-            waits = wait_seconds(entry.options, self._moment, self._app.timezone)
-            commit.run = Tracking(policy).run(
-                run_plan.nominal, send.skip_score, records_of(send.left_out), waits
-            )
-        if run_plan.following is None or policy.one_off:
-            send.skip_score = ""
-        commit.is_for_this_definition = policy.exclude is not None
-        if following is None or following is not run_plan.following:
-            end = put_off(known, row, following).commit
-            commit.new_score, commit.new_definition = end.new_score, end.new_definition
-            commit.is_for_this_definition = end.is_for_this_definition
-        if not entry.enabled and commit.new_score is not Ending.DELETE:
-            end_pause(known, row, commit, is_over=is_over)
-        if known.own_task_id is not None or excluded:
-            commit.records = (*records_of(send.left_out), sent_record(run_plan.nominal, known.own_task_id))
-            commit.counted = counted(send.left_out)
-        if is_over and run_plan.following is not None and run_plan.following <= self._moment:
-            rest = dropped_until(
-                entry.schedule, policy, run_plan.following, self._moment, why_over(policy), reason="over"
-            )
-            commit.records = (*(commit.records or (sent_record(run_plan.nominal),)), rest.record)
-            commit.counted += rest.counted
+            return put_off(known, row, run_plan.following, dropped)
+        return self._send(known, row, failure, run_plan, run_plan.at, dropped)
 
     def _plan_released(self, known: Known, row: Stored, failure: Failure | None) -> Decision:
         """Plan the run that has waited for another one to end: exactly that one, however late it is.
 
         Then the entry goes on where it was, so what is recorded about a failure stays, too.
         """
-        entry, policy, moment = known.entry, known.bounds, self._moment
-        at, count = moment_of(float(row.nominal)), entry.total_run_count
-        due = at.isoformat(timespec="microseconds")
-        commit = Commit(row, row.next_score)
-        commit.task_id = str(known.own_task_id or task_id_of(known.identity, due))
-        why = why_dropped(entry, at, moment)
+        policy, next_score = known.timetable.bounds, float(row.next_score)
+        at, due, at_json = _texts_of(float(row.nominal))
+        why = why_dropped(known.entry, at, self._moment)
         if why:
-            commit.run, commit.records = dropped_run(row.nominal), (skipped_record(row.nominal, why),)
-            commit.counted = " skipped/overlap"
+            records = (skipped_record(row.nominal, why),)
+            commit = Commit(row, row.next_score, records=records, counted=" skipped/overlap")
+            commit.run, commit.task_id = dropped_run(row.nominal), _task_id_of(known, due)
             return Decision(row, commit)
-        if policy.is_finished(count + 1) or float(row.next_score) < 0:
-            over = put_off(known, row, None).commit
-            over.task_id, over.new_error, commit = commit.task_id, None, over
-        commit.new_meta = encode_meta(at, count + 1, row.meta)
-        commit.sent = row.nominal
-        if known.own_task_id is not None:
-            commit.records = (sent_record(row.nominal, known.own_task_id),)
         # a policy that would skip it now came later than the decision that it waits
         overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
-        commit.run = Tracking(policy).run(row.nominal, row.next_score, overlap=overlap)
-        send = self._send(known, row, failure, commit, row.nominal, due, at)
-        send.skip_score = row.next_score if float(row.next_score) >= 0 else ""
-        return send
+        run = Tracking(policy).run(row.nominal, row.next_score, overlap=overlap)
+        following = None if next_score < 0 else moment_of(next_score)
+        run_plan = RunPlan(at, row.nominal, due, at, at_json, following, row.next_score, (), run, 0.0)
+        return self._send(known, row, failure, run_plan, at, ())
 
     def _send(
         self,
         known: Known,
         row: Stored,
         failure: Failure | None,
-        commit: Commit,
-        nominal: str,
-        due: str,
+        run_plan: RunPlan,
         at: datetime,
+        dropped: Sequence[Dropped],
     ) -> Send:
-        entry, policy = known.entry, known.bounds
-        limit, headers = known.limit_seconds, known.headers
-        expires = left = None
-        if known.is_timed and policy.message_queue_seconds is not None:
+        """Return the run that is due ``at``, and let the kept entry be as it is after it."""
+        entry, policy, count = known.entry, known.timetable.bounds, known.entry.total_run_count + 1
+        if known.is_meta_usual:
+            meta = f'{{"last_run_at": {run_plan.ran_at_json}, "total_run_count": {count}}}'
+        else:  # it has keys that are kept
+            meta = encode_meta(run_plan.ran_at, count, row.meta)
+        commit = Commit(
+            row, run_plan.new_score, meta, Clear.FIELD if row.error and not row.next_score else None
+        )
+        commit.sent, commit.run, commit.task_id = (
+            run_plan.nominal,
+            run_plan.run,
+            _task_id_of(known, run_plan.due),
+        )
+        if dropped or known.own_task_id is not None:
+            commit.records = (*records_of(dropped), sent_record(run_plan.nominal, known.own_task_id))
+            commit.counted = counted(dropped)
+        limit, headers, expires, left = known.limit_seconds, known.headers, None, None
+        if known.is_timed:
             limit = self._queue_limit(entry)
-            checks = headers_of_check_in(self._app, entry.name, entry.schedule, policy)
-            headers = headers_of(policy, limit) | checks
-        if limit is not None and known.is_timed:
-            limit += wait_seconds(entry.options, self._moment, self._app.timezone)
+            headers = self._headers_of(entry, limit)
+            if limit is not None:
+                limit += wait_seconds(entry.options, self._moment, self._app.timezone)
         if limit is not None or policy.expires_after is not None:
             expires, left = expiry_of(policy, at, self._now, limit)
-        return Send(
+        send = Send(
             row,
             commit,
             entry.name,
             entry.task,
-            nominal,
-            due,
+            run_plan.nominal,
+            run_plan.due,
             commit.task_id,
             expires,
             left,
             headers,
-            failure=failure,
-            known=known,
+            run_plan.valid_until,
+            failure,
+            run_plan.new_score,
+            known,
         )
+        send.dropped = dropped
+        known.undelayed = None
+        if known.is_special or run_plan.following is None or len(dropped) > len(run_plan.dropped):
+            self._amend(known, run_plan, send)
+        known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
+        known.is_meta_foreign = False
+        return send
+
+    def _undelayed(self, known: Known, row: Stored, nominal: str) -> str:
+        """Return the due time of the run that jitter makes due at ``nominal``."""
+        score = float(nominal)
+        if known.undelayed is not None and known.undelayed[0] == score:
+            return known.undelayed[1]
+        entry, at = known.entry, moment_of(score)
+        last_run = None if entry.last_run_at is None else in_utc(entry.last_run_at)
+        found = due_time_of(row.key, entry.schedule, known.timetable.bounds, at, last_run)
+        return nominal if found == at else score_text(found.timestamp())
+
+    def _amend(self, known: Known, run_plan: RunPlan, send: Send) -> None:
+        """Let the rest of its policy change a run: limits, jitter, the end of a pause."""
+        entry, policy, row, commit = known.entry, known.timetable.bounds, send.due_entry, send.commit
+        is_over, following = policy.is_finished(entry.total_run_count + 1), run_plan.following
+        if following is not None and policy.jitter and not row.next_score:
+            next_but_one = next_run(entry.schedule, policy, following, following)
+            delayed_at = delayed_before(row.key, policy, following, next_but_one).timestamp()
+            commit.new_score = send.skip_score = f"{delayed_at:.6f}"
+            if type(entry.schedule) is not solar:  # its times differ a little by where the search begins
+                known.undelayed = float(commit.new_score), run_plan.new_score
+        if commit.run is not None and not row.next_score:
+            waits = wait_seconds(entry.options, self._moment, self._app.timezone)
+            records = records_of(send.dropped)
+            commit.run = Tracking(policy).run(send.nominal, send.skip_score, records, waits)
+        if following is None or policy.one_off:
+            send.skip_score = ""
+        commit.is_for_this_definition = policy.exclude is not None
+        if is_over:
+            following = None
+        elif entry.computes_due_at and not row.next_score:
+            following = entry.following_run(run_plan.ran_at, following)
+        if following is None or following is not run_plan.following:
+            end = put_off(known, row, following).commit
+            commit.new_score, commit.new_definition = end.new_score, end.new_definition
+            commit.is_for_this_definition = end.is_for_this_definition
+        if not (entry.enabled or row.next_score) and commit.new_score is not Ending.DELETE:
+            end_pause(known, row, commit, is_over=is_over)
+        if is_over and run_plan.following is not None and run_plan.following <= self._moment:
+            rest = dropped_until(
+                entry.schedule, policy, run_plan.following, self._moment, why_over(policy), reason="over"
+            )
+            commit.records = (*(commit.records or (sent_record(send.nominal),)), rest.record)
+            commit.counted += rest.counted
+
+
+def _task_id_of(known: Known, due: str) -> str:
+    return str(known.own_task_id or task_id_of(known.row.key, due))
 
 
 def options_of_run(send: Send, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -652,10 +615,6 @@ def _texts_of_second(second: int) -> tuple[datetime, str, str]:
     )
 
 
-def _is_usual_expiry(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
 @lru_cache(maxsize=4096)  # entries that run together share some
 def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     """Return a meta's last_run_at and total_run_count; None: it is not written as RedBeat writes it."""
@@ -670,8 +629,3 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     except ValueError:
         return None
     return at, int(found[8])
-
-
-def _text_of(schedule_: Any) -> str:
-    """Return what tells a schedule from others with the same class."""
-    return f"{type(schedule_).__name__} {encode_schedule(schedule_)!r}"

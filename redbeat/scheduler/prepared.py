@@ -188,7 +188,7 @@ class LookAhead:
             except BaseException as exc:  # noqa: BLE001 - a tick raises it again
                 let_through(exc)
                 continue
-            if isinstance(decision, Send) and not decision.left_out and decision.failure is None:
+            if isinstance(decision, Send) and not decision.dropped and decision.failure is None:
                 sends.append(decision)
         context.encoder.fill(sends)
         return [one for one in sends if one.template is not None and _is_the_same_later(one)]

@@ -181,7 +181,7 @@ class Reports:
         for name, one in found:
             if one.is_merged and not self._has_line(INFO, "whose missed runs are merged into one", name, ""):
                 continue
-            is_planned = one.is_merged or one.reason == "exclude"
+            is_planned = one.is_merged or one.reason not in ("late", "misfire")
             event = events.RUN_MERGED if one.is_merged else events.RUN_SKIPPED
             fields = event.of(entry=name, due=one.first, last_due=one.last, count=one.count, reason=one.why)
             logger.log(INFO if is_planned else WARNING, "beat: %s", one.describe(name), extra=fields)

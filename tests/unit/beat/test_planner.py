@@ -412,7 +412,6 @@ def decided(planner: Planner, row: Stored, now: float) -> Any:
         "expires",
         "expiration_seconds",
         "headers",
-        "left_out",
         "skip_score",
     )
     run = [getattr(found, name) for name in (*names, "valid_until")] if isinstance(found, Send) else []
