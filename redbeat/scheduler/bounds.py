@@ -97,7 +97,7 @@ def settle(
 def _own_time(known: Known) -> Callable[[], datetime | None]:
     """Return a function that finds the first due time after its last run."""
     entry = known.entry
-    if entry.computes_due_at or entry.last_run_at is None or known.timetable.is_limited:
+    if known.computes_due_at or entry.last_run_at is None or known.timetable.is_limited:
         return entry.due_by_schedule
     last_run, has_run = in_utc(entry.last_run_at), entry.total_run_count > 0
     return lambda: known.timetable.own_time(last_run, has_run=has_run)

@@ -210,6 +210,7 @@ class Known:
         entry: not for the application's code, which may change it.
         is_special: its runs differ from those that follow from schedule and due time alone.
         is_slow: planning may take long, as its schedule is neither Celery's nor RedBeat's.
+        computes_due_at: a subclass overrides ``due_at``.
         own_task_id: from its options.
         limit_seconds: after how long its messages expire on their queue; None: they do not.
         is_timed: that depends on when a message is sent, because its options have times.
@@ -227,6 +228,7 @@ class Known:
     timetable: Timetable
     is_special: bool
     is_slow: bool
+    computes_due_at: bool
     own_task_id: str | None
     limit_seconds: float | None
     is_timed: bool
@@ -368,6 +370,7 @@ class Planner:
             timetable=timetable,
             is_special=not is_plain or timetable.is_limited or bool(policy.jitter or policy.exclude),
             is_slow=is_slow,
+            computes_due_at=entry.computes_due_at,
             own_task_id=own_task_id,
             limit_seconds=limit,
             is_timed=is_timed,
@@ -452,7 +455,8 @@ class Planner:
         if why:
             records = (skipped_record(row.nominal, why),)
             commit = Commit(row, row.next_score, records=records, counted=" skipped/overlap")
-            commit.run, commit.task_id = dropped_run(row.nominal), _task_id_of(known, due)
+            commit.run = dropped_run(row.nominal)
+            commit.task_id = str(known.own_task_id or task_id_of(row.key, due))
             return Decision(row, commit)
         # a policy that would skip it now came later than the decision that it waits
         overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
@@ -479,11 +483,7 @@ class Planner:
         commit = Commit(
             row, run_plan.new_score, meta, Clear.FIELD if row.error and not row.next_score else None
         )
-        commit.sent, commit.run, commit.task_id = (
-            run_plan.nominal,
-            run_plan.run,
-            _task_id_of(known, run_plan.due),
-        )
+        commit.sent, commit.run = run_plan.nominal, run_plan.run
         if dropped or known.own_task_id is not None:
             commit.records = (*records_of(dropped), sent_record(run_plan.nominal, known.own_task_id))
             commit.counted = counted(dropped)
@@ -502,7 +502,7 @@ class Planner:
             entry.task,
             run_plan.nominal,
             run_plan.due,
-            commit.task_id,
+            "",
             expires,
             left,
             headers,
@@ -515,6 +515,7 @@ class Planner:
         known.undelayed = None
         if known.is_special or run_plan.following is None or len(dropped) > len(run_plan.dropped):
             self._amend(known, run_plan, send)
+        send.task_id = commit.task_id = str(known.own_task_id or task_id_of(row.key, run_plan.due))
         known.meta, entry.last_run_at, entry.total_run_count = meta, run_plan.ran_at, count
         known.is_meta_foreign = False
         return send
@@ -525,14 +526,17 @@ class Planner:
         if known.undelayed is not None and known.undelayed[0] == score:
             return known.undelayed[1]
         entry, at = known.entry, moment_of(score)
-        last_run = None if entry.last_run_at is None else in_utc(entry.last_run_at)
+        last_run = entry.last_run_at
+        if last_run is not None and last_run.tzinfo is not timezone.utc:
+            last_run = in_utc(last_run)
         found = due_time_of(row.key, entry.schedule, known.timetable.bounds, at, last_run)
         return nominal if found == at else score_text(found.timestamp())
 
     def _amend(self, known: Known, run_plan: RunPlan, send: Send) -> None:
         """Let the rest of its policy change a run: limits, jitter, the end of a pause."""
         entry, policy, row, commit = known.entry, known.timetable.bounds, send.due_entry, send.commit
-        is_over, following = policy.is_finished(entry.total_run_count + 1), run_plan.following
+        following = run_plan.following
+        is_over = known.timetable.is_limited and policy.is_finished(entry.total_run_count + 1)
         if following is not None and policy.jitter and not row.next_score:
             next_but_one = next_run(entry.schedule, policy, following, following)
             delayed_at = delayed_before(row.key, policy, following, next_but_one).timestamp()
@@ -548,7 +552,7 @@ class Planner:
         commit.is_for_this_definition = policy.exclude is not None
         if is_over:
             following = None
-        elif entry.computes_due_at and not row.next_score:
+        elif known.computes_due_at and not row.next_score:
             following = entry.following_run(run_plan.ran_at, following)
         if following is None or following is not run_plan.following:
             end = put_off(known, row, following).commit
@@ -562,10 +566,6 @@ class Planner:
             )
             commit.records = (*(commit.records or (sent_record(send.nominal),)), rest.record)
             commit.counted += rest.counted
-
-
-def _task_id_of(known: Known, due: str) -> str:
-    return str(known.own_task_id or task_id_of(known.row.key, due))
 
 
 def options_of_run(send: Send, options: Mapping[str, Any]) -> dict[str, Any]:
