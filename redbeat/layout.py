@@ -259,12 +259,8 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Keys, ...]:
-        """The names in each shard, or the one part without shards; while entries move, in former ones, too.
-
-        A shard of the former layout may be one of the new layout: the names in it are the same.
-        """
-        former = self._parts_of(self.former) if self.is_moving else ()
-        return tuple(dict.fromkeys((*self._parts_of(self.shards), *former)))
+        """The shards, or the one part without shards; while entries move, the former ones, too."""
+        return (*self.settled_parts, *(self.ending if self.is_moving else ()))
 
     @cached_property
     def by_prefix(self) -> dict[str, Keys]:
@@ -276,23 +272,21 @@ class Layout:
         """The parts that remain once no entries move."""
         return self._parts_of(self.shards)
 
-    @property
-    def ending(self) -> list[Keys]:
-        """The former parts that aren't parts of this layout once it is settled, with their last guard."""
+    @cached_property
+    def ending(self) -> tuple[Keys, ...]:
+        """The former parts that aren't parts of this layout once no entries move; then with their last guard.
+
+        A shard of the former layout may be one of the new layout: the names in it are the same.
+        """
         here = {part.prefix for part in self.settled_parts}
-        ending = [part for part in self._parts_of(self.former) if part.prefix not in here]
-        return [replace(part, guard=f"{self.generation} closed") for part in ending]
+        guard = self.guard if self.is_moving else f"{self.generation} closed"
+        former = self._parts_of(self.former)
+        return tuple(replace(part, guard=guard) for part in former if part.prefix not in here)
 
     @property
-    def staying(self) -> list[Keys]:
-        """The parts that were parts of the former layout, too."""
-        before = {part.prefix for part in self._parts_of(self.former)}
-        return [part for part in self.settled_parts if part.prefix in before]
-
-    @property
-    def with_ending(self) -> list[Keys]:
+    def with_ending(self) -> tuple[Keys, ...]:
         """All parts, and the former ones that have ended, or are about to."""
-        return [*self.parts, *([] if self.is_moving else self.ending)]
+        return (*self.settled_parts, *self.ending)
 
     def _parts_of(self, shards: int | None) -> tuple[Keys, ...]:
         if shards is None:

@@ -121,8 +121,7 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
         what = counted(report.moved, "entry or other thing", "entries and other things")
         rest = " The others belong where they are." if report.moved < report.entries + report.messages else ""
         session.say(
-            f"Moved {what} in {report.seconds:.1f} s ({per_second:.0f} a second), none "
-            f"of them hidden for more than {report.longest_hidden_seconds:.3f} s.{rest}",
+            f"Moved {what} in {report.seconds:.1f} s ({per_second:.0f} a second).{rest}",
             "green",
         )
     if report.unled:

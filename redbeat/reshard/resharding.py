@@ -22,16 +22,15 @@ from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.store.layouts import change_layout, find_latest, read_layout
-from redbeat.store.mover import MARGIN_SECONDS, WAIT_SECONDS, Mover, Stray, Tally
+from redbeat.store.mover import MARGIN_SECONDS, WAIT_SECONDS, Mover, Tally
 from redbeat.store.nodes import Command
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
 #: how long beats may take to lead the new parts
 LEAD_SECONDS = 30.0
-#: how often it is asked whether they do, and how often beats are woken meanwhile
-LOOK_SECONDS = 0.05
-WAKE_SECONDS = 0.5
+#: how often it is asked whether they do, and beats are woken
+WAKE_SECONDS = 0.2
 #: how often entries are tried again that were due
 AGAIN_SECONDS = 0.1
 #: if none of those runs for so long, they are moved all the same
@@ -216,48 +215,35 @@ class Resharding:
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
         """Wait until running beats lead the new parts; return the shards without a leader."""
         new = layout.settled_parts
-        if self._config.lock_key is None or not self._led_among(layout.parts):
-            return []
         self._say("Waiting until beats lead the new shards ...")
-        began = time.monotonic()
-        woken_at = -WAKE_SECONDS
-        while True:
+        ends_at = time.monotonic() + LEAD_SECONDS
+        while len(led := self._led_among(new)) < len(new) and time.monotonic() < ends_at:
             self._mover.renew()
-            led = self._led_among(new)
-            waited = time.monotonic() - began
-            if len(led) == len(new) or waited > LEAD_SECONDS:
-                return [layout.shard_of(part) for part in new if part not in led]
-            if waited - woken_at >= WAKE_SECONDS:
-                woken_at = waited
-                self._store.try_all([Command("publish", part.wake, "reshard") for part in layout.parts])
-            time.sleep(LOOK_SECONDS)
+            self._store.try_all([Command("publish", part.wake, "reshard") for part in layout.parts])
+            time.sleep(WAKE_SECONDS)
+        return [layout.shard_of(part) for part in new if part not in led]
 
     def _move(self, layout: Layout) -> list[int | None]:
         """Move all entries to where they belong; return the shards without a leader."""
         self._take(layout, layout.parts)  # first of all, as no beat runs what is hidden
-        unled = self._wait_for_leaders(layout)
         strays, mover = Strays(self._store, layout), self._mover
+        is_led = bool(self._led_among(layout.parts))
+        unled = self._wait_for_leaders(layout) if is_led and self._config.lock_key is not None else []
         for _ in range(MAX_LOOKS):
             moved = mover.tally.moved
             due = mover.move_all(strays.found_in(layout.parts), MARGIN_SECONDS)
             if not due and mover.tally.moved == moved:
                 break
-            self._move_due(due)
+            # what is due is moved when it has run, or if none of it does
+            progressed_at = time.monotonic()
+            while due:
+                is_waited_for = is_led and time.monotonic() < progressed_at + PATIENCE_SECONDS
+                left = mover.move_all(due, MARGIN_SECONDS if is_waited_for else None)
+                if len(left) < len(due):
+                    progressed_at = time.monotonic()
+                due = left
+                time.sleep(AGAIN_SECONDS if due else 0)
         return unled
-
-    def _move_due(self, due: Sequence[Stray]) -> None:
-        """Move what was due when it was tried first: when it has run, or if it doesn't."""
-        since, fewest = time.monotonic(), len(due) + 1
-        while due:
-            if len(due) < fewest:
-                since, fewest = time.monotonic(), len(due)
-            led = set[Keys]()
-            if time.monotonic() - since < PATIENCE_SECONDS:
-                led = self._led_among(list(dict.fromkeys(one.source for one in due)))
-            waiting = self._mover.move_all([one for one in due if one.source in led], MARGIN_SECONDS)
-            due = [*waiting, *self._mover.move_all([one for one in due if one.source not in led], None)]
-            if due:
-                time.sleep(AGAIN_SECONDS)
 
     def _led_among(self, parts: Sequence[Keys]) -> set[Keys]:
         """Return those parts that a beat leads; without a lock all may be."""
@@ -282,13 +268,13 @@ class Resharding:
         for _ in range(MAX_LOOKS):
             moved = mover.tally.moved
             mover.move_all(strays.found_in(parts), None, is_foreign=True)
-            left, unneeded, unknown = strays.by_keys(layout.staying, layout.ending, layout.parts)
+            left, unneeded, unknown = strays.by_keys()
             mover.move_all(left, None, is_foreign=True)
             if mover.tally.moved == moved:
                 break
         if not mover.tally.unmoved:
-            of_moves = {part: [part.left, part.arrived, part.arriving] for part in parts}
-            mover.close((part, keys + unneeded.get(part, [])) for part, keys in of_moves.items())
+            for part in parts:
+                mover.close(part, [part.left, part.arrived, part.arriving, *unneeded.get(part, [])])
         return sorted(unknown)
 
 

@@ -189,10 +189,9 @@ def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> La
 def _told_by(base: Keys, guard: str) -> Layout | None:
     """Return the layout that a generation key tells of; None: it isn't one, or the part has ended."""
     found = _GUARD.fullmatch(guard)
-    if found is None or max(int(found[2]), int(found[3] or 0)) > MAX_SHARDS:
+    if found is None:
         return None
-    is_moving = found[3] is not None
-    return Layout(base, int(found[2]) or None, int(found[1]), int(found[3] or 0) or None, is_moving)
+    return _parsed(base, found[2], found[1], found[3] or "", "moving" if found[3] else "", "")
 
 
 def look_up_layout(store: Store, *, is_slot_checked: bool = False, is_beat: bool = False) -> Layout:

@@ -13,27 +13,26 @@ hidden, for some milliseconds, it can't be read.
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
-from redbeat.errors import ReshardRefused, StoreCorrupt, StoreUnavailable
+from redbeat.errors import LayoutChanged, ReshardRefused, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.layouts import raise_generations
-from redbeat.store.nodes import RawCommand, Sendable, send_all
+from redbeat.store.nodes import RawCommand
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
-from redbeat.store.store import Store
+from redbeat.store.store import Store, raised
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,9 +43,10 @@ _TAKE_LOCK, _RELEASE_LOCK = Script("take_lock", is_raw=True), Script("release_lo
 
 #: the error of a script whose caller isn't the mover any more
 FENCED = "MOVER Another process"
-#: how many entries are hidden at the same time
-ROUND_ITEMS = 200
-#: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
+_ANOTHER_MOVER = "Another process moves these entries by now (celery redbeat reshard): this one stops."
+#: how many entries are sorted by where they go
+SORTED_ITEMS = 2000
+#: how many entries are hidden at the same time, and how many bytes of them: the server does nothing else then
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
 #: what is due within this time stays where it is, so that none is on its way when it is due
 MARGIN_SECONDS = 0.2
@@ -103,13 +103,11 @@ class Tally:
         moved: how many entries, and other things, were moved.
         unmerged: the keys of what couldn't be merged with what stood there; it is kept under these.
         unmoved: the names of those that couldn't be moved, and stay where they are, each to the reason.
-        longest_hidden_seconds: for how long any of them was hidden at most.
     """
 
     moved: int = 0
     unmerged: list[str] = field(default_factory=list)
     unmoved: dict[str, str] = field(default_factory=dict)
-    longest_hidden_seconds: float = 0.0
 
 
 class Mover:
@@ -123,8 +121,8 @@ class Mover:
         self._store = store
         self.token = secrets.token_hex(16)
         self.tally = Tally()
-        self._round_seconds = 0.0  # how long the last round has taken
-        self._call_items = CALL_ITEMS
+        self._move_seconds = 0.0  # how long the last move has taken
+        self._move_items = CALL_ITEMS
         self._unmovable = set[tuple[str, str]]()  # their places
         self._parts: dict[str, Keys] = {}  # by prefix: the parts that this mover holds
         self._renew_at = 0.0
@@ -139,7 +137,7 @@ class Mover:
         if isinstance(error, StoreUnavailable):
             return  # its leases end by themselves
         about: Any = {"mark": None, "token": self.token}
-        self._call([_RELEASE_LOCK.call(lock=part.mover, wake=part.wake, **about) for part in parts])
+        self._store.ask_all([_RELEASE_LOCK.call(lock=part.mover, wake=part.wake, **about) for part in parts])
 
     def take(self, parts: Iterable[Keys], wait_seconds: float = 0.0) -> bool:
         """Become the mover of these parts, too, and let them be written with their guards.
@@ -164,18 +162,18 @@ class Mover:
         if time.monotonic() >= self._renew_at:
             self._renew_at = time.monotonic() + RENEW_SECONDS
             if not self._has_leases():
-                raise _another_mover()
+                raise ReshardRefused(_ANOTHER_MOVER)
 
     def _has_leases(self) -> bool:
         """Take or renew the lease of each part; return False if another mover has one."""
         about: Any = {"token": self.token, "taken_ms": LEASE_MS, "mark": None, "silent": ""}
         about |= {"rest_ms": 0, "slack_ms": 0}
-        parts = self._parts.values()
-        return all(self._call([_TAKE_LOCK.call(NO_PART, lock=part.mover, **about) for part in parts]))
+        locks = [part.mover for part in self._parts.values()]
+        return all(self._store.ask_all([_TAKE_LOCK.call(NO_PART, lock=lock, **about) for lock in locks]))
 
-    def close(self, unneeded: Iterable[tuple[Keys, Sequence[str]]]) -> None:
-        """Remove obsolete keys of parts."""
-        self._call([_CLOSE_PART.call(part, token=self.token, removed=keys) for part, keys in unneeded])
+    def close(self, part: Keys, unneeded: Sequence[str]) -> None:
+        """Remove obsolete keys of a part."""
+        self._call(_CLOSE_PART.call(part, token=self.token, removed=unneeded))
 
     def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
@@ -189,107 +187,82 @@ class Mover:
             is_foreign: they were written where they are by a program that doesn't know the layout.
         """
         due: list[Stray] = []
-        for some in in_chunks(strays, ROUND_ITEMS):
-            self._call_items = CALL_ITEMS
-            left = [one for one in some if one.place not in self._unmovable]
-            while left:
-                self.renew()
-                found, left = self._move(left, margin_seconds, is_foreign)
-                due += found
+        for some in in_chunks(strays, SORTED_ITEMS):
+            for _, those in groupby(sorted(some, key=_way_of), _way_of):
+                self._move_items = CALL_ITEMS
+                left = [one for one in those if one.place not in self._unmovable]
+                while left:
+                    self.renew()
+                    those_due, again = self._move(left[: self._move_items], margin_seconds, is_foreign)
+                    due += those_due
+                    left = again + left[self._move_items :]
         return due
 
     def _move(
-        self, strays: Sequence[Stray], margin_seconds: float | None, is_foreign: bool
+        self, lot: Sequence[Stray], margin_seconds: float | None, is_foreign: bool
     ) -> tuple[list[Stray], list[Stray]]:
-        """Move all of ``strays`` at the same time.
+        """Move strays of one part to another one, all at the same time.
 
         Returns the strays that stay: due ones, and those to try once more, as the request was too large.
         """
+        source, target = lot[0].source, lot[0].target
         if margin_seconds:  # a slow network takes longer
-            margin_seconds = max(margin_seconds, 3 * self._round_seconds)
-        due, left, moves = list[Stray](), list[Stray](), list[Move]()
+            margin_seconds = max(margin_seconds, 3 * self._move_seconds)
         with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
-            began = time.monotonic()
-            ways = groupby(sorted(strays, key=_way_of), _way_of)
-            lots = [lot for _, those in ways for lot in in_chunks(those, self._call_items)]
-            ids = [secrets.token_hex(8) for _ in lots]
-            replies = self._try(
-                [
-                    self._hide_call(
-                        lot[0].source,
-                        [{"name": one.name, "kept": one.kept, "owners": one.owners} for one in lot],
-                        move=id_,
-                        target=lot[0].target.prefix,
-                        margin=margin_seconds,
-                        is_foreign=is_foreign,
-                    )
-                    for id_, lot in zip(ids, lots, strict=True)
-                ]
+            began, id_ = time.monotonic(), secrets.token_hex(8)
+            replies = self._hide(
+                source,
+                [{"name": one.name, "kept": one.kept, "owners": one.owners} for one in lot],
+                move=id_,
+                target=target.prefix,
+                margin=margin_seconds,
+                is_foreign=is_foreign,
             )
-            for id_, lot, reply in zip(ids, lots, replies, strict=True):
-                words = [] if isinstance(reply, Exception) else reply
-                due += [one for one, (word, *_) in zip(lot, words, strict=False) if word == b"due"]
-                left += [one for one, (word, *_) in zip(lot, words, strict=False) if word == b"full"]
-                if rows := [row for word, *row in words if word == b"hidden"]:
-                    moves.append(Move(id_, lot[0].source, lot[0].target, rows))
-            again = self._deliver(moves, began)
-            self._round_seconds = time.monotonic() - began
-            self._raise_first(replies)
-        return due, left + [one for one in strays if one.place in again]
+            rows = [row for word, *row in replies if word == b"hidden"]
+            again = self._deliver(Move(id_, source, target, rows)) if rows else []
+            self._move_seconds = time.monotonic() - began
+        words = [(one, word) for one, (word, *_) in zip(lot, replies, strict=True)]
+        due = [one for one, word in words if word == b"due"]
+        return due, [one for one, word in words if word == b"full" or one.name in again]
 
-    def _deliver(self, moves: Sequence[Move], began: float = math.inf) -> set[tuple[str, str]]:
+    def _deliver(self, move: Move) -> Collection[str]:
         """Write what was hidden to where it belongs, and drop it; put back what can't be written.
 
-        Returns the places of what was put back and is to be tried once more, each in a request of its own.
-
-        Arguments:
-            began: when this process has hidden it, monotonic.
+        Returns the names of what was put back and is to be tried once more, each in a request of its own.
         """
-        replies = self._try([receive_call(self.token, one) for one in moves], self._store.watched())
-        longest = self.tally.longest_hidden_seconds
-        self.tally.longest_hidden_seconds = max(longest, time.monotonic() - began)
-        again, errors, ends = set[tuple[str, str]](), list[Any](), list[Call[Any]]()
-        for move, reply in zip(moves, replies, strict=True):
-            problems = self._problems_of(move, reply)
-            if problems is None:  # it is unknown whether it was written, so it stays hidden
-                errors.append(reply)
-                continue
-            self.tally.moved += len(move.rows) - len(problems)
-            about: Any = {"token": self.token, "move": move.id, **_beginnings(move.source)}
-            names = [text_of(name) for name, *_ in move.rows]
-            returned = dict.fromkeys(problems, True)
-            ends.append(_END_HIDING.call(move.source, names=names, returned=returned, **about))
-            if isinstance(reply, Exception) and not _is_broken(reply):
-                errors.append(reply)
-                continue
-            for name, why in problems.items():
-                place = move.source.prefix, name
-                if is_no_permission(why):
-                    errors.append(NoPermissionError(why))
-                elif isinstance(reply, Exception) and len(problems) > 1:
-                    self._call_items = 1
-                    again.add(place)
-                elif why != "before":  # what couldn't be written before is tried once more
-                    self._unmovable.add(place)
-                    self.tally.unmoved[printable(name)] = printable(why)
-        for refused in self._call(ends):
-            self.tally.unmerged += map(text_of, refused)
-        self.on_progress(self.tally.moved)
-        self._raise_first(errors)
-        return again
-
-    def _problems_of(self, move: Move, reply: Any) -> dict[str, str] | None:
-        """Return why items couldn't be written, by their names; None: that can't be found out."""
-        why = ""
-        if isinstance(reply, ResponseError) and not _refusal_of(reply):
-            why = str(reply)
-            [reply] = self._try([receive_call(self.token, move, is_cancelled=True)])
-        if isinstance(reply, Exception):
-            return None
-        written, refused = reply
+        error, why = None, ""
+        try:
+            written, refused = self._call(receive_call(self.token, move), self._store.watched())
+        except (StoreRefused, StoreCorrupt) as exc:
+            error, why = exc, str(exc.__cause__)
+        if error is not None:  # if this fails, too, it is unknown whether it was written, and it stays hidden
+            written, refused = self._call(receive_call(self.token, move, is_cancelled=True))
+        names = [text_of(name) for name, *_ in move.rows]
+        problems = {
+            name: why or text_of(one)
+            for name, one in zip(names, written, strict=True)
+            if not isinstance(one, int)
+        }
+        about: Any = {"token": self.token, "move": move.id, **_beginnings(move.source)}
+        returned = dict.fromkeys(problems, True)
+        ending = _END_HIDING.call(move.source, names=names, returned=returned, **about)
+        refused += self._call(ending)
         self.tally.unmerged += map(text_of, refused)
-        found = zip(move.rows, written, strict=True)
-        return {text_of(row[0]): why or text_of(one) for row, one in found if not isinstance(one, int)}
+        self.tally.moved += len(names) - len(problems)
+        self.on_progress(self.tally.moved)
+        is_broken = isinstance(error, StoreRefused) and _is_broken(error.__cause__)
+        if error is not None and not is_broken:
+            raise error
+        if is_broken and len(problems) > 1:
+            self._move_items = 1
+            return problems.keys()
+        for name, problem in problems.items():
+            if is_no_permission(problem):
+                raised(self._store.answer_of(ending, NoPermissionError(problem)))
+            if problem != "before":  # what couldn't be written before is tried once more
+                self._unmovable.add((move.source.prefix, name))
+                self.tally.unmoved[printable(name)] = printable(problem)
+        return ()
 
     def finish_hidden(self, parts: Iterable[Keys]) -> None:
         """Write what another mover has left hidden in ``parts`` to where it was to go.
@@ -297,46 +270,31 @@ class Mover:
         What was to go to none of them stays in its part.
         """
         by_prefix = {part.prefix: part for part in parts}
-        sources = [*by_prefix.values()]
-        asks = [RawCommand("HKEYS", part.moving) for part in sources]
-        for part, names in zip(sources, self._call(asks), strict=True):
+        hidden = self._store.ask_all([RawCommand("HKEYS", part.moving) for part in by_prefix.values()])
+        for part, names in zip(by_prefix.values(), hidden, strict=True):
             moves: dict[str, Move] = {}
             for some in in_chunks(names, CALL_ITEMS):
-                items = [{"name": text_of(name)} for name in some]
-                [replies] = self._call([self._hide_call(part, items)])
-                for row in (row for word, *row in replies if word == b"hidden"):
+                found = self._hide(part, [{"name": text_of(name)} for name in some])
+                for row in (row for word, *row in found if word == b"hidden"):
                     id_, target = _goal_of(part, row)
                     move = moves.setdefault(id_, Move(id_, part, by_prefix.get(target, part), []))
                     move.rows.append(row)
-            self._deliver([*moves.values()])
+            for move in moves.values():
+                self._deliver(move)
 
-    def _hide_call(self, source: Keys, items: Sequence[Any], **about: Any) -> Call[Any]:
-        """Return the call that hides items, or that reads them if they aren't to move (no ``target``)."""
+    def _hide(self, source: Keys, items: Sequence[Any], **about: Any) -> list[list[bytes]]:
+        """Hide items, or read those that are hidden if there is no ``target``."""
         about = {"move": "", "target": None, "margin": None, "is_foreign": False} | about
         about |= {"token": self.token, "max_bytes": CALL_BYTES, **_beginnings(source)}
-        return _HIDE_ENTRIES.call(source, items=items, **about)
+        found: list[list[bytes]] = self._call(_HIDE_ENTRIES.call(source, items=items, **about))
+        return found
 
-    def _call(self, calls: Sequence[Sendable[Any]]) -> list[Any]:
-        replies = self._try(calls)
-        self._raise_first(replies)
-        return replies
-
-    def _try(self, calls: Sequence[Sendable[Any]], client: Any = None) -> list[Any]:
-        if not calls:
-            return []
-        with self._store.translating():
-            return send_all(client or self._store.client, calls)
-
-    def _raise_first(self, replies: Iterable[Any]) -> None:
-        for reply in replies:
-            if not isinstance(reply, Exception):
-                continue
-            refused = _refusal_of(reply)
-            if refused is not None:
-                raise refused from reply
-            own = ("moving", "arrived", "left", "mover")
-            with self._store.translating(*(part.own(name) for part in self._parts.values() for name in own)):
-                raise reply
+    def _call(self, call: Call[Any], client: Any = None) -> Any:
+        [answer] = self._store.try_all([call], client, is_following=False)
+        is_fenced = isinstance(answer, StoreRefused) and FENCED in str(answer.__cause__)
+        if is_fenced or isinstance(answer, LayoutChanged):
+            raise ReshardRefused(_ANOTHER_MOVER) from answer
+        return raised(answer)
 
 
 def _way_of(stray: Stray) -> tuple[str, str]:
@@ -358,22 +316,9 @@ def _goal_of(part: Keys, row: Sequence[bytes]) -> tuple[str, str]:
     )
 
 
-def _another_mover() -> ReshardRefused:
-    return ReshardRefused(
-        "Another process moves these entries by now (celery redbeat reshard): this one stops."
-    )
-
-
-def _refusal_of(exc: Exception) -> ReshardRefused | None:
-    """Return what a script refuses whose caller isn't the mover any more; None: another error."""
-    if FENCED in str(exc):
-        return _another_mover()
-    return ReshardRefused("The shards were changed once more meanwhile.") if "RESHARDED" in str(exc) else None
-
-
-def _is_broken(reply: Any) -> bool:
+def _is_broken(error: BaseException | None) -> bool:
     """Return True if a request has ended its connection, as it is larger than the server takes."""
-    return isinstance(reply, RequestBroken) or PROTOCOL_ERROR in str(reply)
+    return isinstance(error, RequestBroken) or PROTOCOL_ERROR in str(error)
 
 
 def receive_call(token: str, move: Move, *, is_cancelled: bool = False) -> Call[Any]:

@@ -6,7 +6,7 @@ is, and is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import Command, RawCommand
+from redbeat.store.parts import Parts
 from redbeat.store.records import text_of
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -31,10 +32,8 @@ class Strays:
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
-        self._store = store
-        keys = layout.keys
-        self._home: Callable[[str], Keys] = keys.home if isinstance(keys, ShardedKeys) else lambda _: keys
-        self._base = layout.base
+        self._store, self._layout, self._base = store, layout, layout.base
+        self._parts = Parts.of_layout(layout)
 
     def found_in(self, parts: Iterable[Keys]) -> Iterator[Stray]:
         """Yield the entries and the stored messages that ``parts`` name anywhere; one may come twice."""
@@ -63,7 +62,7 @@ class Strays:
     def _stray(
         self, part: Keys, name: str, owners: Mapping[str, Sequence[str]] | None = None
     ) -> Iterator[Stray]:
-        home = self._home(name)
+        home = self._parts.home(name)
         if home.is_part(part):
             return
         kept = part.about(name)._asdict()
@@ -81,23 +80,19 @@ class Strays:
             owners.setdefault(name, []).append(owner)
         return owners
 
-    def by_keys(
-        self, staying: Sequence[Keys], ending: Sequence[Keys], heirs: Sequence[Keys]
-    ) -> tuple[list[Stray], dict[Keys, list[str]], list[str]]:
+    def by_keys(self) -> tuple[list[Stray], dict[Keys, list[str]], list[str]]:
         """Return what all keys tell of that belongs to other parts.
 
-        These are what is kept for entries, and for none in parts that end; keys of each of these that nobody
-        needs any more; and keys there that aren't recognised.
-
-        Arguments:
-            heirs: the parts that get, in turn, what those that end keep for no entry.
+        These are what is kept for entries, and, in parts that end, for none: others get that in turn; keys of
+        each part that ends that nobody needs any more; and keys there that aren't recognised.
         """
+        ending, heirs = self._layout.ending, self._layout.parts
         names: dict[tuple[Keys, str], None] = {}
         own: dict[Keys, list[str]] = {part: [] for part in ending}
         unneeded: dict[Keys, list[str]] = {part: [*part.beats_own] for part in ending}
         unknown: list[tuple[Keys, str]] = []
         lock_key = self._store.config.lock_key
-        for part, key in self._keys_in([*ending, *staying]):
+        for part, key in self._keys_in(self._layout.with_ending):
             kind, rest = part.kind_of(key)
             is_shared = part.is_part(self._base) and self._base.is_shared(key)
             if kind == "body":
