@@ -78,13 +78,6 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
     return [] if layout.is_moving else Strays(store, layout).among(part, names)
 
 
-def seconds_left(store: Store, layout: Layout) -> float:
-    """Return for how long former parts are swept; 0: they aren't, or aren't yet, as entries move."""
-    if layout.is_moving or layout.swept_until is None:
-        return 0.0
-    return max(layout.swept_until - Server(store).now().timestamp(), 0.0)
-
-
 class Sweeper:
     """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed, and
     moves on what a mover that was killed has left hidden, while it changes, too.
@@ -110,7 +103,7 @@ class Sweeper:
         self._looks_at = now + SWEEP_SECONDS
         if not is_known:
             self._layout = read_layout(store)
-            self._ends_at = now + seconds_left(store, self._layout)
+            self._ends_at = now + (self._layout.swept_until or 0.0) - Server(store).now().timestamp()
         layout = self._layout
         if not layout.generation:
             return []

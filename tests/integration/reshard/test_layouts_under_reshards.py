@@ -14,9 +14,9 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ReshardRefused, StoreCorrupt, StoreRefused
+from redbeat.process.background import surviving
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper
-from redbeat.scheduler.quarantine import sweep
 from redbeat.store.layouts import look_up_layout
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -161,7 +161,8 @@ def test_invalid_layout_stops_a_reshard_and_no_beat(
     store = Store(make_app(redbeat_shards=4))
     look_up_layout(store)
     raw.hset(LAYOUT, field, text)
-    sweep(Sweeper(store))
+    with surviving("A beat's look"):
+        Sweeper(store).look()
     with pytest.raises(StoreCorrupt, match=LAYOUT):
         reshard(make_app, 4)
 
@@ -175,7 +176,8 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
     raw.hset("redbeat::moving", "odd", text)
     store = Store(make_app(redbeat_shards=4))
     look_up_layout(store)
-    sweep(Sweeper(store))
+    with surviving("A beat's look"):
+        Sweeper(store).look()
     with pytest.raises(StoreCorrupt, match="redbeat::moving: odd stands there"):
         reshard(make_app, 4)
     raw.hdel("redbeat::moving", "odd")
