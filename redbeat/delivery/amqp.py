@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from struct import Struct
 from types import SimpleNamespace
@@ -109,6 +110,8 @@ class Confirms:
 
     Attributes:
         declared: what was declared for the next message.
+        is_first: the next message is waited for alone: its connection may have ended since the batch before,
+            or be blocked by an alarm.
     """
 
     def __init__(self, channel: Any, forget_declared: Callable[[Iterable[Any]], None]) -> None:
@@ -123,8 +126,8 @@ class Confirms:
         collecting = SimpleNamespace(write=lambda frames: self._written.append(bytes(frames)))
         self._make_frames = frame_writer(channel.connection, collecting)
         self._begin()
-        channel.events["basic_ack"].add(self._note_ack)
-        channel.events["basic_nack"].add(self._note_nack)
+        channel.events["basic_ack"].add(partial(self._note_confirmed, None))
+        channel.events["basic_nack"].add(partial(self._note_confirmed, MessageNacked))
         channel.events["basic_return"].add(self._note_returned)
         # whatever is published on the channel has a number
         channel.basic_publish = channel.basic_publish_confirm = channel._basic_publish = self.publish  # noqa: SLF001
@@ -139,7 +142,7 @@ class Confirms:
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
-        self._is_first = True
+        self.is_first = True
 
     @contextmanager
     def deferring(self, publication: Publication) -> Iterator[None]:
@@ -149,10 +152,6 @@ class Confirms:
             yield
         finally:
             self._publication = None
-
-    def begin_batch(self) -> None:
-        """Wait for the next message alone: its connection may have ended since, or be blocked by an alarm."""
-        self._is_first = True
 
     def publish(
         self,
@@ -209,7 +208,7 @@ class Confirms:
         exchange, size_bytes = message.address[0], len(message.frames)
         is_alone = (
             publication is None
-            or self._is_first
+            or self.is_first
             or message.is_immediate
             or exchange not in self._present
             or size_bytes > LARGE_BYTES
@@ -224,7 +223,7 @@ class Confirms:
             self.settle(confirm_timeout or timeout)
             if publication.failure is not None:
                 raise publication.failure
-            self._is_first = False
+            self.is_first = False
             self._present.add(exchange)
         elif self._bytes >= MAX_BYTES:
             self.write(timeout)
@@ -325,20 +324,14 @@ class Confirms:
 
     # -- what the broker says
 
-    def _note_ack(self, tag: int, is_multiple: bool) -> None:
-        self._note_confirmed(tag, is_multiple, None)
-
-    def _note_nack(self, tag: int, is_multiple: bool) -> None:
-        self._note_confirmed(tag, is_multiple, MessageNacked())
-
-    def _note_confirmed(self, tag: int, is_multiple: bool, failure: Exception | None) -> None:
+    def _note_confirmed(self, error: type[Exception] | None, tag: int, is_multiple: bool) -> None:
         for number in [*takewhile(tag.__ge__, self._unconfirmed)] if is_multiple else [tag]:
             if number not in self._unconfirmed:
                 continue
             publication, message = self._unconfirmed.pop(number)
             self._bytes -= len(message.frames)
             publication.unconfirmed -= 1
-            reason = failure or self._returned.pop(number, None)
+            reason = error() if error is not None else self._returned.pop(number, None)
             if reason is not None:
                 publication.failure = publication.failure or reason
                 self._forget_declared(message.declared)

@@ -147,7 +147,7 @@ class Broker:
         if self.outbox is not None:
             self.outbox.tables.clear()
         if self.confirms is not None:
-            self.confirms.begin_batch()
+            self.confirms.is_first = True
 
     def seconds_left(self) -> float:
         """Return how long the sending of this batch may still take; 0: its time is spent."""
@@ -417,10 +417,10 @@ class Delivery:
         self.mode, self.target = Mode.IN_DOUBT if is_doubtful else Mode.CLIENT, None
         if outbox is None:
             return self.mode
-        about = Server(self._store).about()
-        self.target = _find_target(about.run_id, self._store, outbox)
-        if self.target is not None:
-            self.mode = Mode.SCRIPT
+        server = Server(self._store)
+        about, home_db = server.about(), server.database()
+        if about.run_id is not None and home_db is not None and about.run_id == outbox.server_id():
+            self.mode, self.target = Mode.SCRIPT, Target(about.run_id, home_db, outbox.database)
         if self.mode is not Mode.IN_DOUBT:  # else they are asked again the next time
             self._asked, self._moved_at = outbox, None
             if about.run_id is None and not about.is_in_cluster:
@@ -458,24 +458,16 @@ class Delivery:
         logger.info("beat: Delivery: %s.", guarantee, extra=DELIVERY.of(guarantee=guarantee))
 
 
-def _find_target(server: str | None, store: Store, outbox: Outbox) -> Target | None:
-    home_db = Server(store).database()
-    if server is None or home_db is None or server != outbox.server_id():
-        return None
-    return Target(server, home_db, outbox.database)
-
-
 def describe_delivery(store: Store, broker: Broker) -> str:
     """Return the guarantee in words for the banner; ``broker`` is connected for that."""
+    delivery = Delivery(store, broker)
     try:
-        if store.config.delivery == "at_most_once":
-            return Mode.RECORD_FIRST.value
-        server, outbox = Server(store), broker.producer and broker.outbox  # the producer connects
-        if outbox is None or _find_target(server.about().run_id, store, outbox) is None:
-            return Mode.CLIENT.value
+        if delivery.mode is not Mode.RECORD_FIRST and broker.producer:  # it connects
+            delivery.choose()
         # the broker's user has the right to push; whether another one has shows only when it does
-        condition = "" if server.configured_user() == outbox.user else ", if the schedule's user may push"
-        return f"{Mode.SCRIPT.value}{condition}"
+        is_same = broker.outbox is not None and Server(store).configured_user() == broker.outbox.user
+        condition = "" if is_same or delivery.target is None else ", if the schedule's user may push"
+        return f"{delivery.mode.value}{condition}"
     except Exception as exc:  # noqa: BLE001 - whatever a transport raises: a banner is no place to fail
         logger.debug("beat: The delivery guarantee isn't known yet: %r", exc)
         return "known when schedule and broker can be reached"

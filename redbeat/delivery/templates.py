@@ -150,8 +150,8 @@ class Kind:
         self.run, self.serializer = run, serializer
         text, self.queue, self.pexpires = str(pushes[0].value), pushes[0].queue, pushes[1:]
         properties = json.loads(text)["properties"]
-        self.exchange = properties["delivery_info"]["exchange"]
-        self.routing_key = properties["delivery_info"]["routing_key"]
+        info = properties["delivery_info"]
+        self.exchange, self.routing_key = info["exchange"], info["routing_key"]
         self._encoding = properties.get("body_encoding")
         self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
         self.text = TextTemplate(text, [*run.paths, *self._texts(call)])

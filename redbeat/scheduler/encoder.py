@@ -16,6 +16,7 @@ from celery.beat import SchedulingError
 from redbeat.delivery.amqp import Publication
 from redbeat.delivery.broker import Broker
 from redbeat.delivery.failures import reason_of
+from redbeat.delivery.guard import in_words
 from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, UnfitError, has_own_context
 from redbeat.delivery.templates import CHECK_SECONDS, MessageTemplate, Templates
 from redbeat.delivery.tracers import find_provider
@@ -23,7 +24,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.events import MESSAGES_COMPILED, MESSAGES_ONE_BY_ONE
 from redbeat.log.logger import logger
-from redbeat.log.text import printable, shorten
 from redbeat.process.signals import let_through
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
@@ -72,12 +72,9 @@ class Encoder:
             self._obstacle = AWAY if broker.is_of_connection(exc) else reason_of(exc)
         obstacle = self._obstacle
         if obstacle not in (AWAY, self._reported):
-            way, extra = "compiled", MESSAGES_COMPILED.of()
-            if obstacle:
-                way = f"one by one: {shorten(printable(obstacle))}"
-                extra = MESSAGES_ONE_BY_ONE.of(reason=obstacle)
+            extra = MESSAGES_ONE_BY_ONE.of(reason=obstacle) if obstacle else MESSAGES_COMPILED.of()
             level = INFO if self._reported else WARNING  # '': they were compiled until now, which is quicker
-            logger.log(level, "beat: Messages: %s.", way, extra=extra)
+            logger.log(level, "beat: Messages: %s.", in_words(obstacle), extra=extra)
             self._reported = obstacle
 
     @property
