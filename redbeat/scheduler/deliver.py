@@ -307,7 +307,7 @@ class Deliverer:
         if outcome.is_moved:
             context.delivery.note_moved()
         results: Sequence[Result] = outcome.results
-        if is_first and False in results:
+        if is_first and recording.is_repeated and False in results:
             results = self._find_recorded(batch, decisions, results)
         for decision, result in zip(decisions, results, strict=True):
             self._apply_one(batch, decision, result, is_moved=outcome.is_moved)
@@ -318,7 +318,7 @@ class Deliverer:
         """Return results where a run counts as recorded that was recorded before its answer was lost.
 
         The recording was made again then, and has found its own changes. Only with at_most_once anything
-        depends on that.
+        depends on that. Without a lock they may be another beat's.
         """
         changed = {
             decision.due_entry.key: decision
@@ -326,15 +326,14 @@ class Deliverer:
             if result is False and isinstance(decision, Send)
         }
         _, found = read_entries(batch.store, [*changed])
-        for (key, send), stored in zip([*changed.items()], found, strict=True):
-            if send.commit.new_score is Ending.DELETE and not stored.exists:
+        recorded = set()
+        for send, stored in zip(changed.values(), found, strict=True):
+            is_as_recorded = stored.meta is not None and stored.meta == send.commit.new_meta
+            if is_as_recorded and batch.fence.token:
+                recorded.add(id(send))
+            elif is_as_recorded or (send.commit.new_score is Ending.DELETE and not stored.exists):
                 self._context.failures.report_doubtful([send], StoreUnavailable("its answer was lost"))
-            if stored.meta is None or stored.meta != send.commit.new_meta:
-                del changed[key]
-        recorded = {id(send) for send in changed.values()}
-        return [
-            id(decision) in recorded or result for decision, result in zip(decisions, results, strict=True)
-        ]
+        return [id(one) in recorded or result for one, result in zip(decisions, results, strict=True)]
 
     def _apply_one(self, batch: Batch, decision: Decision, result: Result, *, is_moved: bool) -> None:
         context, row = self._context, decision.due_entry
