@@ -63,6 +63,7 @@ class Request(Generic[Answer]):
         waits_for_replicas: it is sent apart from others, and until replicas have what it wrote.
         outcome: the answer, or why there is none: LockLost, say; None: it is not known yet.
         fence: the answer has the ``status`` of this lock; None: the script checks no lock.
+        is_repeated: it may have been sent before, and the answer to that was lost.
     """
 
     store: Store
@@ -71,6 +72,7 @@ class Request(Generic[Answer]):
     waits_for_replicas: bool = False
     outcome: Answer | RedBeatError | None = None
     fence: Fence | None = None
+    is_repeated: bool = False
 
     def run(self) -> Answer:
         """Send it, and return the answer.
@@ -211,7 +213,7 @@ class Executor:
             request.store.follow_part()
             if isinstance(answer, StoreRefused):
                 answer = request.send_smaller(answer)
-            request.outcome = answer
+            request.outcome, request.is_repeated = answer, True
         _check_fences(requests)
 
     def close(self) -> None:
