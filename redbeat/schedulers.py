@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,48 +45,18 @@ from redbeat.later.sending import publish
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
-from redbeat.log.events import (
-    LEADER_LOST,
-    LEADER_STANDBY,
-    SCHEDULE_BLOCKED,
-    SCHEDULE_LOST,
-    SCHEDULE_UNBLOCKED,
-)
+from redbeat.log import events
 from redbeat.log.logger import logger
 from redbeat.process.background import surviving
 from redbeat.process.signals import has_greenlets, hold_interrupts, is_in_handler, let_through
 from redbeat.reshard.sweeping import Sweeper
+from redbeat.scheduler import overrides, service, startup
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.deliver import Deliverer
 from redbeat.scheduler.feed import Feed
-from redbeat.scheduler.overrides import (
-    ASKED,
-    UNUSED,
-    UNUSED_OF_ENTRY,
-    PlannedSend,
-    RunDeclined,
-    find_unused,
-    is_overridden,
-)
 from redbeat.scheduler.quarantine import report_moved
-from redbeat.scheduler.service import (
-    brief,
-    choose_format,
-    exit_without_traceback,
-    is_embedded,
-    is_stopping,
-)
 from redbeat.scheduler.shard import Shard, State
 from redbeat.scheduler.shards import MOVING_SECONDS, Shards
-from redbeat.scheduler.startup import (
-    banner,
-    bring_back_downgraded,
-    check_rights,
-    pin_settings,
-    read_statics,
-    store_entries,
-    store_statics,
-)
 from redbeat.store.entries import read_window
 from redbeat.store.layouts import look_up_layout
 from redbeat.store.notifier import WakeChannel
@@ -135,9 +106,8 @@ class RedBeatScheduler(Scheduler):
     """
 
     Entry = RedBeatSchedulerEntry
-    _planned: PlannedSend | None = None  # while a planned run goes through a subclass
+    _planned: overrides.PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
-    _has_warned_of_loop = False  # it sends by itself, which was logged
     _is_made = False  # its constructor was called
 
     def __init__(
@@ -147,8 +117,8 @@ class RedBeatScheduler(Scheduler):
         if not lazy and is_in_handler():
             raise SystemExit  # Celery's makes one to close it, while the first one still waits for Redis
         super().__init__(app, lazy=True, **kwargs)
-        with exit_without_traceback(is_logging=not lazy):
-            choose_format(app, is_logging=not lazy)
+        with service.exit_without_traceback(is_logging=not lazy):
+            service.choose_format(app, is_logging=not lazy)
             self.config = ensure_conf(app)
             self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
             self.store = Store(app)
@@ -159,11 +129,7 @@ class RedBeatScheduler(Scheduler):
         # waiting for the broker ends well before the lock, or a lease, does
         limits = timing if lock_key else Timing(Shard.LEASE_MS / 1000)
         publish_seconds = limits.publish_seconds(self.config.publish_timeout)
-        connect_seconds = limits.connect_seconds(self.config.publish_timeout)
-        sends_once = self.config.delivery == "at_most_once"
-        self._broker = Broker(
-            app, self.Producer, publish_seconds, connect_seconds=connect_seconds, sends_once=sends_once
-        )
+        self._broker = Broker(app, self.Producer, publish_seconds)
         self._trouble = "", ""  # what was logged: why nothing can be sent, and of which shards
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._context = Context(self, self.store, self._broker)
@@ -175,7 +141,7 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
         self._sweeper = Sweeper(self.store)
         # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
-        stuck_seconds = max(limits.stuck_seconds, 2 * (publish_seconds + connect_seconds))
+        stuck_seconds = max(limits.stuck_seconds, 2 * (publish_seconds + self._broker.connect_seconds))
         self._condition = Condition(self._election, self._broker, stuck_seconds)
         self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
         self._gathering = Gathering(
@@ -190,9 +156,10 @@ class RedBeatScheduler(Scheduler):
         self._is_close_wanted = self._is_choosing = False
         if not lazy:
             self.config.warn_of_unknown()
-            pin_settings(app)
-            with exit_without_traceback():
-                read_statics(app, is_logging=True)  # an error is to be known now, not when it becomes leader
+            startup.pin_settings(app)
+            with service.exit_without_traceback():
+                # an error is to be known now, not when it becomes leader
+                startup.read_statics(app, is_logging=True)
                 # as with 2.x it may set the app's client, before anything connects; entries are stored later
                 self._is_choosing = self.chooses_client
                 if self._is_choosing:
@@ -200,7 +167,7 @@ class RedBeatScheduler(Scheduler):
                 self._is_choosing = False
                 with self.store.translating():
                     check_key_expiry(self.store.client, self.config.key_expiry_check)
-                check_rights(self.store)
+                startup.check_rights(self.store)
                 look_up_layout(self.store, is_beat=True)
                 self._shards.form()
             if self.lock_key is None:
@@ -256,7 +223,7 @@ class RedBeatScheduler(Scheduler):
 
     def _guard(self, tick: Callable[[], float]) -> float:
         """Return what ``tick`` returns; handle the loss of the lock, errors of Redis, and signals."""
-        if self._beat is not None and is_stopping(self._beat):
+        if self._beat is not None and service.is_stopping(self._beat):
             self._beat.stop()  # the signal handler's SystemExit was swallowed
             return 0
         self._ticking_thread = threading.get_native_id()
@@ -271,12 +238,12 @@ class RedBeatScheduler(Scheduler):
             if self._beat is None:
                 raise
             if isinstance(exc, LockLost) and self._stands_by_when_lost:
-                extra = LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
+                extra = events.LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
                 logger.error("beat: %s It stands by.", exc, extra=extra)  # noqa: TRY400 - the sentence says it all
                 self._shards.first.leadership.forget()
                 return self._wait(self._look_seconds)
             if not self._may_pass(exc):
-                raise brief(exc) from None
+                raise service.brief(exc) from None
             self._report_trouble(str(exc))
             self._election.note_progress()
             time.sleep(self._look_seconds)
@@ -310,10 +277,10 @@ class RedBeatScheduler(Scheduler):
         if (trouble, troubled) != self._trouble:
             self._trouble = trouble, troubled
             if trouble:
-                extra = SCHEDULE_BLOCKED.of(reason=trouble)
+                extra = events.SCHEDULE_BLOCKED.of(reason=trouble)
                 logger.error("beat: %s", trouble_in_words(trouble, troubled), extra=extra)
             else:
-                logger.error("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
+                logger.error("beat: Sending again.", extra=events.SCHEDULE_UNBLOCKED.of())
         self._condition.note_trouble(trouble, troubled)
 
     def _leads(self) -> bool:
@@ -360,7 +327,7 @@ class RedBeatScheduler(Scheduler):
         candidacies = [one.candidacy for one in self._election.leaderships if one.candidacy is not None]
         if candidacies and self._reports.is_time("standby", STANDBY_SECONDS):
             holder = candidacies[0].describe_holder()
-            extra = LEADER_STANDBY.of(lock=candidacies[0].key, reason=holder)
+            extra = events.LEADER_STANDBY.of(lock=candidacies[0].key, reason=holder)
             logger.info("beat: Standing by: %s.", holder, extra=extra)
         return self._wait(self._election.seconds_to_look())
 
@@ -412,7 +379,7 @@ class RedBeatScheduler(Scheduler):
     def asks_subclass(self) -> bool:
         """Whether each planned run goes through methods that a subclass overrides."""
         return self.Entry.is_due is not _ENTRY_IS_DUE or any(
-            is_overridden(self, name, _ORIGINALS[name]) for name in ASKED
+            overrides.is_overridden(self, name, _ORIGINALS[name]) for name in overrides.ASKED
         )
 
     def send_planned(self, entry: Any, producer: Any, seconds_to_next: float) -> None:
@@ -425,7 +392,7 @@ class RedBeatScheduler(Scheduler):
             RunDeclined: no method has sent it.
             Exception: what sending a message has raised, also if a method has caught it.
         """
-        planned = self._planned = PlannedSend()
+        planned = self._planned = overrides.PlannedSend()
         entry.planned_state = schedstate(is_due=True, next=seconds_to_next)
         try:
             again = self.maybe_due(entry, **{**self._maybe_due_kwargs, "producer": producer})
@@ -435,7 +402,8 @@ class RedBeatScheduler(Scheduler):
             raise planned.error
         if not planned.is_sent:
             is_usable = isinstance(again, (int, float)) and again > 0
-            raise RunDeclined(min(float(again or 0), float(self.max_interval)) if is_usable else 1.0)
+            seconds = min(float(again or 0), float(self.max_interval)) if is_usable else 1.0
+            raise overrides.RunDeclined(seconds)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task. Every dispatch goes through here if a subclass or a tool has hooked in.
@@ -483,8 +451,7 @@ class RedBeatScheduler(Scheduler):
         planned = self._planned
         if planned is None:  # a subclass has a loop of its own
             self._shards.first.leadership.confirm()
-            if self._ticking_thread is not None and not self._has_warned_of_loop:
-                self._has_warned_of_loop = True
+            if self._ticking_thread is not None and self._reports.is_time("loop of a subclass", math.inf):
                 logger.warning(
                     "beat: %s.tick sends runs by itself, without policies as overlap and without delayed "
                     "tasks: super().tick() has them.",
@@ -496,7 +463,7 @@ class RedBeatScheduler(Scheduler):
         try:
             # as in 2.x, a run is recorded before it is sent: a SIGTERM must not come between
             with hold_interrupts() if planned is None else nullcontext():
-                if is_overridden(self, "apply_entry", _ORIGINALS["apply_entry"]):
+                if overrides.is_overridden(self, "apply_entry", _ORIGINALS["apply_entry"]):
                     self.apply_entry(entry, producer=kwargs.get("producer"))
                 else:
                     self.apply_async(entry, **kwargs)
@@ -594,19 +561,19 @@ class RedBeatScheduler(Scheduler):
         Raises:
             LockLost: the setting is given as 'exit'.
         """
-        lost = self._shards.take_lost(lambda: read_statics(self.app))
+        lost = self._shards.take_lost(lambda: startup.read_statics(self.app))
         if not lost:
             return
-        layout, parts = self.config.layout, [shard.store.keys for shard in lost]
         numbers = tuple(shard.number for shard in lost if shard.number is not None)
         locks = " ".join(shard.leadership.lock_key or "" for shard in lost)
-        which = layout.named(parts) if numbers else "the schedule"
+        parts = [shard.store.keys for shard in lost]
+        which = self.config.layout.named(parts) if numbers else "the schedule"
         logger.error(
             "beat: Redis has lost %s, as after FLUSHALL, a restart without persistence or a failover to an "
             "empty replica. Entries of the code are stored again; restore all others, or let a receiver of "
             "redbeat.signals.schedule_lost do so.",
             which,
-            extra=SCHEDULE_LOST.of(lock=locks),
+            extra=events.SCHEDULE_LOST.of(lock=locks),
         )
         self._feed.note_lost(numbers)
         is_exit_wanted = self.config.is_key_in_conf("redbeat_lock_lost") and not self._stands_by_when_lost
@@ -634,22 +601,22 @@ class RedBeatScheduler(Scheduler):
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             for shard in fresh:
                 try:
-                    bring_back_downgraded(shard, self._reports)
+                    startup.bring_back_downgraded(shard, self._reports)
                 except RedBeatError as exc:
                     self._shards.fail(shard, exc)
             self.setup_schedule()
         return bool(self._shards.led)
 
-    def run_under(self, service: Any) -> None:
-        """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
-        self._beat = service
-        if is_overridden(self, "tick", _ORIGINALS["tick"]):
+    def run_under(self, beat: Any) -> None:
+        """Let ticks wait, and take the lock: ``beat``, Celery's service, is about to call them."""
+        self._beat = beat
+        if overrides.is_overridden(self, "tick", _ORIGINALS["tick"]):
             self.tick = partial(self._guard, self._tick_of_subclass)  # type: ignore[method-assign]
-        unused = [*find_unused(type(self), RedBeatScheduler, UNUSED)]
-        unused += find_unused(self.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY)
+        unused = [*overrides.find_unused(type(self), RedBeatScheduler, overrides.UNUSED)]
+        unused += overrides.find_unused(self.Entry, RedBeatSchedulerEntry, overrides.UNUSED_OF_ENTRY)
         for name, remedy in unused:
             logger.error("beat: %s is not called: %s.", name, remedy)
-        self._stands_by_when_lost = self._stands_by_when_lost or is_embedded()
+        self._stands_by_when_lost = self._stands_by_when_lost or service.is_embedded()
 
     def _wait(self, seconds: float, *, is_preparing: bool = True) -> float:
         """Under a running beat wait for ``seconds``, or until something happens, and return 0.
@@ -707,7 +674,7 @@ class RedBeatScheduler(Scheduler):
 
     def _is_stopping(self) -> bool:
         # asked for by flags, as the signal handler's SystemExit may have been swallowed
-        return self._is_close_wanted or (self._beat is not None and is_stopping(self._beat))
+        return self._is_close_wanted or (self._beat is not None and service.is_stopping(self._beat))
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
@@ -740,8 +707,8 @@ class RedBeatScheduler(Scheduler):
         if self._is_choosing:
             return
         shards = self._shards
-        installs = is_overridden(self, "install_default_entries", Scheduler.install_default_entries)
-        statics = read_statics(self.app, has_defaults=not installs)
+        installs = overrides.is_overridden(self, "install_default_entries", Scheduler.install_default_entries)
+        statics = startup.read_statics(self.app, has_defaults=not installs)
         if installs:
             self.install_default_entries(self.app.conf.beat_schedule)
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
@@ -749,7 +716,7 @@ class RedBeatScheduler(Scheduler):
             here = {name: one for name, one in statics.items() if shards.home_of(name) is shard}
             try:
                 with self._reports.surviving(shard.store, "beat_schedule can't be stored"):
-                    store_statics(shard, statics, here, self.update_from_dict)
+                    startup.store_statics(shard, statics, here, self.update_from_dict)
                 shard.has_statics = True
             except RedBeatError as exc:
                 shards.fail(shard, exc)
@@ -761,7 +728,7 @@ class RedBeatScheduler(Scheduler):
             return
         for shard, entries in self._shards.by_home(dict_):
             for chunk in in_chunks(entries.items()):  # so that only its entries are in memory
-                store_entries(shard, self._reports, self._maybe_entry, chunk)
+                startup.store_entries(shard, self._reports, self._maybe_entry, chunk)
 
     @property
     def schedule(self) -> dict[str, Any]:
@@ -779,11 +746,11 @@ class RedBeatScheduler(Scheduler):
     @property
     def info(self) -> str:
         """The banner's lines about Redis, the lock, delivery and messages."""
-        return banner(self, self.store)
+        return startup.banner(self, self.store)
 
 
 #: methods as they are here, whatever a tool puts in their place later
-_ORIGINALS = {name: getattr(RedBeatScheduler, name) for name in (*ASKED, "tick")}
+_ORIGINALS = {name: getattr(RedBeatScheduler, name) for name in (*overrides.ASKED, "tick")}
 _ENTRY_IS_DUE = RedBeatSchedulerEntry.is_due
 
 

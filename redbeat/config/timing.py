@@ -96,7 +96,3 @@ class Timing:
     def publish_seconds(self, wanted_seconds: float) -> float:
         """Return how long sending a batch may wait for the broker: ``wanted_seconds`` at most."""
         return min(wanted_seconds, self.lock_seconds / 3)
-
-    def connect_seconds(self, wanted_seconds: float) -> float:
-        """Return how long one attempt to connect to a broker may take: ``wanted_seconds`` at most."""
-        return min(wanted_seconds, CONNECT_SECONDS, self.stuck_seconds / 2)

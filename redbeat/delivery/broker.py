@@ -25,6 +25,7 @@ from amqp.exceptions import MessageNacked
 from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
 
+from redbeat.config.config import ensure_conf
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_refusal, send_once
 from redbeat.delivery.amqp import Confirms, Frames, Publication
@@ -66,14 +67,12 @@ class Broker:
         app: the Celery app.
         producer_class: kombu's, or one made from it.
         timeout_seconds: how long the sending of one batch may take.
-        connect_seconds: how long one attempt to connect may take; default: ``timeout_seconds``, but at most
-            5.
-        sends_once: no message may be sent twice, not even by a client that got no answer.
 
     Attributes:
         is_away: the last attempt to send or to connect found no broker.
         is_reported_away: that was logged, and not yet that it is back.
         timeout_seconds: as it was given.
+        connect_seconds: how long one attempt to connect may take.
         deadline: until when this batch may be sent, monotonic.
         outbox: collects the messages of ``producer``; None: they are sent at once, or there is no producer
             yet.
@@ -81,23 +80,16 @@ class Broker:
         peer: the broker of the last connection.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        producer_class: Any,
-        timeout_seconds: float,
-        *,
-        connect_seconds: float | None = None,
-        sends_once: bool = False,
-    ) -> None:
+    def __init__(self, app: Any, producer_class: Any, timeout_seconds: float) -> None:
         self._app = app
         self._class = type("BoundedProducer", (BoundedProducer, producer_class), {})
         self._is_plain = all(
             getattr(producer_class, name) is getattr(Producer, name) for name in ("publish", "_publish")
         )
         self.timeout_seconds = timeout_seconds
-        self._connect_seconds = connect_seconds or min(timeout_seconds, CONNECT_SECONDS)
-        self._sends_once = sends_once
+        self.connect_seconds = min(timeout_seconds, CONNECT_SECONDS)
+        # no message may be sent twice, not even by a client that got no answer
+        self._sends_once = ensure_conf(app).delivery == "at_most_once"
         self.deadline = 0.0
         self._connection: Any = None
         self._producer: Any = None
@@ -117,7 +109,7 @@ class Broker:
         return self._producer
 
     def _connect(self) -> None:
-        connection, connect_seconds = self._app.connection_for_write(), self._connect_seconds
+        connection, connect_seconds = self._app.connection_for_write(), self.connect_seconds
         connection.connect_timeout = min(connection.connect_timeout or connect_seconds, connect_seconds)
         connection.transport_options = {
             **self._options(connection),
@@ -349,7 +341,7 @@ class Broker:
                 "on_unblocked": self._note_unblocked,
             }
         if transport.driver_type == "redis":
-            return {"socket_timeout": seconds, "socket_connect_timeout": self._connect_seconds}
+            return {"socket_timeout": seconds, "socket_connect_timeout": self.connect_seconds}
         return {}
 
     # -- Under an alarm RabbitMQ blocks a connection that publishes: it reads nothing from it until the alarm

@@ -37,7 +37,7 @@ FIELDS = {
     "worker": "the worker that has begun the run",
     "until": "when it ends by itself",
     "keys": "the unknown keys",
-    "schedule": "the ``__type__`` of a registered schedule",
+    "schedule": "the class of a registered schedule",
     "processor_seconds": "how much processor time it took",
     "bytes": "how many bytes it has",
     "lock": "the lock's key, or those of several, with spaces between",

@@ -34,7 +34,7 @@ from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
-from redbeat.store.events import add_events
+from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last, report_unrecorded
@@ -249,7 +249,7 @@ class Deliverer:
             return
         if batch.quarantined:
             # before they are recorded: after a kill in between they are sent once more
-            add_events(batch.store, "entry_quarantined", batch.quarantined)
+            add_quarantined_events(batch.store, batch.quarantined)
             batch.quarantined = []
         for first in range(0, len(ready), CALL_ROWS):
             chunk = ready[first : first + CALL_ROWS]

@@ -10,7 +10,6 @@ Nothing is read unless a receiver is connected. Without a place, sending begins 
 from __future__ import annotations
 
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,9 +33,6 @@ from redbeat.store.store import Store
 
 #: seconds between two looks at the stream
 LOOK_SECONDS = 1.0
-
-#: seconds between two records of the place while receivers are called
-NOTE_SECONDS = 0.2
 
 #: seconds that ``stop`` waits for a receiver that is at work
 STOP_SECONDS = 5.0
@@ -138,20 +134,13 @@ class Feed:
 
     def _send_news(self, keys: Keys, news: News) -> bool:
         """Send the events of one part; return True if there are more."""
-        if not news.events:
-            return False
-        place = last = news.told
-        noted_at = time.monotonic()
+        last = news.told
         for event in news.events:
             if self._thread.is_over or keys not in self._find_fences():
                 break
             self._send_event(event)
             last = event.id
-            if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not note_told(self._store, keys, self._teller, place, last, is_done=False):
-                    return False
-                place, noted_at = last, time.monotonic()
-        is_noted = note_told(self._store, keys, self._teller, place, last, is_done=True)
+        is_noted = bool(news.events) and note_told(self._store, keys, self._teller, news.told, last)
         return is_noted and last == news.events[-1].id
 
     def _send_event(self, event: Event) -> None:

@@ -43,8 +43,8 @@ from redbeat.runs.limits import Tracking, dropped_run, read_tracks
 from redbeat.runs.tracking import MARK as TRACKED
 from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, why_over
 from redbeat.scheduler.decisions import NO_HEADERS, Decision, Send, counted, records_of
-from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule, step_of
-from redbeat.schedules.timezones import in_utc, moment_of
+from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
+from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
 from redbeat.store.records import Clear, Commit, Ending, Stored, TrackedRun, score_text
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import MARK as MONITORED
@@ -184,13 +184,20 @@ class Timetable:
             sent_at, nominal, due, ran_at, ran_at_json, following, new_score, dropped, run, valid_until
         )
 
-    def own_time(self, entry: RedBeatSchedulerEntry) -> datetime | None:
-        """Return the first due time after the last run of ``entry``; None: there is none."""
-        if entry.computes_due_at or entry.last_run_at is None or self.is_limited:
-            return entry.due_by_schedule()
-        key = in_utc(entry.last_run_at), entry.total_run_count > 0
+    def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
+        """Return the first due time after ``last_run``; None: there is none.
+
+        Arguments:
+            has_run: False: the entry has never run, and was saved then.
+        """
+        key = last_run, has_run
         if key not in self._own_times:
-            self._own_times[key] = entry.due_by_schedule()
+            since = max(last_run, FIRST_DAY)
+            if has_run:
+                found = next_run(self.schedule, self.bounds, since, since)
+            else:
+                found = first_run(self.schedule, self.bounds, since)
+            self._own_times[key] = found and max(found, EPOCH)  # a negative score would mean never
         return self._own_times[key]
 
 
@@ -244,7 +251,8 @@ class Planner:
         entry_class: returns the scheduler's class of entries.
         allowance: how much memory kept entries may take; the least recently due go first.
         book: under which labels runs are counted; None: under none.
-        reports: the log; None: ignored keys and slow schedules are not reported.
+        report_typos: is called with a due entry and its ignored keys.
+        report_slow: is called with a due entry, its schedule and the seconds that planning it took.
     """
 
     def __init__(
@@ -253,14 +261,16 @@ class Planner:
         entry_class: Callable[[], type[RedBeatSchedulerEntry]] = lambda: RedBeatSchedulerEntry,
         allowance: Allowance | None = None,
         book: Any = None,
-        reports: Any = None,
+        report_typos: Callable[[Stored, str], None] = lambda _row, _typos: None,
+        report_slow: Callable[[Stored, Any, float], None] = lambda *_: None,
     ) -> None:
         self._app = app
         ensure_conf(app)
         self._entry_class = entry_class
         self._allowance = allowance or Allowance(0)
         self._book = book
-        self._reports = reports
+        self._report_typos = report_typos
+        self._report_slow = report_slow
         self._kept: OrderedDict[str, Known] = OrderedDict()
         self._timetables = Memory[Any, Timetable](MAX_TIMETABLES)
         self._settings: Any = None
@@ -302,9 +312,8 @@ class Planner:
             self._read_meta(known, row)
         failure = failure_of(row) if row.error else None
         decision = (self._plan_released if row.next_score else self._plan_due)(known, row, failure)
-        seconds = time.thread_time() - began if known.is_slow else 0.0
-        if seconds > SLOW_SECONDS and self._reports is not None:
-            self._reports.report_slow(row, seconds)
+        if known.is_slow and time.thread_time() - began > SLOW_SECONDS:
+            self._report_slow(row, known.entry.schedule, time.thread_time() - began)
         commit, book, entry = decision.commit, self._book, known.entry
         if book is not None and (commit.sent or commit.counted):
             if known.labels_version != book.version:
@@ -343,8 +352,8 @@ class Planner:
         if calendars:
             give_calendars([entry], calendars)
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
-        if typos and self._reports is not None:
-            self._reports.report_typos(row, typos)
+        if typos:
+            self._report_typos(row, typos)
         is_slow, options = type(entry.schedule) not in _KEPT_KINDS, entry.options
         timetable = self._timetable_of(entry, is_shared=not is_slow)
         policy, own_task_id = timetable.bounds, options.get("task_id")
@@ -384,8 +393,7 @@ class Planner:
         return queue_limit_of(entry.policy, entry.options, of_task, moment, self._app.timezone)
 
     def _timetable_of(self, entry: RedBeatSchedulerEntry, *, is_shared: bool) -> Timetable:
-        bounds = entry.policy = entry.bounds()
-        key = None
+        bounds, key = entry.bounds(), None
         if is_shared:
             policy = None if bounds is NO_POLICY else bounds  # hashing one takes long
             key = schedule_json(entry.schedule), policy, id(bounds.calendar)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,6 @@ from redbeat.process.memory import Memory
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.scheduler.decisions import Send
-from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Held, Stored
 from redbeat.store.runs import Runs
@@ -244,25 +242,20 @@ class Reports:
         )
         return True
 
-    def report_slow(self, due_entry: Stored, seconds: float) -> None:
+    def report_slow(self, due_entry: Stored, schedule: Any, seconds: float) -> None:
         """Log, once for each definition, that planning an entry with a registered schedule took long."""
-        try:
-            type_name = json.loads(due_entry.definition or "")["schedule"]["__type__"]
-        except (ValueError, LookupError, TypeError, RecursionError):
-            return
-        if str(type_name) in KINDS:
-            self.report(
-                WARNING,
-                events.ENTRY_SLOW,
-                self._config.keys.name(due_entry.key),
-                "beat: Slow schedule: planning %s took %.0f ms of processor time, and the other entries "
-                "waited. Let the remaining_estimate of the schedule class registered as %r return sooner.",
-                seconds * 1000,
-                type_name,
-                once=sha1_of(due_entry),
-                schedule=type_name,
-                processor_seconds=round(seconds, 3),
-            )
+        self.report(
+            WARNING,
+            events.ENTRY_SLOW,
+            self._config.keys.name(due_entry.key),
+            "beat: Slow schedule: planning %s took %.0f ms of processor time, and the other entries waited. "
+            "Let the remaining_estimate of its schedule class %s return sooner.",
+            seconds * 1000,
+            type(schedule).__qualname__,
+            once=sha1_of(due_entry),
+            schedule=type(schedule).__qualname__,
+            processor_seconds=round(seconds, 3),
+        )
 
     def report_typos(self, row: Stored, found: str) -> None:
         """Log keys of an entry, its schedule or its policy that are ignored: misspelt, or unusable."""

@@ -19,14 +19,12 @@ from celery.backends.base import DisabledBackend
 from celery.beat import Scheduler
 from celery.utils.time import humanize_seconds
 
-from redbeat.config.config import RedBeatConfig
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
 from redbeat.declared.collection import collect_declared
 from redbeat.declared.modules import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
-from redbeat.delivery.failures import reason_of
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
@@ -37,7 +35,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import StoreRefused
 from redbeat.log.events import ENTRY_NOT_STORED, STATIC_REMOVED
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, joined, printable, shorten
+from redbeat.log.text import counted, joined, shorten
 from redbeat.process.background import surviving
 from redbeat.process.signals import let_through
 from redbeat.scheduler.reports import Reports
@@ -111,7 +109,9 @@ def banner(scheduler: Any, store: Store) -> str:
     # invalid settings are an error when beat starts, not in its banner
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
-        lines.append(f"    . messages -> {_describe_messages(scheduler, store.config)}")
+        obstacle = joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
+        way = guard.in_words(obstacle) if obstacle else "compiled, where task and entry allow it"
+        lines.append(f"    . messages -> {way}")
     return "\n".join(lines)
 
 
@@ -244,13 +244,3 @@ def bring_back_downgraded(shard: Shard, reports: Reports) -> None:
                 counted(returned, "entry", "entries"),
                 gone,
             )
-
-
-def _describe_messages(scheduler: Any, config: RedBeatConfig) -> str:
-    """Return in words, for the banner, how messages are made."""
-    try:
-        app = config.app
-        obstacle = joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
-    except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
-        return f"not known yet: {printable(reason_of(exc))}"
-    return guard.in_words(obstacle) if obstacle else "compiled, where task and entry allow it"

@@ -8,6 +8,7 @@ paused, deleted or given another policy meanwhile stays as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from logging import WARNING
 
@@ -25,7 +26,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.entries import write_entries
 from redbeat.store.events import add_paused_events
-from redbeat.store.histories import read_newest
+from redbeat.store.histories import read_history_texts
 from redbeat.store.records import Fence, Fetched, Stored, Write
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
@@ -34,8 +35,12 @@ from redbeat.store.store import Store
 #: seconds until a run is looked at again that cannot be settled
 PUT_OFF_SECONDS = 60.0
 
-#: what is logged of a run that is given up, or overdue from now on
-_SETTLED = {"lost": RUN_LOST, "never_started": RUN_NEVER_STARTED, "overdue": RUN_OVERDUE}
+#: what is logged of a run that is given up, or overdue from now on, and why
+_SETTLED = {
+    "lost": (RUN_LOST, "its lease ran out, so its worker or the machine is gone"),
+    "never_started": (RUN_NEVER_STARTED, "no worker that tracks runs has begun it within queue_timeout"),
+    "overdue": (RUN_OVERDUE, "it takes longer than its max_runtime"),
+}
 
 #: the name that pauses entries that fail too often, and how their notes begin
 PAUSED_BY, _NOTE = "redbeat", "paused after"
@@ -85,19 +90,13 @@ def settle_deadlines(
 
 def report_settled(reports: Reports, name: str, run: RunRecord, word: str) -> None:
     """Log a run that is given up, or overdue from now on: ``word``."""
-    worker = printable(run.worker or "an unknown worker")
+    event, why = _SETTLED[word]
     since = run.sent if run.started is None else run.started
-    at = shown(None if since is None else moment_of(since))
-    if word == "never_started":
-        reason = f"no worker that tracks runs has begun it within queue_timeout; it was sent at {at}"
-    elif word == "overdue":
-        then = "and is terminated" if run.is_revoked_overdue else "and no longer holds back the next one"
-        reason = f"it is at work on {worker} since {at}, longer than its max_runtime, {then}"
-    else:
-        reason = f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {at}"
+    begun = "sent" if run.started is None else f"begun on {printable(run.worker or 'an unknown worker')}"
+    reason = f"{why}; it was {begun} at {shown(None if since is None else moment_of(since))}"
     reports.report(
         WARNING,
-        _SETTLED[word],
+        event,
         name,
         "beat: A run of %s, %s, is %s: %s.",
         printable(run.task_id),
@@ -177,8 +176,9 @@ def _pause(
 
 def _note_of(store: Store, key: str, failures: int) -> str:
     note = f"{_NOTE} {'a failure' if failures == 1 else f'{failures} failures in a row'}"
-    for run in decode_history(read_newest(store, [key], _RECORDS)[0], lambda _due: ""):
-        if run.outcome in ("failed", "lost"):
-            last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
-            return shorten(printable(f"{note}; the last: {last}"))
+    with suppress(StoreCorrupt):  # nothing depends on a history
+        for run in decode_history(read_history_texts(store, key, _RECORDS), lambda _due: ""):
+            if run.outcome in ("failed", "lost"):
+                last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
+                return shorten(printable(f"{note}; the last: {last}"))
     return note

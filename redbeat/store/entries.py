@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import chain
@@ -28,7 +29,6 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.log.logger import logger
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.nodes import Command
@@ -70,25 +70,25 @@ _LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
 Outcome = Literal["new", "changed", "same"]
 
 
-#: a key beside the entries: a calendar, a set of names, or what is kept for an entry; and what becomes of it
-Beside = tuple[str, Mapping[str, Any]]
+class Beside(NamedTuple):
+    """What becomes of a key beside the entries: a calendar, a set of names, or what is kept for an entry.
 
-
-def beside(
-    key: str,
-    command: str,
-    texts: Sequence[str],
-    *,
-    is_new: bool = False,
-    read: Mapping[str, str] | str | None = None,
-) -> Beside:
-    """Return what becomes of a key: ``command`` stores ``texts`` there; (): nothing does.
-
-    Arguments:
-        is_new: the key is deleted first.
+    Attributes:
+        command, texts: the command that stores texts there; (): nothing is stored.
+        is_removed: the key is deleted first.
         read: the fields of a calendar, or the type of its key ('none' for no key), if it must still be that.
     """
-    return key, as_row(read=read, is_removed=is_new or None, command=command, texts=texts or None)
+
+    key: str
+    command: str = ""
+    texts: Sequence[str] = ()
+    is_removed: bool = False
+    read: Mapping[str, str] | str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return its row in write_entries."""
+        is_removed, texts = self.is_removed or None, self.texts or None
+        return as_row(read=self.read, is_removed=is_removed, command=texts and self.command, texts=texts)
 
 
 class Written(NamedTuple):
@@ -267,7 +267,7 @@ def _write_chunk(
                 continue  # another process has moved one meanwhile
         refuse_messages(store, left)
         try:
-            decided = [_decided(decide, key, *one) for key, one in zip(left, found, strict=True)]
+            decided = _decide(left, found, decide)
         except EntryNotFound:
             if store.has_changed(layout, 1):
                 continue
@@ -308,27 +308,27 @@ def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
     )
 
 
-def _decided(
-    decide: Callable[[Stored, datetime], Write | None], key: str, now: datetime, stored: Stored
-) -> tuple[Write | None, Outcome]:
-    """Return what is to be written of an entry, and its outcome then; None: nothing, as it is so already.
+def _decide(
+    keys: Sequence[str],
+    found: Sequence[tuple[datetime, Stored]],
+    decide: Callable[[Stored, datetime], Write | None],
+) -> list[tuple[Write | None, Outcome]]:
+    """Return what is to be written of each, and its outcome then; None: nothing, as it is so already.
 
     Arguments:
-        key: by which the caller knows it.
-        now: the time of the clock by which it is due.
+        keys: by which the caller knows those that were found.
+        found: with the time of the clock by which each is due.
     """
-    write = decide(stored if stored.key == key else replace(stored, key=key), now)
-    if write is None or not write.changes(stored):
-        return None, "same"
-    if not stored.is_hash:
-        raise EntryCorrupt(
-            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
-        )
-    if write.must_exist and not stored.exists:
-        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    if write.record:
-        write = replace(write, record=record_text(write.record, now))
-    return write, "changed" if stored.exists else "new"
+    decided: list[tuple[Write | None, Outcome]] = []
+    for key, (now, stored) in zip(keys, found, strict=True):
+        write = decide(stored if stored.key == key else replace(stored, key=key), now)
+        if write is None or not write.changes(stored):
+            decided.append((None, "same"))
+            continue
+        if write.record:
+            write = replace(write, record=record_text(write.record, now))
+        decided.append((write, _outcome(stored, write)))
+    return decided
 
 
 def _write(store: Store, changes: Sequence[Change], fence: Fence) -> dict[str, str]:
@@ -358,21 +358,18 @@ def key_of(change: Change) -> str:
 
 
 def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
-    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys.
-
-    If that fails it is only logged: what they are about is done, and a caller might do it again.
-    """
-    kept = store.config.history
-    if not kept or not records:
+    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys."""
+    if not store.config.history or not records:
         return
-    keys = [key for key, _ in records]
-    try:
-        histories = [store.keys.beside(key)[0] for key in store.located(keys)]
-        commands = [Command("lpush", key, text) for key, (_, text) in zip(histories, records, strict=True)]
-        commands += [Command("ltrim", key, 0, kept - 1) for key in histories]
-        store.write_all(commands, store.watched())
-    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-        logger.info("%s: a record is missing in its history: %s", keys[0], exc)
+    commands = [command for key, text in records for command in record_commands(store, key, text)]
+    with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
+        store.try_all(commands, store.watched())
+
+
+def record_commands(store: Store, key: str, text: str) -> list[Command]:
+    """Return the commands that add a record to the history of one entry."""
+    kept, (history, *_) = store.config.history, store.keys.beside(key)
+    return [Command("lpush", history, text), Command("ltrim", history, 0, kept - 1)]
 
 
 def delete_entries(
@@ -433,40 +430,47 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
 
 
 def write_call(
-    part: Keys, fence: Fence, changes: Sequence[Change], others: Sequence[Beside] = ()
+    part: Keys, fence: Fence, changes: Sequence[Change], beside: Sequence[Beside] = ()
 ) -> Call[Written]:
     """Return the call that makes all changes in one part, or none if an entry or a calendar has changed."""
-    numbers, state_of = dict[tuple[Any, ...], int](), list[int]()  # new entries share a few states
-    rows, removed, names = [*others], list[str](), dict[tuple[str, str], list[str]]()
+    states, state_of = list[dict[str, Any]](), list[int]()
+    numbers: dict[tuple[Any, ...], int] = {}
+    rows, removed, names = [*beside], list[str](), dict[tuple[str, str], list[str]]()
     for stored, write in changes:
-        state_of.append(numbers.setdefault(_state_of(stored, write), len(numbers) + 1))
+        state = _state_of(stored, write)
+        if state not in numbers:  # new entries that are saved together share a few states
+            numbers[state] = len(numbers) + 1
+            states.append(_state_row(state))
+        state_of.append(numbers[state])
         if write is None:
             removed += part.beside(stored.key)
         elif write.past is not None:
             history, backfilled, failing = part.beside(stored.key)
-            rows.append(beside(history, "RPUSH", write.past[0], is_new=True))
-            rows.append(beside(backfilled, "SADD", write.past[1], is_new=True))
+            rows += (
+                Beside(history, "RPUSH", write.past[0], True),
+                Beside(backfilled, "SADD", write.past[1], True),
+            )
             removed.append(failing)
         if owner := stored.owner if write is None else write.owner:
             command = "SREM" if write is None else "SADD"
             names.setdefault((command, owner), []).append(part.name(stored.key))
     # sets of names first: if a key is of another type, nothing is written
-    rows[:0] = [beside(part.owner(owner), command, those) for (command, owner), those in names.items()]
-    entries, keys = [stored.key for stored, _ in changes], [key for key, _ in rows] + removed
+    rows[:0] = [Beside(part.owner(owner), command, those) for (command, owner), those in names.items()]
+    entries, others = [stored.key for stored, _ in changes], [one.key for one in rows] + removed
     call = _WRITE_ENTRIES.call(
         part,
         fence=fence,
         entries=entries,
-        beside=keys,
-        states=[*map(_state_row, numbers)],
+        beside=others,
+        states=states,
         state_of=state_of,
-        rows=[row for _, row in rows],
+        rows=[one.row() for one in rows],
         definitions=[write.definition if write else "" for _, write in changes],
     )
 
     def read(reply: Any) -> Written:
         status, place, deleted = reply
-        changed = entries[place - 1] if place > 0 else keys[-place - 1] if place else ""
+        changed = entries[place - 1] if place > 0 else others[-place - 1] if place else ""
         return Written(LockStatus(status), changed, deleted)
 
     return call.reading(read)
@@ -517,3 +521,16 @@ def _state_row(state: Sequence[Any]) -> dict[str, Any]:
 def record_text(record: str, at: datetime) -> str:
     """Return a record of a history as it is stored."""
     return f'{{"at":{at.timestamp():.6f},{record}}}'
+
+
+def _outcome(stored: Stored, write: Write) -> Outcome:
+    """Return the outcome of ``write``; raise if it may not be made."""
+    if stored.exists:
+        if stored.is_hash:
+            return "changed"
+        raise EntryCorrupt(
+            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
+        )
+    if write.must_exist:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    return "new"

@@ -28,7 +28,7 @@ _READ_EVENTS, _NOTE_TOLD = Script("read_events"), Script("note_told")
 MAX_EVENTS = 10_000
 
 #: how many of them are read at a time
-READ_EVENTS = 100
+READ_EVENTS = 50
 
 #: for how long nobody else goes on with what a beat without a lock has read; a receiver that takes longer may
 #: be told twice, milliseconds
@@ -78,17 +78,15 @@ def read_last_ids(store: Store) -> list[str]:
     return [text_of(rows[0][0]) if rows else "" for rows in found]
 
 
-def note_told(store: Store, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
+def note_told(store: Store, keys: Keys, teller: str, before: str, last: str) -> bool:
     """Record that ``teller`` has told up to the event ``last``; False: another beat tells by now.
 
     Arguments:
         keys: the names in the part.
         before: the id up to which it was told before.
-        is_done: it has told of all that it has read.
     """
-    told: Any = {"teller": teller, "before": before, "last": last}
-    times: Any = {"claim_ms": 0 if is_done else CLAIM_MS, "life_ms": LIFE_MS}
-    return store.ask(_NOTE_TOLD.call(keys, **told, **times).reading(bool))
+    told: Any = {"teller": teller, "before": before, "last": last, "life_ms": LIFE_MS}
+    return store.ask(_NOTE_TOLD.call(keys, **told).reading(bool))
 
 
 def add_paused_events(
@@ -99,20 +97,25 @@ def add_paused_events(
     def details_until(until: datetime | None) -> dict[str, str | None]:
         return {"note": note, "by": by, "until": None if until is None else until.isoformat()}
 
-    add_events(store, "entry_paused", ((name, details_until(until)) for name, until in paused))
+    _add_events(store, "entry_paused", ((name, details_until(until)) for name, until in paused))
 
 
-def add_events(store: Store, event: str, happened: Iterable[tuple[str, Mapping[str, str | None]]]) -> None:
-    """Add events of entries, by their names, with details.
+def add_quarantined_events(store: Store, reasons: Iterable[tuple[str, str]]) -> None:
+    """Record that entries were quarantined: their names, and why."""
+    _add_events(store, "entry_quarantined", ((name, {"reason": reason}) for name, reason in reasons))
 
-    If that fails, they are missing: what they are about was written, or will be.
-    """
+
+def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
+    """Add events; if that fails, they are missing: what they tell of was written, or will be."""
+
+    rows = ((store.parts.home(name).events, name, details) for name, details in happened)
+
     with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-        for chunk in in_chunks(happened):
-            asks, streams = [], [store.parts.home(name).events for name, _ in chunk]
-            for stream, (name, details) in zip(streams, chunk, strict=True):
+        for chunk in in_chunks(rows):
+            asks = []
+            for key, name, details in chunk:
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-                asks.append(Command("xadd", stream, fields, maxlen=MAX_EVENTS, approximate=True))
+                asks.append(Command("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
             store.ask_all(asks)
 
 

@@ -114,7 +114,8 @@ def is_refused(ground: Ground, claim: Claim) -> bool:
 def test_right_of_a_rule_is_needed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, user: str, right: str
 ) -> None:
-    monkeypatch.setattr("redbeat.schedulers.check_rights", lambda _store: None)  # it would end beat before
+    # it would end beat before
+    monkeypatch.setattr("redbeat.scheduler.startup.check_rights", lambda _store: None)
     limited = ground.of(user)
     limited.let([other for other in documented_rights(user) if other != right])
     claims = [claim for claim in CLAIMS[user] if not user.startswith("beat_") or claim not in CLAIMS["beat"]]

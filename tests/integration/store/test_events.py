@@ -11,8 +11,8 @@ from redbeat.keys import Keys
 from redbeat.store.events import (
     CLAIM_MS,
     READ_EVENTS,
-    add_events,
     add_paused_events,
+    add_quarantined_events,
     note_told,
     read_events,
     read_last_ids,
@@ -39,13 +39,13 @@ def entries_in(store: Store, teller: str = "a", fence: Fence = NO_LOCK) -> list[
 
 
 def quarantine(store: Store, *names: str) -> None:
-    add_events(store, "entry_quarantined", ((name, {"reason": "why"}) for name in names))
+    add_quarantined_events(store, ((name, "why") for name in names))
 
 
 def tell(store: Store, teller: str = "a", upto: int = -1) -> bool:
     """Note that events were told, all or up to one."""
     news = read_events(store, {NAMES: NO_LOCK}, teller)[NAMES]
-    return note_told(store, NAMES, teller, news.told, news.events[upto].id, is_done=upto == -1)
+    return note_told(store, NAMES, teller, news.told, news.events[upto].id)
 
 
 def test_events_that_were_delivered_are_not_returned_again(store: Store) -> None:
@@ -83,7 +83,7 @@ def test_events_read_by_one_beat_are_left_to_it_until_its_claim_expires(
     assert float(until) <= client.time()[0] + CLAIM_MS / 1000 + 1
     client.set(TOLD, f"{told} a 1.000")
     assert entries_in(store, "b") == ["one", "two"]
-    assert not note_told(store, NAMES, "a", news.told, news.events[0].id, is_done=False), "b tells by now"
+    assert not note_told(store, NAMES, "a", news.told, news.events[0].id), "b tells by now"
     assert tell(store, "b")
     assert entries_in(store, "a") == []
 
@@ -136,12 +136,12 @@ def test_events_of_all_shards_are_read_in_one_call(
     fences = dict.fromkeys(parts_of(app), Fence())
     assert all(not news.events for news in read_events(store, fences, "a").values())
     with at_most(1, place, monkeypatch):
-        add_events(store, "entry_quarantined", ((name, {"reason": "why"}) for name in names))
+        add_quarantined_events(store, ((name, "why") for name in names))
     with at_most(1, place, monkeypatch):
         found = read_events(store, fences, "a")
     assert [event.fields["entry"] for news in found.values() for event in news.events] == names
     assert read_events(store, fences, "b") == {}, "another beat tells"
     for keys, news in found.items():
-        assert note_told(store, keys, "a", news.told, news.events[-1].id, is_done=True)
+        assert note_told(store, keys, "a", news.told, news.events[-1].id)
     assert all(not news.events for news in read_events(store, fences, "b").values())
     assert len(read_last_ids(store)) == len(fences)
