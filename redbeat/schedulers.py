@@ -135,7 +135,7 @@ class RedBeatScheduler(Scheduler):
         self._context = Context(self, self.store, self._broker)
         self._reports, self._figures = self._context.reports, self._context.figures
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
-        self._shards = Shards(self._context, lock_key, timing, self._deliverer.deliver)
+        self._shards = Shards(self._context, lock_key, timing)
         self._election = self._shards.election
         self._broker_tried_at = self._chores_at = 0.0  # monotonic
         self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
@@ -343,13 +343,8 @@ class RedBeatScheduler(Scheduler):
         is_collecting = gc.isenabled()
         gc.disable()  # a burst makes thousands of objects: else it takes 5 % more processor time
         try:
-            while True:
-                batches = shards.take_turn(is_waiting=self._beat is not None)
+            for batches in shards.take_due(is_waiting=self._beat is not None):
                 self._deliverer.deliver(batches)
-                if not shards.note_delivered(batches):
-                    break
-            if not broker.is_away:
-                shards.send_messages()
         finally:
             if is_collecting:
                 gc.enable()

@@ -24,16 +24,16 @@ class Batch:
     """Due entries of one shard on their way.
 
     Attributes:
-        store: has them: the shard's, or that of its stored messages.
         plan: makes the decisions about them.
+        are_messages: they are stored messages.
         is_leased: they are hidden from other beats, so what is not sent must be given back.
+        calendars: those that they name.
         prepared: decisions that were made before they were due; None: the fetched entries are planned.
         ready: decisions that may be recorded now: their messages were sent, or leave in the same step.
         published: runs whose messages were sent before they are recorded.
         reserved: keys of the entries whose runs are noted as in progress before they are published.
         doubtful: keys of the entries whose messages may have been lost with a channel.
         recorded: rows that were written, or refused because the entry has changed.
-        deleted: entries that were deleted with the run that was sent.
         is_cut: some entries are still due.
         is_from_templates: all messages were made from templates.
         is_pushed: its messages leave in the step that records them, so what is out of date is refused.
@@ -50,14 +50,15 @@ class Batch:
     fence: Fence
     fetched: Fetched
     plan: Plan
+    are_messages: bool = False
     is_leased: bool = False
+    calendars: Mapping[str, Excluded] = field(default_factory=dict)
     prepared: Sequence[Send] | None = None
     ready: list[Decision] = field(default_factory=list)
     published: list[Send] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     doubtful: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
-    deleted: int = 0
     is_cut: bool = False
     is_from_templates: bool = True
     is_pushed: bool = False

@@ -31,7 +31,6 @@ from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing, put_off
-from redbeat.scheduler.planner import NO_CALENDARS
 from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
 from redbeat.store.events import add_quarantined_events
@@ -87,8 +86,10 @@ class Deliverer:
         context, began_at = self._context, time.monotonic()
         self._recordings, self._executor = {}, None
         sink = self._script_sink
+        usual, failed = list[Row](), list[Row]()
         try:
-            usual, failed = self._sort_out(batches)
+            for batch in batches:
+                self._guard(batch, self._sort_out, batch, usual, failed)
             context.broker.begin_batch()
             context.encoder.begin()
             mode, self._target = Mode.CLIENT, None
@@ -106,7 +107,7 @@ class Deliverer:
                 batch.is_pushed = self._target is not None
                 batch.is_in_doubt = batch.is_in_doubt or mode is Mode.IN_DOUBT
                 if batch.prepared is not None:
-                    self._guard(batch, partial(self._take_prepared, batch, batch.prepared))
+                    self._guard(batch, self._take_prepared, batch, batch.prepared)
             for first in range(0, len(usual), sink.chunk_size):
                 if first and self._is_ending():
                     _leave(usual[first:])
@@ -119,7 +120,7 @@ class Deliverer:
             for _ in range(MAX_ROUNDS):
                 for batch in batches:
                     if batch.ready:
-                        self._guard(batch, partial(self._submit, batch))
+                        self._guard(batch, self._submit, batch)
                 if self._executor is None or not self._recordings:
                     break
                 self._executor.drain()
@@ -136,36 +137,29 @@ class Deliverer:
 
     # -- planning and sending
 
-    def _sort_out(self, batches: Sequence[Batch]) -> tuple[Sequence[Row], Sequence[Row]]:
-        """Return the rows to plan, of entries that exist and belong to their shard, and those that have
-        failed.
-        """
-        context, usual, failed = self._context, list[Row](), list[Row]()
+    def _sort_out(self, batch: Batch, usual: list[Row], failed: list[Row]) -> None:
+        """Add the rows to plan, of entries that exist and belong to their shard: those that failed apart."""
+        context, shard = self._context, batch.shard
+        rows: Sequence[Stored] = batch.fetched.rows
+        if shard.number is not None and (misplaced := shard.find_misplaced(rows)):
+            rows = context.failures.keep_home(batch, misplaced)
+        if batch.fetched.names_calendars:
+            batch.calendars = context.calendars.read_of(shard.store, rows)
         missing_before = context.reports.missing
-        for batch in batches:
-            rows: Sequence[Stored] = batch.fetched.rows
-            misplaced = batch.shard.find_misplaced(rows) if batch.shard.number is not None else ()
-            if misplaced:
-                try:
-                    rows = context.failures.keep_home(batch, misplaced)
-                except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-                    self._give_up(batch, exc)
-                    continue
-            own_keys, beginnings = batch.shard.own_keys
-            for row in rows:
-                if row.type == MISSING:
-                    is_known = context.reports.note_missing(row.key)
-                    batch.ready.append(missing(row, batch.fetched.now, is_known=is_known))
-                    continue
-                if missing_before:
-                    missing_before.pop(row.key, None)
-                row.is_own = row.message is None and (row.key in own_keys or row.key.startswith(beginnings))
-                if row.is_own:
-                    problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
-                    batch.ready.append(context.failures.quarantine(batch, row, problem))
-                else:
-                    (failed if row.error else usual).append((batch, row))
-        return usual, failed
+        own_keys, beginnings = shard.own_keys
+        for row in rows:
+            if row.type == MISSING:
+                is_known = context.reports.note_missing(row.key)
+                batch.ready.append(missing(row, batch.fetched.now, is_known=is_known))
+                continue
+            if missing_before:
+                missing_before.pop(row.key, None)
+            row.is_own = row.message is None and (row.key in own_keys or row.key.startswith(beginnings))
+            if row.is_own:
+                problem = EntryCorrupt(f"{row.key}: a key of RedBeat's own is not an entry.", row.key)
+                batch.ready.append(context.failures.quarantine(batch, row, problem))
+            else:
+                (failed if row.error else usual).append((batch, row))
 
     def _take_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
         """Record runs that were planned before they were due, if the recording script can push."""
@@ -182,48 +176,38 @@ class Deliverer:
         context.planner.begin()
         sends: dict[Batch, list[Send]] = {}
         planned = list[Send]()
-        calendars, is_away = NO_CALENDARS, context.broker.is_away
+        is_away = context.broker.is_away
         for batch, row in chunk:
             if is_away or batch.is_in_doubt or batch.is_out:
                 batch.leave([row])
                 continue
-            if batch not in sends:
-                sends[batch] = []
-                if batch.fetched.names_calendars:
-                    try:
-                        rows = [row for one, row in chunk if one is batch]
-                        calendars = context.calendars.read_of(batch.store, rows)
-                    except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-                        self._give_up(batch, exc)
-                        continue
             PLANNING.key = row.key
             try:
-                decision = batch.plan(row, batch.fetched.now, calendars)
+                decision = batch.plan(row, batch.fetched.now, batch.calendars)
             except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
                 let_through(exc)
                 decision = context.failures.quarantine(batch, row, exc)
             if isinstance(decision, Send) and context.failures.conflicts:
                 decision = context.failures.back_off(batch, decision) or decision
+            those = sends.setdefault(batch, [])
             if isinstance(decision, Send):
-                sends[batch].append(decision)
+                those.append(decision)
                 planned.append(decision)
             else:
                 batch.ready.append(decision)
         PLANNING.key = None
         is_made = context.encoder.fill(planned) if planned else True
         for batch, those in sends.items():
-            if batch.is_out:
-                continue
-            try:
-                if is_made and sink is self._script_sink:
-                    batch.ready += those  # nothing else is called
-                elif those:
-                    # the time of connecting, and of batches before, does not count
-                    context.broker.deadline = time.monotonic() + context.broker.timeout_seconds
-                    sink.send(batch, those)
-                self._submit(batch)
-            except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-                self._give_up(batch, exc)
+            if is_made and sink is self._script_sink:
+                batch.ready += those  # nothing else is called
+            elif those:
+                self._guard(batch, self._send, batch, those, sink)
+            self._guard(batch, self._submit, batch)
+
+    def _send(self, batch: Batch, sends: Sequence[Send], sink: Sink) -> None:
+        # the time of connecting, and of batches before, does not count
+        self._context.broker.deadline = time.monotonic() + self._context.broker.timeout_seconds
+        sink.send(batch, sends)
 
     def _try_failed(self, rows: Sequence[Row], sink: Sink) -> None:
         """Try runs that have failed before; put the rest off when some fail again and the time is up."""
@@ -258,7 +242,13 @@ class Deliverer:
                 if isinstance(decision, Send) and self._target is not None:
                     decision.commit.pushes = decision.pushes
                 commits.append(decision.commit)
-            recording = commit_runs(batch.store, batch.fence, commits, self._target or NOWHERE)
+            recording = commit_runs(
+                batch.store,
+                batch.fence,
+                commits,
+                self._target or NOWHERE,
+                are_messages=batch.are_messages,
+            )
             self._recordings[recording] = batch, chunk
             self._executor = self._executor or Executor(batch.store)
             self._executor.submit(recording)
@@ -267,12 +257,7 @@ class Deliverer:
         """Apply the outcomes of what was recorded."""
         recordings, self._recordings = self._recordings, {}
         for recording, (batch, decisions) in recordings.items():
-            if batch.is_out:
-                continue
-            try:
-                self._apply(batch, recording, decisions)
-            except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-                self._give_up(batch, exc)
+            self._guard(batch, self._apply, batch, recording, decisions)
 
     def _record_now(self, batch: Batch, sends: Sequence[Send]) -> list[Send]:
         """Record runs before they are sent (at_most_once); return the recorded ones."""
@@ -352,7 +337,8 @@ class Deliverer:
         records: Sequence[str] = commit.records if result is True else ()
         if result is True:
             decision.is_recorded = True
-            batch.deleted += commit.new_score is Ending.DELETE
+            if batch.are_messages and commit.new_score is Ending.DELETE:
+                context.figures.later += 1
         elif isinstance(result, Held) and commit.run is not None:
             commit.new_score, records = commit.run.held_score, commit.run.held_records  # what was written
         else:
@@ -396,7 +382,7 @@ class Deliverer:
             if batch.recorded and context.delivery.mode is not context.delivery.announced:
                 context.delivery.announce()
 
-    def _guard(self, batch: Batch, step: Callable[[], Any]) -> None:
+    def _guard(self, batch: Batch, step: Callable[..., Any], *args: Any) -> None:
         """Do a step for one shard; after an error nothing more is done with its batch, and others go on.
 
         Raises:
@@ -405,19 +391,11 @@ class Deliverer:
         if batch.is_out:
             return
         try:
-            step()
+            step(*args)
         except BaseException as exc:  # noqa: BLE001 - an outcome of the shard, or raised again
-            self._give_up(batch, exc)
-
-    def _give_up(self, batch: Batch, exc: BaseException) -> None:
-        """End a batch, as an error is the outcome of its shard.
-
-        Raises:
-            BaseException: the error, if it ends the tick.
-        """
-        batch.is_out = True
-        batch.shard.fail(exc)  # if it raises, what was sent is recorded when the sink knows what has arrived
-        self._record_published([batch], exc)
+            batch.is_out = True
+            batch.shard.fail(exc)  # if it raises, what was sent is recorded when the sink knows what arrived
+            self._record_published([batch], exc)
 
     def _end_early(self, batches: Sequence[Batch], sink: Sink, cause: BaseException) -> None:
         """Record as sent what was sent, as the tick ends with an error."""
@@ -445,5 +423,5 @@ class Deliverer:
             # its node was waited for, and other shards wait for this one
             is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
             if commits and not is_hopeless:
-                last.append((batch.store, batch.fence, commits))
+                last.append((batch.store, batch.fence, commits, batch.are_messages))
         record_last(last)

@@ -22,7 +22,6 @@ from redbeat.process.signals import let_through
 from redbeat.scheduler.context import Context, ServerClock
 from redbeat.scheduler.decisions import Send
 from redbeat.store.ahead import Cursor, Slice, read_upcoming
-from redbeat.store.executor import Request, run_all
 from redbeat.store.records import Stored
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
@@ -86,10 +85,6 @@ class LookAhead:
         """Return how many runs are prepared."""
         return len(self._runs)
 
-    def note_clock(self, now: float) -> None:
-        """Note the server's time, UNIX seconds, from an answer that has just arrived."""
-        self.clock.offset = now - time.monotonic()
-
     def note_next(self, scores: Mapping[str, float]) -> None:
         """Note that entries have new due times: those that are in the time that was read are read again."""
         for key, score in scores.items():
@@ -106,42 +101,19 @@ class LookAhead:
             return False
         return head_score <= self.clock.now + self._seconds and time.monotonic() >= self.next_at
 
-    @staticmethod
-    def prepare_together(those: Sequence[LookAhead]) -> list[RedBeatError | None]:
-        """Read and prepare a slice of what falls due soon in these shards; one round trip a node.
-
-        Returns the error of each of them, None where there is none; one that can't be read has none.
-        """
-        slice_size = max(SLICE // len(those), 1)
-        asked = [(one, *one._begin(slice_size)) for one in those]  # noqa: SLF001 - of this class
-        run_all([request for _, request, _ in asked])
-        for one, request, _ in asked:
-            if isinstance(request.outcome, Slice):
-                one.note_clock(request.outcome.now)
-            else:
-                one._note_unread(request.outcome)  # noqa: SLF001
-        errors: list[RedBeatError | None] = []
-        for one, request, again in asked:
-            errors.append(None)
-            if isinstance(request.outcome, Slice):
-                try:
-                    one._prepare(request.outcome, again)  # noqa: SLF001
-                except RedBeatError as exc:
-                    one._note_unread(exc)  # noqa: SLF001
-                    errors[-1] = exc
-        return errors
-
-    def _begin(self, slice_size: int) -> tuple[Request[Slice], Sequence[str]]:
-        """Return what to read next, and the keys that are among it."""
+    def prepare(self) -> None:
+        """Read and prepare a slice of what falls due soon; after an error a tick finds out more."""
         self.next_at = time.monotonic() + LOOK_SECONDS
-        again = list(islice(self._again, slice_size))
-        limit = slice_size - len(again)
-        request = read_upcoming(self._store, self._cursor, limit, seconds=self._seconds, again=again)
-        return request, again
-
-    def _note_unread(self, exc: RedBeatError | None) -> None:
-        logger.debug("beat: What falls due soon can't be read: %r", exc)
-        self.next_at = time.monotonic() + RETRY_SECONDS
+        again = list(islice(self._again, SLICE))
+        limit = SLICE - len(again)
+        try:
+            request = read_upcoming(self._store, self._cursor, limit, seconds=self._seconds, again=again)
+            found = request.run()
+            self.clock.offset = found.now - time.monotonic()
+            self._prepare(found, again)
+        except RedBeatError as exc:
+            logger.debug("beat: What falls due soon can't be prepared: %r", exc)
+            self.next_at = time.monotonic() + RETRY_SECONDS
 
     def _prepare(self, found: Slice, again: Sequence[str]) -> None:
         for key in again:

@@ -22,12 +22,11 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send
-from redbeat.scheduler.delayed import StoredMessages, plan_message
+from redbeat.scheduler.delayed import plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import settle_deadlines
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.ahead import FetchAhead, fetch_ahead
-from redbeat.store.later import LaterStore
 from redbeat.store.records import Fetched, Head, LockStatus, Stored
 from redbeat.store.store import Store
 
@@ -44,6 +43,9 @@ NOTICED_SECONDS = 1.0
 
 #: fetches are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
+
+#: how soon stored messages are tried again where the broker cannot take all; seconds
+SOON_SECONDS = 1.0
 
 #: an answer that is read later than this is asked for again, seconds
 FRESH_SECONDS = 1.0
@@ -103,7 +105,6 @@ class Shard:
         store: has the shard.
         leadership: who leads it.
         context: what all shards of this beat share.
-        deliver: delivers batches.
         fail: records an error as the outcome of this shard, or raises it if it ends the tick.
 
     Attributes:
@@ -120,7 +121,8 @@ class Shard:
         seen_at: when Redis last said what is due in it, monotonic.
         fetched_at: when it was last fetched from, monotonic.
         ahead: the next batch, which was asked for ahead; None: it was not.
-        messages: its stored messages.
+        messages_score: when its first stored message is to be sent, UNIX seconds; None: there is none.
+        messages_at: the same, monotonic; inf: there is none.
         look_ahead: its prepared runs.
     """
 
@@ -132,7 +134,6 @@ class Shard:
         store: Store,
         leadership: Leadership,
         context: Context,
-        deliver: Callable[[Sequence[Batch]], None],
         fail: Callable[[Shard, BaseException], None],
     ) -> None:
         self.store = store
@@ -141,8 +142,6 @@ class Shard:
         self.leadership = leadership
         self._context = context
         self.fail = partial(fail, self)
-        self._later = LaterStore.beside(store)
-        self.messages = StoredMessages(self._later, self._begin_messages, deliver)
         self.look_ahead = LookAhead(leadership, context, self.find_misplaced)
         self._watch = Watch(max(store.config.run_lease / 3, SILENCE_SECONDS))
         self.state = State.STANDBY
@@ -152,6 +151,8 @@ class Shard:
         self.has_statics = False
         self.is_lock_retaken = False
         self.next_at = self.seen_at = self.fetched_at = 0.0
+        self.messages_score: float | None = None
+        self.messages_at, self._messages_not_before = math.inf, 0.0
         self._away_at = 0.0  # monotonic
         #: when the last entry had gone, monotonic; None: there are some; -inf: nothing was fetched yet
         self._emptied_at: float | None = -math.inf
@@ -230,7 +231,7 @@ class Shard:
 
     # -- one batch
 
-    def read_ahead(self) -> Fetched | None:
+    def begin_ahead(self) -> Batch | None:
         """Return the batch that was asked for ahead; None: it is of no use, fetch again."""
         ahead, self.ahead = self.ahead, None
         if ahead is None:
@@ -240,18 +241,30 @@ class Shard:
             ahead.close()
             return None
         fetched = ahead.read()
-        if fetched is not None:
-            self.note_fetched(fetched, ahead.asked_at)
-        return fetched
+        return None if fetched is None else self.begin(fetched)
 
-    def note_fetched(self, fetched: Fetched, fetched_at: float) -> None:
-        """Record a fetch, and ask for the entries after it if that pays.
+    def begin(
+        self, fetched: Fetched, prepared: Sequence[Send] | None = None, *, are_messages: bool = False
+    ) -> Batch:
+        """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery.
 
-        Arguments:
-            fetched_at: when it was made, monotonic.
+        What a fetch of entries says is recorded, and the entries after it are asked for if that pays.
         """
         context, now = self._context, time.monotonic()
-        self.seen_at, self.fetched_at = now, fetched_at
+        batch = Batch(
+            self,
+            self.store,
+            self.leadership.fence,
+            fetched,
+            self._plan_message if are_messages else context.planner.plan,
+            are_messages=are_messages,
+            is_leased=prepared is None and not self.leadership.lock_key,
+            prepared=prepared,
+            is_in_doubt=fetched.is_partial,
+        )
+        if prepared is not None or are_messages:
+            return batch
+        self.seen_at = self.fetched_at = now
         if self._may_ask_ahead and fetched.has_more and fetched.rows:
             fence, size = self.leadership.fence, self.store.config.batch_size
             self.ahead = fetch_ahead(self.store, fence, size, fetched.rows)
@@ -259,25 +272,13 @@ class Shard:
             self._emptied_at = None
         elif self._emptied_at is None and not fetched.is_ahead:
             self._emptied_at = now
-        if fetched.other_score is not None or self.messages.head_score is not None:
-            self.messages.note_head(fetched.other_score, fetched.now, fetched_at)
         if not fetched.is_ahead:
             self.look_ahead.clock.offset = context.clock.offset = fetched.now - now
             context.reports.ahead_seconds = fetched.now - time.time()
+        if fetched.other_score is not None or self.messages_score is not None:
+            self._note_messages(fetched.other_score)
         self._watch.note_answer(None if fetched.is_ahead else fetched.now)
-
-    def begin(self, fetched: Fetched, prepared: Sequence[Send] | None = None) -> Batch:
-        """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery."""
-        return Batch(
-            self,
-            self.store,
-            self.leadership.fence,
-            fetched,
-            self._context.planner.plan,
-            is_leased=prepared is None and not self.leadership.lock_key,
-            prepared=prepared,
-            is_in_doubt=fetched.is_partial,
-        )
+        return batch
 
     def note_sent(self, batch: Batch, *, batches: int = 1) -> None:
         """Record what became of a batch, and when to fetch next.
@@ -285,6 +286,9 @@ class Shard:
         Arguments:
             batches: how many shards send one in this tick.
         """
+        if batch.are_messages:
+            self._note_messages_sent(batch)
+            return
         context, fetched, now = self._context, batch.fetched, time.monotonic()
         self.has_backlog = fetched.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
@@ -314,7 +318,7 @@ class Shard:
             self.head_score, self.next_at = min(scores, default=None), math.inf
             for score in (self.head_score, fetched.next_deadline):
                 if score is not None:
-                    self.next_at = min(self.next_at, self.fetched_at + (score - fetched.now))
+                    self.next_at = min(self.next_at, score - self.look_ahead.clock.offset)
 
     def find_misplaced(self, rows: Sequence[Stored]) -> Sequence[Stored]:
         """Return the rows that belong to another shard; none while entries are being moved."""
@@ -339,30 +343,36 @@ class Shard:
         self.look_ahead.note_next(next_scores_of(batch))
         return not (self._context.broker.is_away or batch.is_in_doubt)
 
-    def _begin_messages(self, fetched: Fetched) -> Batch:
-        batch = self.begin(fetched)
-        batch.store, batch.plan = self._later, self._plan_message
-        return batch
-
     def _plan_message(self, row: Stored, now: float, _calendars: Mapping[str, Excluded]) -> Decision:
         hooks = self._context.hooks
         return plan_message(hooks.Entry, hooks.app, row, now)
 
-    def send_messages(self) -> None:
-        """Send one batch of the stored messages that are due."""
-        context = self._context
-        lease_ms = 0 if self.leadership.lock_key else self.LEASE_MS
-        batch = self.messages.send(self.leadership.fence, lease_ms)
-        context.figures.later += batch.deleted
-        if batch.recorded and not context.broker.is_away:
-            context.broker.note_well()
+    def _note_messages_sent(self, batch: Batch) -> None:
+        """Record what became of a batch of stored messages, and when the next one is to be sent."""
+        broker, fetched = self._context.broker, batch.fetched
+        if batch.recorded and not broker.is_away:
+            broker.note_well()
         if self.store.has_retaken_lock:
             self.next_at = 0.0
+        left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
+        if fetched.next_score is not None:
+            left.append(fetched.next_score)
+        if fetched.has_more or batch.is_cut:
+            left.append(fetched.now)
+        if batch.is_in_doubt:
+            self._messages_not_before = time.monotonic() + SOON_SECONDS
+        self._note_messages(min(left, default=None))
+
+    def _note_messages(self, score: float | None) -> None:
+        """Record when the first stored message is to be sent."""
+        self.messages_score, self.messages_at = score, math.inf
+        if score is not None:
+            self.messages_at = max(score - self.look_ahead.clock.offset, self._messages_not_before)
 
     def note_head(self, head: Head) -> bool:
         """Record what a look at this shard has found; return True if that ends the wait."""
         self.seen_at = now = time.monotonic()
-        has_changed = head.score != self.head_score or head.later != self.messages.head_score
+        has_changed = head.score != self.head_score or head.later != self.messages_score
         self.look_ahead.clock.offset = self._context.clock.offset = head.now - now
         self._watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped

@@ -25,7 +25,6 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.log.logger import logger
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
-from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import run_all
 from redbeat.store.locks import Held, renew_locks
@@ -37,9 +36,6 @@ Item = TypeVar("Item")
 
 #: how many entries are fetched together at most, as all of them are held in memory
 ROUND_ENTRIES = 5_000
-
-#: in how many shards it is looked at a time what is due soon: a slice is shared among them
-PREPARED_TOGETHER = 4
 
 #: so many entries of the code show whether Redis has lost its data
 SAMPLED_STATICS = 100
@@ -60,7 +56,6 @@ class Shards:
         context: what they share.
         lock_key: that of an unsharded schedule; None: no lock is configured.
         timing: how long each lock lives, and what follows from that.
-        deliver: delivers batches.
 
     Attributes:
         election: which of them this beat leads.
@@ -78,9 +73,8 @@ class Shards:
         context: Context,
         lock_key: str | None,
         timing: Timing,
-        deliver: Callable[[Sequence[Batch]], None],
     ) -> None:
-        self._context, self._deliver = context, deliver
+        self._context = context
         self._config: RedBeatConfig = context.store.config
         self.election = Election(context.store, lock_key, timing)
         self._timing = timing
@@ -106,7 +100,7 @@ class Shards:
 
     def form(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; return True if that changed."""
-        layout, context = self._config.layout, self._context
+        layout = self._config.layout
         if layout is self.layout:
             return False
         before = self._shards
@@ -115,12 +109,11 @@ class Shards:
             before[prefix].close()
         kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone}
         self.election.set_parts(
-            kept[keys.prefix].store if keys.prefix in kept else _store_of(context.store, keys)
+            kept[keys.prefix].store if keys.prefix in kept else _store_of(self._context.store, keys)
             for keys in layout.parts
         )
         self._shards = {
-            one.keys.prefix: kept.get(one.keys.prefix)
-            or Shard(one.store, one, context, self._deliver, self.fail)
+            one.keys.prefix: kept.get(one.keys.prefix) or Shard(one.store, one, self._context, self.fail)
             for one in self.election.leaderships
         }
         self.is_divided = self.election.is_divided
@@ -289,68 +282,91 @@ class Shards:
 
     # -- whose turn it is
 
-    def take_turn(self, *, is_waiting: bool) -> list[Batch]:
-        """Return the batches to deliver next: prepared runs whose time has come, or else due entries.
+    def take_due(self, *, is_waiting: bool) -> Iterator[Sequence[Batch]]:
+        """Yield the batches that a tick delivers, each time those of several shards together.
 
-        What is due is fetched in one round trip per node. With a backlog prepared runs wait for what was due
-        before.
+        First come prepared runs, as long as some are due; with a backlog they wait for what was due before.
+        Then comes one batch of due entries of each shard, and one of its stored messages, each fetched in one
+        round trip per node. What became of them is noted when the caller asks for more.
 
         Arguments:
             is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
                 nothing is known to be due.
         """
-        now = time.monotonic()
-        batches, asked, wanted = list[Batch](), list[Shard](), list[Fetch]()
+        is_well = True
+        while is_well and (batches := self._take_prepared()):
+            yield batches
+            is_well = self._note_prepared(batches)
+        if is_well:
+            batches = self._fetch(self._turns(is_waiting=is_waiting))
+            if self.election.lock_key is not None:
+                logger.debug("beat: Extending lock...")
+            yield batches
+            self._note_sent(batches)
+        now, turns = time.monotonic(), list[tuple[Shard, int]]()
+        for shard in self.reached:
+            if shard.messages_at <= now:
+                turns.append((shard, self._config.batch_size))
+        if turns and not self._context.broker.is_away:
+            batches = self._fetch(turns, are_messages=True)
+            yield batches
+            self._note_sent(batches)
+
+    def _take_prepared(self) -> list[Batch]:
+        """Return batches of prepared runs whose time has come."""
+        now, batches = time.monotonic(), list[Batch]()
         for shard in self.reached:
             look_ahead = shard.look_ahead
             if look_ahead.first_score <= now + look_ahead.clock.offset and not shard.has_backlog:
                 batches.append(shard.begin_prepared())
-        if batches:
-            return batches
-        for shard, size in self._turns(is_waiting=is_waiting):
+        return batches
+
+    def _note_prepared(self, batches: Sequence[Batch]) -> bool:
+        """Record that prepared runs were sent; return True if more may be sent now."""
+        is_well = True
+        for batch in batches:
+            if not batch.is_out:
+                is_well = batch.shard.note_prepared(batch) and is_well
+        if not is_well:
+            for shard in self.reached:
+                shard.next_at = max(shard.next_at, time.monotonic() + self.election.timing.look_seconds)
+        return is_well
+
+    def _fetch(self, turns: Sequence[tuple[Shard, int]], *, are_messages: bool = False) -> list[Batch]:
+        """Fetch from shards, so many entries of each at most; return their batches."""
+        batches, asked, wanted = list[Batch](), list[Shard](), list[Fetch]()
+        for shard, size in turns:
             try:
-                fetched = shard.read_ahead() if shard.ahead is not None else None
+                batch = shard.begin_ahead() if shard.ahead is not None and not are_messages else None
             except RedBeatError as exc:
                 self.fail(shard, exc)
                 continue
-            if fetched is not None:
-                batches.append(shard.begin(fetched))
-            else:
-                lease_ms = 0 if shard.leadership.lock_key else shard.LEASE_MS
-                wanted.append(Fetch(shard.store, shard.leadership.fence, size, lease_ms))
-                asked.append(shard)
+            if batch is not None:
+                batches.append(batch)
+                continue
+            lease_ms = 0 if shard.leadership.lock_key else shard.LEASE_MS
+            fence = shard.leadership.fence
+            wanted.append(Fetch(shard.store, fence, size, lease_ms, are_messages=are_messages))
+            asked.append(shard)
         requests = fetch_all(wanted)
         run_all(requests)
-        now = time.monotonic()
         for shard, request in zip(asked, requests, strict=True):
             if isinstance(request.outcome, BaseException):
                 self.fail(shard, request.outcome)
         for shard, request in zip(asked, requests, strict=True):
             # of a node that is away since then everything stays due
             if isinstance(request.outcome, Fetched) and shard.state is not State.AWAY:
-                shard.note_fetched(request.outcome, now)
-                batches.append(shard.begin(request.outcome))
-        if self.election.lock_key is not None:
-            logger.debug("beat: Extending lock...")
+                batches.append(shard.begin(request.outcome, are_messages=are_messages))
         return batches
 
-    def note_delivered(self, batches: Sequence[Batch]) -> bool:
-        """Record what became of batches; return True if they were prepared, so that more may be due."""
-        is_prepared, is_well = bool(batches) and batches[0].prepared is not None, True
+    def _note_sent(self, batches: Sequence[Batch]) -> None:
+        """Record what became of batches."""
         for batch in batches:
-            if batch.is_out:
-                continue
-            try:
-                if is_prepared:
-                    is_well = batch.shard.note_prepared(batch) and is_well
-                else:
+            if not batch.is_out:
+                try:
                     batch.shard.note_sent(batch, batches=len(batches))
-            except RedBeatError as exc:
-                self.fail(batch.shard, exc)
-        if not is_well:
-            for shard in self.reached:
-                shard.next_at = max(shard.next_at, time.monotonic() + self.election.timing.look_seconds)
-        return is_prepared and is_well
+                except RedBeatError as exc:
+                    self.fail(batch.shard, exc)
 
     def _turns(self, *, is_waiting: bool) -> list[tuple[Shard, int]]:
         """Return which shards to fetch from now, and how many entries of each at most."""
@@ -371,16 +387,6 @@ class Shards:
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         return [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
 
-    def send_messages(self) -> None:
-        """Send one batch of the stored messages that are due, of each shard."""
-        now = time.monotonic()
-        for shard in self.reached:
-            if shard.messages.next_at <= now:
-                try:
-                    shard.send_messages()
-                except RedBeatError as exc:
-                    self.fail(shard, exc)
-
     def seconds_to_next(self) -> float:
         """Return the seconds until a shard has something to do; 0: one has already, or none is led."""
         now = time.monotonic()
@@ -388,7 +394,7 @@ class Shards:
         if len(self.reached) < len(self.led):
             next_at = now + self.election.timing.look_seconds
         for shard in self.reached:
-            next_at = min(next_at, shard.next_at, shard.messages.next_at)
+            next_at = min(next_at, shard.next_at, shard.messages_at)
         return max(next_at - now, 0.0)
 
     def renew_locks(self) -> None:
@@ -420,15 +426,10 @@ class Shards:
                 shard.next_at = 0.0
 
     def prepare(self) -> bool:
-        """Prepare some runs that are due soon; return True if there was anything to do."""
-        wanting = [shard for shard in self.reached if shard.look_ahead.is_wanted(shard.head_score)]
-        wanting.sort(key=lambda shard: shard.look_ahead.next_at)
+        """Prepare some runs of one shard that are due soon; return True if there was anything to do."""
+        wanting = [shard.look_ahead for shard in self.reached if shard.look_ahead.is_wanted(shard.head_score)]
         if wanting:
-            turn = wanting[:PREPARED_TOGETHER]
-            errors = LookAhead.prepare_together([shard.look_ahead for shard in turn])
-            for shard, error in zip(turn, errors, strict=True):
-                if error is not None:
-                    self.fail(shard, error)
+            min(wanting, key=lambda look_ahead: look_ahead.next_at).prepare()
         return bool(wanting)
 
     def look(self) -> bool:

@@ -67,7 +67,16 @@ def fetch_ahead(store: Store, fence: Fence, limit: int, pending: Sequence[Stored
     """
     if store.config.is_cluster:
         return None
-    [request] = fetch_all([Fetch(store, fence, min(limit, MAX_ENTRIES), pending=pending)])
+    still = [row for row in pending if not row.is_asked]  # the others, due at 0, come last now, at one score
+    wanted = Fetch(
+        store,
+        fence,
+        min(limit, MAX_ENTRIES),
+        pending=len(still),
+        last_pending=still[-1].key if still else None,
+        before=pending[0].current_score if len(still) < len(pending) else None,
+    )
+    [request] = fetch_all([wanted])
     executor = Executor(store, is_spare=True)
     executor.submit(request)
     is_asked = executor.exchange(request.rows)

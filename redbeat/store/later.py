@@ -13,12 +13,19 @@ from typing import NamedTuple
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
-from redbeat.layout import ShardedKeys
 from redbeat.store.members import place_after, read_slice, scores_of
-from redbeat.store.messages import MessageTexts, NewMessage, bodies_call, cancel_call, has_body, store_call
+from redbeat.store.messages import (
+    MessageTexts,
+    NewMessage,
+    bodies_call,
+    body_texts,
+    cancel_call,
+    has_body,
+    store_call,
+)
 from redbeat.store.nodes import Command
-from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks, keys_of_messages
-from redbeat.store.records import HASH, Fetched, text_of
+from redbeat.store.parts import CHUNK_SIZE, Parts, in_chunks
+from redbeat.store.records import text_of
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -53,37 +60,10 @@ class LaterStore(Store):
         view.__dict__ = store.__dict__
         return view
 
-    holds_messages = True
-
-    @property
-    def keys(self) -> Keys:
-        """The names of all keys; that of the schedule is the stored messages'."""
-        keys = super().keys
-        return keys if isinstance(keys, ShardedKeys) else keys_of_messages(keys)
-
     @property
     def _known_parts(self) -> Parts:
         """The parts of the schedule; in their names that of the schedule is the stored messages'."""
         return super()._known_parts.of_messages
-
-    @property
-    def schedule_key(self) -> str:
-        """The zset of the part's entries."""
-        return super().keys.schedule
-
-    def keys_beside(self, key: str) -> tuple[str, ...]:
-        """Return the keys of what goes with the entry under ``key``: its message's body."""
-        return (_body_of(self.keys, key),) * 3  # as many as of any other entry
-
-    def read_bodies(self, fetched: Fetched) -> None:
-        """Read the bodies that aren't JSON; this takes another round trip where there are any."""
-        rows = [row for row in fetched.rows if row.type == HASH and not row.unread_bytes]
-        for row in rows:
-            row.message = row.message or ""
-        apart = [row for row in rows if row.message and not has_body(row.message)]
-        if apart:
-            for row, body in zip(apart, self._bodies([row.key for row in apart]), strict=True):
-                row.body = body
 
     def store(self, messages: Sequence[NewMessage]) -> None:
         """Store ``messages``, in one round trip a node; one with the same task id is replaced.
@@ -214,7 +194,7 @@ class LaterStore(Store):
             for (key, _), (message, _, _) in zip(page, found, strict=True)
             if message is not None and not has_body(message)
         ]
-        bodies = dict(zip(apart, self._bodies(apart), strict=True))
+        bodies = dict(zip(apart, body_texts(self, apart), strict=True))
         for (key, score), (message, error, revision) in zip(page, found, strict=True):
             texts = None if message is None else MessageTexts(message, bodies.get(key) or "")
             yield Listed(self.keys.message_id(key) or key, score, texts, error, revision or "")
@@ -224,17 +204,6 @@ class LaterStore(Store):
         asks = [Command("hmget", key, "message", "error", "revision") for key in keys]
         found = self.ask_all(asks, is_tolerant=True)
         return [tuple(map(text_of, one)) if isinstance(one, (list, tuple)) else (None,) * 3 for one in found]
-
-    def _bodies(self, keys: Sequence[str]) -> list[str | None]:
-        """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
-        found = self.try_all([Command("get", _body_of(self.keys, key)) for key in keys])
-        # a user may have no right to bodies
-        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
-
-
-def _body_of(keys: Keys, key: str) -> str:
-    beside = keys.at(key) if isinstance(keys, ShardedKeys) else keys  # wherever the entry is
-    return beside.message_body(beside.message_id(key) or "")
 
 
 def _lots_of(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:

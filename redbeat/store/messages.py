@@ -8,8 +8,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
-from redbeat.store.records import score_text, text_of
+from redbeat.layout import ShardedKeys
+from redbeat.store.nodes import Command
+from redbeat.store.records import HASH, Stored, score_text, text_of
 from redbeat.store.scripts.script import Call, Script
+from redbeat.store.store import Store
 
 _STORE_MESSAGES, _CANCEL_MESSAGES = Script("store_messages"), Script("cancel_messages")
 _TAKE_BODIES = Script("take_bodies")
@@ -87,6 +90,30 @@ def bodies_call(keys: Keys, task_ids: Sequence[str]) -> Call[list[str | None]]:
 
 def _texts_of(reply: Sequence[Any]) -> list[str | None]:
     return [*map(text_of, reply)]
+
+
+def body_of(keys: Keys, key: str) -> str:
+    """Return the key of the body of the message whose entry is under ``key``."""
+    beside = keys.at(key) if isinstance(keys, ShardedKeys) else keys  # wherever the entry is
+    return beside.message_body(beside.message_id(key) or "")
+
+
+def body_texts(store: Store, keys: Sequence[str]) -> list[str | None]:
+    """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
+    found = store.try_all([Command("get", body_of(store.keys, key)) for key in keys])
+    # a user may have no right to bodies
+    return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
+
+
+def read_bodies(store: Store, rows: Sequence[Stored]) -> None:
+    """Read the bodies of fetched messages that aren't JSON; another round trip where there are any."""
+    rows = [row for row in rows if row.type == HASH and not row.unread_bytes]
+    for row in rows:
+        row.message = row.message or ""
+    apart = [row for row in rows if row.message and not has_body(row.message)]
+    if apart:
+        for row, body in zip(apart, body_texts(store, [row.key for row in apart]), strict=True):
+            row.body = body
 
 
 def has_body(message: str) -> bool:

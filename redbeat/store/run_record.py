@@ -43,14 +43,11 @@ class RunRecord:
         queue: how long it may wait on its queue, seconds.
         max: how long it may take, seconds; None: any time.
         is_revoked_overdue: it is revoked when it takes longer.
-        pause: after how many failures in a row its entry is paused; None: never.
-        is_workflow: it is over when nothing that it has sent is left.
         started: when its task began, or None.
         worker: the name of the worker that has begun it.
         delivery: which delivery of its message holds the lease.
         attempt: 1 for the first, one more for each of Celery's retries.
         eta: when that attempt may begin, if it waits for its time; None: it doesn't.
-        is_soft: that worker's pool can't terminate a task.
         terminate: why its worker is to terminate it: 'replaced' or 'overdue'; None: it isn't.
         is_overdue: it has taken longer than ``max``, and doesn't hold its entry any more.
         root: the run whose workflow this task belongs to; None: it is the run itself.
@@ -67,14 +64,11 @@ class RunRecord:
     queue: float | None = None
     max: float | None = None
     is_revoked_overdue: bool = False
-    pause: int | None = None
-    is_workflow: bool = False
     started: float | None = None
     worker: str | None = None
     delivery: str | None = None
     attempt: int = 1
     eta: float | None = None
-    is_soft: bool = False
     terminate: str | None = None
     is_overdue: bool = False
     root: str | None = None
@@ -115,8 +109,6 @@ MAX_TIME = 10**11
 #: attributes that have another name in JSON
 _NAMES = {
     "is_revoked_overdue": "revoke",
-    "is_workflow": "workflow",
-    "is_soft": "soft",
     "is_overdue": "overdue",
     "wait_seconds": "wait",
     "run_seconds": "ran",

@@ -7,8 +7,7 @@ changes only what was fetched.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
 from redbeat.store.executor import CALL_ROWS, Request, run_all
+from redbeat.store.messages import body_of, read_bodies
 from redbeat.store.nodes import Command
 from redbeat.store.records import (
     HASH,
@@ -41,8 +41,6 @@ from redbeat.store.records import (
     Fetched,
     Head,
     LockStatus,
-    Result,
-    Stored,
     Target,
     TrackedRun,
     committed_as_one,
@@ -58,9 +56,6 @@ from redbeat.store.store import Store
 
 #: about how many bytes of entries one fetch returns at most; one entry in any case
 FETCH_BYTES = 8 * 1024 * 1024
-
-#: how often it is asked at most which key has another type
-TYPES_SECONDS = 60.0
 
 #: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
 LAST_LOCK_MS = 10_000
@@ -100,14 +95,19 @@ class Fetch(NamedTuple):
         limit: how many entries at most.
         lease_ms: how long they are hidden from other beats; 0: they are not. Those of an answer that was lost
             stay hidden for that time.
-        pending: due entries that are left out, the first ones.
+        are_messages: stored messages are fetched instead of entries.
+        pending: how many due entries are left out, the first ones; ``last_pending`` is the key of the last.
+        before: leave out those with this score, or a later one; None: none.
     """
 
     store: Store
     fence: Fence
     limit: int
     lease_ms: int = 0
-    pending: Sequence[Stored] = ()
+    are_messages: bool = False
+    pending: int = 0
+    last_pending: str | None = None
+    before: str | None = None
 
 
 def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
@@ -117,23 +117,25 @@ def fetch_all(wanted: Iterable[Fetch]) -> list[Request[Fetched]]:
     as a proxy cuts large answers, say.
     """
     requests = []
-    for store, fence, limit, lease_ms, pending in wanted:
-        keys = store.keys if store.holds_messages or store.part is None else store.part
+    for store, fence, limit, lease_ms, are_messages, pending, last_pending, before in wanted:
+        keys = store.part or store.keys
         call = _FETCH_DUE.call(
             keys,
             fence=fence,
-            other=store.schedule_key if store.holds_messages else keys.later,
+            schedule=keys.later if are_messages else keys.schedule,
+            other=keys.schedule if are_messages else keys.later,
             limit=limit,
             max_bytes=FETCH_BYTES,
             entry_bytes=store.config.max_entry_bytes,
             lease_ms=lease_ms,
-            pending=len(pending),
-            last_pending=pending[-1].key if pending else None,
-            are_messages=store.holds_messages,
+            pending=pending,
+            last_pending=last_pending,
+            before=before,
+            are_messages=are_messages,
         )
         call.read = fetched_of
-        if store.config.is_cluster or store.holds_messages:
-            call.read = partial(_read_whole, store)
+        if store.config.is_cluster or are_messages:
+            call.read = partial(_read_whole, store, are_messages=are_messages)
         requests.append(Request(store, call, fence=fence))
     return requests
 
@@ -143,13 +145,13 @@ def fetch_due(store: Store, fence: Fence, *, limit: int, lease_ms: int = 0) -> R
     return fetch_all([Fetch(store, fence, limit, lease_ms)])[0]
 
 
-def _read_whole(store: Store, reply: Sequence[Any]) -> Fetched:
+def _read_whole(store: Store, are_messages: bool, reply: Sequence[Any]) -> Fetched:
     """Return what a reply says, and read what belongs to it."""
     fetched = fetched_of(reply)
     if store.config.is_cluster:
         fetched = _without_moving(store, fetched)
-    if store.holds_messages:
-        store.read_bodies(fetched)
+    if are_messages:
+        read_bodies(store, fetched.rows)
     return fetched
 
 
@@ -172,6 +174,7 @@ class Recording(Request[Committed]):
 
     commits: Sequence[Commit] = ()
     target: Target = NOWHERE
+    are_messages: bool = False
 
     def send_smaller(self, refusal: StoreRefused) -> Committed | RedBeatError:
         """Record each row alone, unless the server refuses all of them.
@@ -181,10 +184,11 @@ class Recording(Request[Committed]):
         if refuses_all(refusal) or is_no_permission(refusal):
             return refusal
         if len(self.commits) == 1:
-            return _unrecorded([str(refusal)])
+            return Committed(LockStatus.HELD, is_moved=False, results=[str(refusal)])
         found = []
         for commit in self.commits:
-            one = commit_runs(self.store, self.fence or Fence(), [commit], self.target)
+            fence = self.fence or Fence()
+            one = commit_runs(self.store, fence, [commit], self.target, are_messages=self.are_messages)
             [answer] = self.store.try_all([one.call], self.store.watched())
             if isinstance(answer, StoreRefused):
                 answer = one.send_smaller(answer)
@@ -199,24 +203,26 @@ def commit_runs(
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
+    *,
+    are_messages: bool = False,
 ) -> Recording:
     """Record at most ``CALL_ROWS`` commits, and make their pushes at ``target`` in the same step.
 
     With ``redbeat_wait_replicas`` it also waits for replicas, a second at most. The outcome is LockLost if
     another beat holds the lock: nothing was written. StoreUnavailable: it isn't known whether it was.
     """
-    are_entries, told = not store.holds_messages, list[str]()
-    for event in _TOLD if are_entries else ():
+    told = list[str]()
+    for event in () if are_messages else _TOLD:
         if event.receivers:
             told.append(event.name)
     call = commit_call(
-        store.keys if store.holds_messages or store.part is None else store.part,
+        store.part or store.keys,
         fence,
         commits,
         target,
-        beside=store.keys_beside,
-        kept=store.config.history if are_entries else 0,
+        kept=0 if are_messages else store.config.history,
         tells=" ".join(told),
+        are_messages=are_messages,
     )
     return Recording(
         store,
@@ -226,18 +232,20 @@ def commit_runs(
         fence=fence,
         commits=commits,
         target=target,
+        are_messages=are_messages,
     )
 
 
-def record_last(published: Sequence[tuple[Store, Fence, Sequence[Commit]]]) -> None:
+def record_last(published: Sequence[tuple[Store, Fence, Sequence[Commit], bool]]) -> None:
     """Record what was published, if that is possible in two seconds, as a tick ends early."""
     recordings = [
         commit_runs(
             store,
             replace(fence, lock_ms=min(fence.lock_ms, LAST_LOCK_MS)),
             commits[first : first + CALL_ROWS],
+            are_messages=are_messages,
         )
-        for store, fence, commits in published
+        for store, fence, commits, are_messages in published
         for first in range(0, len(commits), CALL_ROWS)
     ]
     if recordings:
@@ -251,18 +259,17 @@ def commit_call(
     commits: Sequence[Commit],
     target: Target = NOWHERE,
     *,
-    beside: Callable[[str], Sequence[str]] | None = None,
     kept: int = 0,
     tells: str = "",
+    are_messages: bool = False,
 ) -> Call[Committed]:
     """Return the call of ``commit_runs``.
 
     Arguments:
-        beside: returns the keys that go with the entry under a key; None: those of ``keys`` do.
         kept: how many records of an entry are kept; 0: none.
         tells: the events to send, with spaces between: of run_sent and run_skipped.
     """
-    beside, history_beginning = beside or keys.beside, f"{keys.prefix}{HISTORY_NAMES}"
+    history_beginning = f"{keys.prefix}{HISTORY_NAMES}"
     entry_keys: list[str] = []
     running: list[str] = []
     histories: list[str] = []
@@ -295,7 +302,7 @@ def commit_call(
         if new_meta is not None:
             values += new_meta, mark_of(new_meta)
         if is_end:
-            histories += beside(key)
+            histories += (body_of(keys, key),) * 3 if are_messages else keys.beside(key)
         elif kept and (commit.records or commit.sent):
             histories.append(history_beginning + key.removeprefix(keys.prefix))
         writes = 0
@@ -321,6 +328,7 @@ def commit_call(
     call = _COMMIT_RUNS.call(
         keys,
         fence=fence,
+        schedule=keys.later if are_messages else keys.schedule,
         events=keys.events if tells else "",
         entry_keys=entry_keys,
         running=running,
@@ -394,10 +402,6 @@ def _run_row(commit: Commit, run: TrackedRun, keeps: bool) -> dict[str, Any]:
     return row
 
 
-def _unrecorded(results: list[Result]) -> Committed:
-    return Committed(LockStatus.HELD, is_moved=False, results=results)
-
-
 def refuses_all(exc: StoreRefused) -> bool:
     """Return True if the server refuses every row now, so that none is at fault."""
     return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
@@ -405,15 +409,9 @@ def refuses_all(exc: StoreRefused) -> bool:
 
 def report_unrecorded(store: Store, error: str) -> None:
     """Report why records couldn't be added to histories, or to the runs in progress."""
-    said = store.config.said
-    if "WRONGTYPE" not in error:
-        if said.is_news("unrecorded", error):
-            logger.error("beat: Runs are sent, and aren't recorded: %s", error)
-    elif said.is_news("unrecorded", f"{time.monotonic() // TYPES_SECONDS}"):
-        found = store.find_wrong_type([store.keys.deadlines, store.keys.events])
-        if found is not None and said.is_news(*found):
-            logger.error(
-                "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
-                "delete that key.",
-                *found,
-            )
+    if store.config.said.is_news("unrecorded", error):
+        logger.error(
+            "beat: Runs are sent, but not recorded: %s. If a key has the wrong type, `celery redbeat doctor` "
+            "names it: rename or delete it.",
+            error,
+        )

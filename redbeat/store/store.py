@@ -45,7 +45,6 @@ from redbeat.store.nodes import Command, Sendable, node_of, send_all
 from redbeat.store.parts import Parts
 from redbeat.store.records import (
     Fence,
-    Fetched,
     LockStatus,
     text_of,
 )
@@ -287,21 +286,6 @@ class Store:
             LockLost: another beat holds the lock.
         """
         self.check_lock(self.ask(renew_call(self.keys, fence, idle_seconds, obstacle)), fence)
-
-    #: its schedule are the stored messages
-    holds_messages = False
-
-    @property
-    def schedule_key(self) -> str:
-        """The zset of the part's entries, also where ``keys`` are those of stored messages."""
-        return self.keys.schedule
-
-    def keys_beside(self, key: str) -> Sequence[str]:
-        """Return the keys of what goes with the entry under ``key``: its history first."""
-        return self.keys.beside(key)
-
-    def read_bodies(self, fetched: Fetched) -> None:
-        """Read what is stored of fetched messages beside their entries; of entries that is nothing."""
 
     def watched(self) -> Any:
         """Return a client for large requests: one that ends its connection each time raises StoreRefused."""

@@ -10,7 +10,7 @@ import json
 import os
 import pickle
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from redbeat import schedulers
 from redbeat.later import batch, install
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Fetched
+from redbeat.store.messages import read_bodies
+from redbeat.store.records import DueEntry
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.bursts import LATER, Layout
 from tests.support.polling import eventually
@@ -180,13 +182,12 @@ def test_many_large_bodies_are_not_read_at_once(
         send(app, name, os.urandom(1_000_000), {"eta": datetime.now(timezone.utc)}, serializer="pickle")
     make_due(client, *names)
     sizes = []
-    read = LaterStore.read_bodies
 
-    def note_size(self: LaterStore, fetched: Fetched) -> None:
-        read(self, fetched)
-        sizes.append(sum(len(row.body or "") for row in fetched.rows))
+    def note_size(store: Store, rows: Sequence[DueEntry]) -> None:
+        read_bodies(store, rows)
+        sizes.append(sum(len(row.body or "") for row in rows))
 
-    monkeypatch.setattr(LaterStore, "read_bodies", note_size)
+    monkeypatch.setattr("redbeat.store.schedule.read_bodies", note_size)
     send_all_that_are_due(app, client)
     assert 0 < max(sizes) < sum(sizes) / 4, sizes
 

@@ -79,7 +79,7 @@ def prepare(scheduler: RedBeatScheduler) -> int:
     """Prepare all that is due soon; return how many runs these are."""
     look_ahead = look_ahead_of(scheduler)
     while look_ahead.is_wanted(look_ahead.clock.now):
-        look_ahead.prepare_together([look_ahead])
+        look_ahead.prepare()
     return len(look_ahead)
 
 

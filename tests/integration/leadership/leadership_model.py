@@ -48,6 +48,7 @@ FETCH = {
     "lease_ms": 0,
     "pending": 0,
     "last_pending": None,
+    "before": None,
     "are_messages": False,
 }
 

@@ -254,6 +254,20 @@ def test_fetch_ahead_returns_the_entries_after_the_pending_ones(
     assert client.zcard("redbeat::schedule") == len(names)
 
 
+@pytest.mark.parametrize("asked", [30, 100], ids=["the first of them", "all of them"])
+def test_fetch_ahead_of_requested_entries_leaves_out_the_pending_ones(
+    store: Store, client: redis.Redis, asked: int
+) -> None:
+    names = write_due(client, 100, is_together=False)
+    client.zadd(SCHEDULE, {f"redbeat:{name}": 0 for name in names[:asked]})
+    pending = fetch_due(store, FETCH_FENCE, limit=50).run().rows
+    fetched = fetch_ahead(store, 20, pending).read()
+    assert [row.is_asked for row in pending] == [number < asked for number in range(50)]
+    due = {f"redbeat:{name}" for name in names}
+    assert {row.key for row in fetched.rows} <= due - {row.key for row in pending}
+    assert (len(fetched.rows), fetched.has_more) == (20, True)
+
+
 @pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
 @pytest.mark.parametrize("committed", [20, 50])
 def test_fetch_ahead_overtaken_by_commits_returns_none(
