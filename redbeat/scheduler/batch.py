@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ class Batch:
     are_messages: bool = False
     is_leased: bool = False
     calendars: Mapping[str, Excluded] = field(default_factory=dict)
-    prepared: Sequence[Send] | None = None
+    prepared: Iterable[Send] | None = None
     ready: list[Decision] = field(default_factory=list)
     published: list[Send] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)

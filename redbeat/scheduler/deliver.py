@@ -35,6 +35,7 @@ from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
 from redbeat.store.events import add_quarantined_events
 from redbeat.store.executor import CALL_ROWS, Executor
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
 from redbeat.store.schedule import Recording, commit_runs, fetch_due, record_last, report_unrecorded
 
@@ -79,7 +80,7 @@ class Deliverer:
         """Plan, send and record batches; what goes wrong with one shard keeps the others going."""
         batches, fetched = list[Batch](), batches
         for batch in fetched:
-            if batch.fetched.rows or batch.prepared:
+            if batch.fetched.rows or batch.prepared is not None:
                 batches.append(batch)
         if not batches:
             return
@@ -161,14 +162,18 @@ class Deliverer:
             else:
                 (failed if row.error else usual).append((batch, row))
 
-    def _take_prepared(self, batch: Batch, sends: Sequence[Send]) -> None:
-        """Record runs that were planned before they were due, if the recording script can push."""
-        for send in sends:
-            if self._target is not None and self._context.encoder.is_current(send):
-                batch.ready.append(send)
-            else:  # what its message depends on has changed
-                batch.leave([send.due_entry])
-        self._submit(batch)
+    def _take_prepared(self, batch: Batch, prepared: Iterable[Send]) -> None:
+        """Record runs that were planned before they were due, if the recording script can push.
+
+        They are taken call by call, so that the server begins at once.
+        """
+        for sends in in_chunks(prepared, CALL_ROWS):
+            for send in sends:
+                if self._target is not None and self._context.encoder.is_current(send):
+                    batch.ready.append(send)
+                else:  # what its message depends on has changed
+                    batch.leave([send.due_entry])
+            self._submit(batch)
 
     def _send_chunk(self, chunk: Sequence[Row], sink: Sink) -> None:
         """Plan rows of several shards, make and send their messages, and submit what may be recorded."""
@@ -405,10 +410,12 @@ class Deliverer:
             if self._executor is not None:
                 self._executor.close()
         self._record_published(batches, cause)
+        for batch, decisions in self._recordings.values():
+            if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared is not None:
+                # the server goes on with them
+                batch.told += [decision for decision in decisions if isinstance(decision, Send)]
         for batch in batches:
             self._context.reports.report_sent(batch.told)
-            if isinstance(cause, (SystemExit, KeyboardInterrupt)) and batch.prepared:
-                self._context.reports.report_sent(batch.prepared)  # the server goes on with them
             if batch.events:
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(partial(self._context.broker.send_events, batch.events))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
@@ -35,9 +35,6 @@ LOOK_SECONDS = 1.0
 
 #: how long to wait before it is tried again after an error, or where nothing can be prepared; seconds
 RETRY_SECONDS = 60.0
-
-#: how many prepared runs are taken at a time: then it is asked again whether they may be sent as they are
-TAKEN = 2_000
 
 #: what a prepared run takes in memory besides its texts, about, and what its span takes; bytes
 RUN_BYTES, SPAN_BYTES = 1_200, 3_000
@@ -187,23 +184,17 @@ class LookAhead:
         heapq.heappush(self._due, (float(run.due_entry.current_score), next(self._numbers), size_bytes, run))
         self.first_score = self._due[0][0]
 
-    def take_due(self, limit: int = TAKEN) -> list[Send]:
-        """Return some of the prepared runs whose time has come; they are forgotten here.
-
-        Arguments:
-            limit: how many at most.
-        """
-        now = self.clock.now
-        taken: list[Send] = []
-        while self._due and self._due[0][0] <= now and len(taken) < limit:
-            _, _, size_bytes, run = heapq.heappop(self._due)
+    def take_due(self) -> Iterator[Send]:
+        """Yield the prepared runs whose time has come; each is forgotten here as it is taken."""
+        now, due = self.clock.now, self._due
+        while due and due[0][0] <= now:
+            _, _, size_bytes, run = heapq.heappop(due)
             self._take(-size_bytes)
+            self.first_score = due[0][0] if due else math.inf
             if self._runs.get(run.due_entry.key) is run:
                 del self._runs[run.due_entry.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
-                    taken.append(run)
-        self.first_score = self._due[0][0] if self._due else math.inf
-        return taken
+                    yield run
 
     def forget(self) -> None:
         """Forget all: the leader is another one, say."""

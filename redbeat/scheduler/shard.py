@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 
@@ -244,7 +244,7 @@ class Shard:
         return None if fetched is None else self.begin(fetched)
 
     def begin(
-        self, fetched: Fetched, prepared: Sequence[Send] | None = None, *, are_messages: bool = False
+        self, fetched: Fetched, prepared: Iterable[Send] | None = None, *, are_messages: bool = False
     ) -> Batch:
         """Return the batch of what was fetched, or of prepared runs; ``note_sent`` follows its delivery.
 

@@ -316,8 +316,8 @@ class Shards:
         """Return batches of prepared runs whose time has come."""
         now, batches = time.monotonic(), list[Batch]()
         for shard in self.reached:
-            look_ahead = shard.look_ahead
-            if look_ahead.first_score <= now + look_ahead.clock.offset and not shard.has_backlog:
+            look_ahead, is_ready = shard.look_ahead, shard.state is State.READY and not shard.has_backlog
+            if is_ready and look_ahead.first_score <= now + look_ahead.clock.offset:
                 batches.append(shard.begin_prepared())
         return batches
 
