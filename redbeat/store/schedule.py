@@ -145,7 +145,7 @@ def fetch_due(store: Store, fence: Fence, *, limit: int, lease_ms: int = 0) -> R
     return fetch_all([Fetch(store, fence, limit, lease_ms)])[0]
 
 
-def _read_whole(store: Store, are_messages: bool, reply: Sequence[Any]) -> Fetched:
+def _read_whole(store: Store, reply: Sequence[Any], *, are_messages: bool) -> Fetched:
     """Return what a reply says, and read what belongs to it."""
     fetched = fetched_of(reply)
     if store.config.is_cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -122,7 +123,7 @@ def test_prepared_run_with_jitter_waits_for_its_score(
     pipeline.execute()
     prepared = prepare(at_work)
     assert prepared == (0 if options else 10)
-    look_ahead_of(at_work).note_clock(nominal)
+    look_ahead_of(at_work).clock.offset = nominal - time.monotonic()
     at_work.tick()
     assert len(look_ahead_of(at_work)) == prepared
     tick_until(at_work, client, due)
@@ -135,7 +136,7 @@ def test_a_clock_that_runs_ahead_lets_nothing_leave_early(
 ) -> None:
     names = write_spike(client, due, COUNT)
     assert prepare(at_work) == COUNT
-    look_ahead_of(at_work).note_clock(due + 1000)
+    look_ahead_of(at_work).clock.offset = due + 1000 - time.monotonic()
     at_work.tick()
     assert broker.llen("celery") == 0
     tick_until(at_work, client, due)
@@ -151,7 +152,9 @@ def test_prepared_run_too_late_by_its_policy_is_not_sent(
         client.hset(f"redbeat:{name}", "policy", policy)
     assert prepare(at_work) == 3
     eventually(lambda: server_now(client) > due + 0.3)
-    look_ahead_of(at_work).note_clock(due + 0.1)  # beat's own clock is behind: the server decides
+    look_ahead_of(at_work).clock.offset = (
+        due + 0.1 - time.monotonic()
+    )  # beat's own clock is behind: the server decides
     tick_until(at_work, client, due)
     assert broker.llen("celery") == 0
     assert {score_of(client, name) for name in names} == {due + 3600}

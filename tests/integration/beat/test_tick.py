@@ -225,7 +225,7 @@ def test_run_asked_for_survives_the_beat_that_fetched_it(
     request = fetch_due(Store(scheduler.app), Fence(), limit=10, lease_ms=lease_ms)
     [due_entry] = request.run().rows  # by a beat that dies then
     assert due_entry.is_asked
-    while server_now(client) <= float(due_entry.score):
+    while server_now(client) <= float(due_entry.current_score):
         pass  # until its lease of a millisecond is over
     scheduler.tick()
     assert [due.timestamp() for due in sent_dues(broker)] == pytest.approx(
