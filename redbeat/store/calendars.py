@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from redbeat.store.entries import write_call
 from redbeat.store.owners import CalendarChange
-from redbeat.store.records import Fence, text_of
+from redbeat.store.records import Fence, dict_of, text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -34,9 +34,9 @@ def read_stored_calendars(
         if isinstance(row, (bytes, str)):
             found.append(("", text_of(row)))
             continue
-        texts = [text_of(text) for text in row]
-        is_known = bool(digest) and texts[0] == digest
-        found.append((texts[0], None if is_known else dict(zip(texts[1::2], texts[2::2], strict=True))))
+        current = text_of(row[0])
+        is_known = bool(digest) and current == digest
+        found.append((current, None if is_known else dict_of(row[1:])))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
@@ -88,10 +88,7 @@ class ChangeRecords:
 def _record_of(text: str) -> ChangeRecord | None:
     """Return the record in ``text``; None: it is invalid."""
     try:
-        found = json.loads(text)
-        given = {one.name: found[one.name] for one in fields(ChangeRecord)}
-        seconds, status = float(given["seconds"]), int(given["status"])
-        given |= {"place": tuple(given["place"]), "forgets": tuple(given["forgets"])}
-        return ChangeRecord(**given | {"query": dict(given["query"]), "seconds": seconds, "status": status})
-    except (ValueError, TypeError, KeyError, RecursionError):
+        found = ChangeRecord(**json.loads(text))
+        return replace(found, place=tuple(found.place), forgets=tuple(found.forgets))
+    except (ValueError, TypeError, RecursionError):
         return None

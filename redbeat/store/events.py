@@ -18,7 +18,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import Command
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Fence, text_of
+from redbeat.store.records import Fence, dict_of, text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
@@ -124,9 +124,4 @@ def _news_of(reply: Sequence[Any]) -> News | None:
     told, rows = reply
     if not told:
         return None
-    return News(text_of(told), [_event_of(*row) for row in rows])
-
-
-def _event_of(event_id: str | bytes, flat: list[str | bytes]) -> Event:
-    texts = [text_of(one) for one in flat]
-    return Event(text_of(event_id), dict(zip(texts[::2], texts[1::2], strict=True)))
+    return News(text_of(told), [Event(text_of(event_id), dict_of(fields)) for event_id, fields in rows])

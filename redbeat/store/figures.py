@@ -19,7 +19,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored, is_utf8
 from redbeat.store.nodes import Command
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import text_of
+from redbeat.store.records import dict_of, text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
 
@@ -190,7 +190,7 @@ def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Cou
     """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
     call = _COUNT_STATES.call(keys, cursor=cursor, limit=limit, small_bytes=SMALL_BYTES)
     following, now, scheduled, due, others = store.ask(call)
-    found = {member: float(score) for member, score in _by_turns(others).items()}
+    found = {member: float(score) for member, score in dict_of(others).items()}
     return Counted(text_of(following), float(now), scheduled, due, found)
 
 
@@ -267,7 +267,7 @@ def _taken_of(reply: Sequence[Any]) -> Taken | None:
     status, now, taken, unknown = reply
     if text_of(status) != "ok":
         return None
-    return Taken(float(now), figures_of(_by_turns(taken)), tuple(map(text_of, unknown)))
+    return Taken(float(now), figures_of(dict_of(taken)), tuple(map(text_of, unknown)))
 
 
 def figures_of(found: Mapping[Any, Any]) -> dict[str, int]:
@@ -278,11 +278,6 @@ def figures_of(found: Mapping[Any, Any]) -> dict[str, int]:
         if text.isdecimal() and len(text) < 20:
             figures[text_of(field)] = int(text)
     return figures
-
-
-def _by_turns(values: list[Any]) -> dict[str, Any]:
-    texts = iter(map(text_of, values))
-    return dict(zip(texts, texts, strict=True))
 
 
 def _labels_of(hash_: Mapping[Any, Any]) -> dict[str, Labels]:

@@ -25,9 +25,6 @@ LASTING_FAILURES = 3
 #: how many messages one wait takes for one wake-up at most
 MAX_MESSAGES = 1_000
 
-#: how many channels are named where they can't be used
-SHOWN_CHANNELS = 3
-
 
 class _NoReauthentication:
     """Stands in for redis-py's event dispatcher in a subscription.
@@ -64,7 +61,7 @@ class WakeChannel:
     def listen_to(self, channels: str | Iterable[str]) -> None:
         """Listen to these channels from the next wait on, and to no others.
 
-        What is published before that wait begins isn't noticed on a channel that is new.
+        What is published before that wait begins isn't noticed if they are others than before.
         """
         some = [channels] if isinstance(channels, str) else channels
         self._channels = tuple(sorted({*some}))
@@ -95,14 +92,13 @@ class WakeChannel:
                 logger.debug("beat: Closing the wake-up channel: %s", exc)
 
     def _is_ready(self) -> bool:
-        if not {*self._heard} <= {*self._channels}:
+        if self._heard != self._channels:
             self.close()  # the documented rule has no right to UNSUBSCRIBE
         if self._pubsub is None and time.monotonic() >= self._retry_at:
             self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
             if hasattr(self._pubsub, "_event_dispatcher"):  # redis-py 5.3 or newer has no public name for it
                 self._pubsub._event_dispatcher = _NoReauthentication()  # noqa: SLF001
-        if self._pubsub is not None and self._heard != self._channels:
-            self._pubsub.subscribe(*sorted({*self._channels}.difference(self._heard)))
+            self._pubsub.subscribe(*self._channels)
             self._heard = self._channels
         return self._pubsub is not None
 
@@ -138,5 +134,4 @@ class WakeChannel:
 
 
 def _named(channels: tuple[str, ...]) -> str:
-    rest = len(channels) - SHOWN_CHANNELS
-    return ", ".join(channels[:SHOWN_CHANNELS]) + (f" and {rest} more" if rest > 0 else "")
+    return channels[0] + (f" and {len(channels) - 1} more" if len(channels) > 1 else "")

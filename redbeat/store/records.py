@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -441,6 +441,12 @@ def score_text(score: float | None) -> str:
 def text_of(value: Any) -> Any:
     """Return ``value`` as text, also if an injected client doesn't decode its replies."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+
+
+def dict_of(flat: Iterable[Any]) -> dict[str, str]:
+    """Return the texts of a list of name, value, name, value and so on, by the names."""
+    texts = iter(map(text_of, flat))
+    return dict(zip(texts, texts, strict=True))
 
 
 def mark_of(meta: str) -> str:

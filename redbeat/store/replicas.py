@@ -62,19 +62,18 @@ class Replicas:
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
             return getattr(client, method)(*words)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
-        reply, acknowledged = None, None
-        if not self._is_cluster:  # its pipelines don't allow WAIT
+        if self._is_cluster:  # its pipelines don't allow WAIT
+            reply = getattr(client, method)(*words)
+            acknowledged = self._wait(without_retry(client), words[2], wait)
+        else:
             pipeline = client.pipeline(transaction=False)
             getattr(pipeline, method)(*words)
             pipeline.execute_command(*wait)
             reply, acknowledged = pipeline.execute(raise_on_error=False)
-        if reply is None or isinstance(reply, Exception):  # the script isn't known to the server yet, say
-            reply, acknowledged = getattr(client, method)(*words), None
-        if acknowledged is None:
-            # WAIT must use the same connection: a single thread gets the one that it used last
-            acknowledged = self._wait(client, words[2], wait)
-        self._note(acknowledged)
         self._asked_at = time.monotonic()
+        if isinstance(reply, Exception):  # the script isn't known to the server yet, say
+            raise reply
+        self._note(acknowledged)
         return reply
 
     def _patience_ms(self, client: Any) -> int:
@@ -84,11 +83,11 @@ class Replicas:
         timeout_seconds = getattr(pool, "connection_kwargs", {}).get("socket_timeout")
         return min(patience_ms, max(int(timeout_seconds * 500), 1)) if timeout_seconds else patience_ms
 
-    def _wait(self, client: Any, key: str, wait: Sequence[Any]) -> Any:
-        client = without_retry(client)
-        options = {"target_nodes": client.get_node_from_key(key)} if self._is_cluster else {}
+    @staticmethod
+    def _wait(cluster: Any, key: str, wait: Sequence[Any]) -> Any:
+        # on the same connection: a single thread gets the one that it used last
         try:
-            return client.execute_command(*wait, **options)
+            return cluster.execute_command(*wait, target_nodes=cluster.get_node_from_key(key))
         except RedisError as exc:  # the commit has been made in any case
             return exc
 
