@@ -296,14 +296,17 @@ class RedBeatScheduler(Scheduler):
         if self.config.layout is not shards.layout:
             shards.form()
         shards.check()
-        if self._beat is None and not shards.led:
+        if self._beat is None and not shards.led and self.lock_key is not None:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
                 self.lock_key,
             )
-        if shards.has_news or self._election.is_look_due:
+        if self._election.is_look_due:
             self.stand_for_leader()
+        elif shards.has_news:
+            self._report_lost()
+            self._store_statics()
         return bool(shards.led)
 
     def _do_chores(self) -> None:
@@ -324,10 +327,10 @@ class RedBeatScheduler(Scheduler):
 
     def _stand_by(self) -> float:
         """Wait until the next look at the locks of other beats."""
-        candidacies = [one.candidacy for one in self._election.leaderships if one.candidacy is not None]
-        if candidacies and self._reports.is_time("standby", STANDBY_SECONDS):
-            holder = candidacies[0].describe_holder()
-            extra = events.LEADER_STANDBY.of(lock=candidacies[0].key, reason=holder)
+        if self._reports.is_time("standby", STANDBY_SECONDS):
+            lock = self._shards.first.leadership.own
+            holder = lock.describe_holder()
+            extra = events.LEADER_STANDBY.of(lock=lock.key, reason=holder)
             logger.info("beat: Standing by: %s.", holder, extra=extra)
         return self._wait(self._election.seconds_to_look())
 
@@ -508,7 +511,7 @@ class RedBeatScheduler(Scheduler):
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
-        self._election.set_lock_key(lock_key)
+        self._election.set_lock(lock_key, self.lock_timeout)
 
     @property
     def lock_timeout(self) -> float:
@@ -517,7 +520,7 @@ class RedBeatScheduler(Scheduler):
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
-        self._election.set_lock_seconds(seconds)
+        self._election.set_lock(self.lock_key, seconds)
 
     @functools.cached_property
     def _wake(self) -> WakeChannel:
@@ -592,6 +595,13 @@ class RedBeatScheduler(Scheduler):
         if taken:
             self._feed.note_leader(taken)
         self._report_lost()
+        if self._beat is not None:
+            self._election.keep_alive()
+        self._store_statics()
+        return bool(self._shards.led)
+
+    def _store_statics(self) -> None:
+        """Store ``beat_schedule`` where that wasn't done since this beat leads."""
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             for shard in fresh:
@@ -600,7 +610,6 @@ class RedBeatScheduler(Scheduler):
                 except RedBeatError as exc:
                     self._shards.fail(shard, exc)
             self.setup_schedule()
-        return bool(self._shards.led)
 
     def run_under(self, beat: Any) -> None:
         """Let ticks wait, and take the lock: ``beat``, Celery's service, is about to call them."""

@@ -15,13 +15,10 @@ it). No beat has more than ``max_shards``; the order in which shards and beats a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain
 
 from redbeat.config.timing import Timing
-from redbeat.process.memory import Memory
 
 #: a shard that its beat leaves alone is taken by any after so long, or the takeover time
 LEFT_SECONDS = 8.0
@@ -35,30 +32,20 @@ class ShardAssignment:
     Arguments:
         beat: its id.
         timing: of the shards' locks.
+
+    Attributes:
+        shards: those that there are; they may change.
     """
 
     def __init__(self, beat: str, timing: Timing) -> None:
         self._beat = beat
-        self.timing = timing
-        self._shards: tuple[str, ...] = ()
-        self._leaders = Memory[frozenset[str], dict[str, str]](16)
+        self._timing = timing
+        self.shards: tuple[str, ...] = ()
         self._refused: dict[tuple[str, str], float] = {}  # until when
-
-    def set_shards(self, shards: Collection[str]) -> None:
-        """Set which shards there are."""
-        self._shards = tuple(shards)
-        self._leaders.clear()
 
     def leader_of(self, shard: str, live: frozenset[str]) -> str:
         """Return which of the live beats is to lead the shard."""
-        leaders = self._leaders.get(live)
-        if leaders is None:
-            leaders = self._leaders[live] = find_leaders(self._shards, live)
-        return leaders[shard]
-
-    def own(self, live: frozenset[str]) -> set[str]:
-        """Return the shards that this beat is to lead."""
-        return {shard for shard in self._shards if self.leader_of(shard, live) == self._beat}
+        return find_leaders(self.shards, live)[shard]
 
     def may_take(self, shard: str, live: frozenset[str], silent: frozenset[str], left_seconds: float) -> bool:
         """Return True if this beat is to take a shard that is free, or whose holder is silent.
@@ -68,7 +55,7 @@ class ShardAssignment:
                 themselves. None of them, if this shard is free.
             left_seconds: for how long it could have been taken.
         """
-        patience_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
+        patience_seconds = min(self._timing.replaced_after_seconds, LEFT_SECONDS)
         there = (live - silent) | {self._beat}
         return self.leader_of(shard, there) == self._beat or left_seconds >= patience_seconds
 
@@ -85,11 +72,9 @@ class ShardAssignment:
         if beat != self._beat:
             self._refused[shard, beat] = now + REFUSED_SECONDS
 
-    def forget_refusals(self, live: frozenset[str], now: float) -> None:
+    def forget_refusals(self, live: frozenset[str]) -> None:
         """Drop refusals of beats that have left: a beat that comes back has recovered."""
-        if self._refused:
-            left = {pair: until for pair, until in self._refused.items() if until > now and pair[1] in live}
-            self._refused = left
+        self._refused = {pair: until for pair, until in self._refused.items() if pair[1] in live}
 
 
 def max_shards(shards: int, beats: int) -> int:
@@ -97,15 +82,15 @@ def max_shards(shards: int, beats: int) -> int:
     return -(-shards // beats) + 1
 
 
-def find_leaders(shards: Collection[str], beats: Collection[str]) -> dict[str, str]:
+@lru_cache(maxsize=16)
+def find_leaders(shards: tuple[str, ...], beats: frozenset[str]) -> dict[str, str]:
     """Return which beat is to lead each shard; {} if there are no beats.
 
     Arguments:
         shards: their prefixes.
         beats: their ids.
     """
-    ordered = tuple(sorted(shards))
-    pairs = sorted(chain.from_iterable(_ranked(ordered, beat) for beat in beats), reverse=True)
+    pairs = sorted(((score(shard, beat), shard, beat) for beat in beats for shard in shards), reverse=True)
     leaders, loads = dict[str, str](), Counter[str]()
     for most in (1, max_shards(len(shards), max(len(beats), 1))):
         for _, shard, beat in pairs:
@@ -113,12 +98,6 @@ def find_leaders(shards: Collection[str], beats: Collection[str]) -> dict[str, s
                 leaders[shard] = beat
                 loads[beat] += 1
     return leaders
-
-
-@lru_cache(maxsize=64)  # when a beat comes or goes, those of the others stay
-def _ranked(shards: tuple[str, ...], beat: str) -> list[tuple[int, str, str]]:
-    """Return the pairs of one beat, that with the highest score first."""
-    return sorted(((score(shard, beat), shard, beat) for shard in shards), reverse=True)
 
 
 def score(shard: str, beat: str) -> int:

@@ -23,17 +23,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.retry import ClientError
+from redbeat.connection.retry import COUNTS, ClientError
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
-from redbeat.keys import Keys
 from redbeat.leadership.assignment import ShardAssignment
 from redbeat.leadership.heartbeat import Heartbeat, Pulse, Role
 from redbeat.leadership.leadership import Leadership
-from redbeat.leadership.lock import LeaderLock, look_at, take
+from redbeat.leadership.lock import AWAY_SECONDS, LeaderLock, fence_of, look_at, take
 from redbeat.leadership.membership import Membership
 from redbeat.log.events import (
     LEADER_ACQUIRED,
@@ -44,21 +42,20 @@ from redbeat.log.events import (
     LEADER_RETAKEN,
     LEADER_STANDS,
     LEADER_TAKEN_OVER,
+    REDIS_SLOW,
 )
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
 from redbeat.store.lock_tokens import beat_of, holder_in_words
-from redbeat.store.locks import Held, release_locks
+from redbeat.store.locks import release_locks
 from redbeat.store.nodes import Command, Sendable
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
 #: the shortest time between two looks, of a standby that is about to take over, or of a beat that is woken
 MIN_LOOK_SECONDS = 0.25
-
-#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
-AWAY_SECONDS = 5.0
 
 
 class Election:
@@ -67,7 +64,8 @@ class Election:
     A tick calls, in this order::
 
         election.check()                     # is any lock lost, or taken back?
-        for leadership in election.look():   # led from now on: store beat_schedule there, fetch at once
+        if election.is_look_due:
+            for leadership in election.look():   # led from now on: store beat_schedule there, fetch at once
         ...                                  # work on election.leading; LockLost of one: election.lose(exc)
         election.hand_over(...)              # a batch has ended: release shards of other beats
         ...                                  # wait; when the channel has woken it: election.note_wake()
@@ -92,20 +90,31 @@ class Election:
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         app = store.config.app
         self.store = Store(app)  # of its own: the scheduler's store may become a shard's
+        self._progress = self.store.progress = store.progress
         self.lock_key = lock_key
         self.timing = timing
-        self._leaderships: dict[str, Leadership] = {}
         self.leaderships: tuple[Leadership, ...] = ()
         self.is_divided = False
         self.is_look_due = True
         self.members = Membership(app, timing)
         self.heartbeat = Heartbeat(app, timing, self.members, lambda: self.leading)
-        self.store.progress.heart = self.heartbeat
+        self._progress.heart, self._progress.on_slow = self.heartbeat, self._report_slow
         self._assignment = ShardAssignment(self.members.beat, timing)
         self._looked_at = self._look_at = -math.inf
-        self._answered_at: float | None = None
-        self._away_until: dict[str, float] = {}  # by the names of nodes
+        self._members_away_until = 0.0  # until when the node that lists the beats isn't asked
         self._said = Memory[str, str]()
+
+    def _report_slow(self) -> None:
+        """Log a slow answer of Redis, unless the client has logged its retries."""
+        now, asks_since = time.monotonic(), self._progress.asks_since
+        if asks_since is None or COUNTS.retried_at > asks_since:
+            return
+        seconds = now - asks_since
+        logger.warning(
+            "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
+            seconds,
+            extra=REDIS_SLOW.of(seconds=round(seconds, 3)),
+        )
 
     # -- the shards
 
@@ -119,19 +128,19 @@ class Election:
         Arguments:
             stores: one for each shard, which the scheduler works with; its ``keys`` say which shard it is. Of
                 an unsharded schedule that may be the store of the whole schedule; once it is divided, that
-                shard needs one of its own.
+                shard needs one of its own. A shard that stays keeps its store.
         """
+        before = {one.keys.prefix: one for one in self.leaderships}
         wanted = {store.keys.prefix: store for store in stores}
-        self._release([one for prefix, one in self._leaderships.items() if prefix not in wanted])
-        self._leaderships = {
-            prefix: self._leaderships.get(prefix)
+        self._release([one for prefix, one in before.items() if prefix not in wanted])
+        for store in wanted.values():
+            store.progress = self._progress
+        self.leaderships = tuple(
+            before.get(prefix)
             or Leadership(store, self._lock_key_of(store), self.timing, self.heartbeat, self.members.beat)
             for prefix, store in wanted.items()
-        }
-        self.leaderships = tuple(self._leaderships.values())
-        for one in self.leaderships:
-            one.move_to(wanted[one.keys.prefix])
-        self._assignment.set_shards(wanted)
+        )
+        self._assignment.shards = tuple(wanted)
         self._look_at = -math.inf
         self.is_divided = len(self.leaderships) > 1
 
@@ -146,18 +155,12 @@ class Election:
         """Whether Redis has had another layout, at the last look, than is worked with."""
         return self.is_divided and self.members.generation > self.store.config.layout.generation
 
-    def set_lock_key(self, lock_key: str | None) -> None:
-        """Use other locks from now on, as the constructor takes their key."""
-        self.lock_key = lock_key
+    def set_lock(self, lock_key: str | None, lock_seconds: float) -> None:
+        """Use other locks from now on, as the constructor takes their key, and let them live for so long from
+        their next renewal on."""
+        self.lock_key, self.timing.lock_seconds = lock_key, lock_seconds
         for leadership in self.leaderships:
-            leadership.lock_key = self._lock_key_of(leadership.store)
-            leadership.follow_lock()
-
-    def set_lock_seconds(self, seconds: float) -> None:
-        """Set how long each lock lives, from its next renewal on."""
-        self.timing.lock_seconds = seconds
-        for leadership in self.leaderships:
-            leadership.follow_lock()
+            leadership.set_lock_key(self._lock_key_of(leadership.store))
 
     @property
     def _live(self) -> frozenset[str]:
@@ -205,25 +208,17 @@ class Election:
                 is_standby = True
         if lost:
             self.lose(*lost)
-        if self.lock_key is None:
-            self.is_look_due = any(not one.is_reported for one in self.leaderships)
-        elif self.is_divided:
-            is_time = now >= self._look_at
-            self.is_look_due = is_time and (is_standby or bool(lost) or not self.heartbeat.is_running)
-        else:
-            self.is_look_due = is_standby
-        if retaken:
-            self._report_retaken(retaken)
-        return retaken
-
-    def _report_retaken(self, retaken: Sequence[Leadership]) -> None:
-        """Log which locks were gone."""
-        which = f"of {self._named(retaken)}" if self.is_divided else str(retaken[0].lock_key)
-        logger.warning(
-            "beat: The lock %s was gone and is taken back.",
-            which,
-            extra=LEADER_RETAKEN.of(lock=_keys_of(retaken)),
+        # a beat that leads all shards of several announces itself by its heartbeat, or else by a look
+        self.is_look_due = now >= self._look_at and (
+            is_standby or bool(lost) or (self.is_divided and not self.heartbeat.is_running)
         )
+        if retaken:
+            logger.warning(
+                "beat: The lock %s was gone and is taken back.",
+                f"of {self._named(retaken)}" if self.is_divided else self.lock_key,
+                extra=LEADER_RETAKEN.of(lock=_keys_of(retaken)),
+            )
+        return retaken
 
     def _named(self, leaderships: Iterable[Leadership]) -> str:
         """Return a phrase for the log: these shards."""
@@ -236,110 +231,95 @@ class Election:
         return f"{counted(len(leaderships), 'lock', 'locks')}: {self._named(leaderships)}"
 
     def look(self) -> list[Leadership]:
-        """Look at the locks that this beat doesn't hold, if it is time to; return the shards that it leads
-        from now on.
+        """Look at the locks that this beat doesn't hold; return the shards that it leads from now on.
 
-        That costs one round trip a node, and some more when locks are taken: all free ones together, and all
-        silent ones.
+        That costs one round trip a node, and some more when locks are taken: all together. Without a lock
+        this beat leads all shards from now on.
 
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: no lock could be asked for. What this beat leads it
                 still leads.
         """
-        if self.lock_key is None:
-            fresh = [one for one in self.leaderships if not one.is_reported]
-            for one in fresh:
-                one.is_reported = True
-            return fresh
         now = time.monotonic()
-        if self.is_divided and now < self._look_at:
-            return []
-        others = [one for one in self.leaderships if not (one.is_leader or self._is_away(one.keys))]
+        others = [one for one in self.leaderships if not one.is_leader]
+        if self.lock_key is None:
+            for one in others:
+                one.lead()
+            return others
+        others = [one for one in others if one.own.away_until <= now]
         self._looked_at, self._look_at = now, now + self.timing.look_seconds
-        self._assignment.forget_refusals(self._live, now)
+        self._assignment.forget_refusals(self._live)
         # a beat that renews locks announces itself along with that: else it could seem well when they end
         is_announced = self.heartbeat.is_running and self.is_leader
         if not others and (is_announced or not self.is_divided):
             return []  # the heartbeat also finds out who else is there
-        locks = [self._stand_by(leadership) for leadership in others]
+        locks = [one.own for one in others]
+        if not self.is_divided and not locks[0].looked_at:
+            logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
+        self._look_at_locks(others, is_announced=is_announced)
+        take(self.store, locks, self._may_take)
+        taken = [one for one in others if one.own.is_held]
+        self._lead(taken)
+        errors = {
+            lock.key: lock.error
+            for lock in locks
+            # a lock that was lost was held for a moment, and in another layout it is looked at again
+            if lock.error is not None and not isinstance(lock.error, (LockLost, LayoutChanged))
+        }
+        if errors and len(errors) == len(locks) and not self.is_leader:
+            raise next(iter(errors.values()))
+        for key, error in errors.items():
+            self._report(key, error)
+        takeable_at = min((lock.takeable_at for lock in locks if not lock.is_takeable), default=math.inf)
+        self._look_at = min(self._look_at, max(takeable_at, now + MIN_LOOK_SECONDS))
+        return taken
+
+    def _look_at_locks(self, others: Sequence[Leadership], *, is_announced: bool) -> None:
+        """Find out how these locks are, which beats are there, and whether there is another layout."""
         besides: list[Sendable[Any]] = [Command("get", one.keys.tick) for one in others]
-        if not self._is_away(self.store.config.base_keys):
+        if time.monotonic() >= self._members_away_until:
             besides.append(self.members.call(is_silent=is_announced))
-        found, replies = look_at(self.store, locks, besides)
-        self._answered_at, away_seconds = now, 2 * (time.monotonic() - now)
-        for leadership, rest_ms, tick in zip(others, found, replies, strict=False):
-            leadership.note_look(rest_ms, tick)
-            if isinstance(rest_ms, StoreUnavailable):
-                self.note_away(leadership.keys, away_seconds)
-        for reply in replies[len(others) :]:
-            if not self.members.note(reply):
-                self.note_away(self.store.config.base_keys, away_seconds)
+        answers = look_at(self.store, [one.own for one in others], besides)
+        for leadership, tick in zip(others, answers, strict=False):
+            leadership.note_look(tick)
+        for answer in answers[len(others) :]:
+            if not self.members.note(answer):
+                self._members_away_until = time.monotonic() + AWAY_SECONDS
         if self.has_new_layout:  # no script refuses a beat that leads nothing
             self.store.config.looked_at = -math.inf
         self.store.parts  # noqa: B018 - it looks where entries are, if it is time to
-        results = take(self.store, locks, found, partial(self._may_take, others))
-        for lock, result in zip(locks, results, strict=True):
-            if isinstance(result, RedBeatError) and not isinstance(result, LockLost):
-                self._report(lock.key, result)
-        taken = [one for one, result in zip(others, results, strict=True) if result is True]
-        self._lead(taken)
-        errors = [result for result in results if isinstance(result, RedBeatError)]
-        if errors and len(errors) == len(results) and not (self.is_leader or isinstance(errors[0], LockLost)):
-            raise errors[0]
-        replaceable_at = min((at for lock in locks if (at := lock.replaceable_at) > now), default=math.inf)
-        self._look_at = min(self._look_at, max(replaceable_at, now + MIN_LOOK_SECONDS))
-        return taken
 
-    def _stand_by(self, leadership: Leadership) -> LeaderLock:
-        if leadership.candidacy is None and not self.is_divided:
-            logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
-        return leadership.stand_by()
-
-    def _is_away(self, keys: Keys) -> bool:
-        """Return True if the node of a shard has just kept all others waiting: it isn't asked."""
-        if not self._away_until:
-            return False
-        return self._away_until.get(self.store.node_of(keys) or "", 0.0) > time.monotonic()
-
-    def note_away(self, keys: Keys, seconds: float = AWAY_SECONDS) -> None:
-        """Record that the node of a shard hasn't answered: it isn't asked for a while."""
-        node = self.store.node_of(keys)
-        if node is not None:
-            self._away_until[node] = time.monotonic() + min(seconds, AWAY_SECONDS)
-
-    def _may_take(self, others: Sequence[Leadership], place: int, silent: frozenset[str]) -> bool:
-        """Return True if this beat may take the lock of one of the others' shards.
+    def _may_take(self, lock: LeaderLock, silent: frozenset[str]) -> bool:
+        """Return True if this beat may take a lock.
 
         Arguments:
             silent: the tokens of all silent holders; none, if this lock is free.
         """
-        lock, now = others[place].stand_by(), time.monotonic()
-        left_seconds = now - (lock.replaceable_at if silent else lock.free_since or now)
         beats = frozenset(beat_of(token) or token for token in silent)
-        return self._assignment.may_take(others[place].keys.prefix, self._live, beats, left_seconds)
+        left_seconds = time.monotonic() - lock.takeable_at
+        return self._assignment.may_take(lock.store.keys.prefix, self._live, beats, left_seconds)
 
     def _lead(self, taken: Sequence[Leadership]) -> None:
         """Lead these shards, whose locks are held now."""
         if not taken:
             return
-        now, live, replaced = time.monotonic(), self._live, dict[str, list[Leadership]]()
+        live, now = self._live, time.monotonic()
         for leadership in taken:
-            prefix, token = leadership.keys.prefix, leadership.stand_by().replaced
+            prefix, token = leadership.keys.prefix, leadership.own.replaced
             before = beat_of(token) if token else self._assignment.leader_of(prefix, live)
             if before in live:  # it announces itself, and can't lead
                 self._assignment.refuse(prefix, before, now)
-            if token:  # each is another one, whichever beat has made it
-                replaced.setdefault(beat_of(token) or token, []).append(leadership)
             leadership.lead()
             self._said.pop(str(leadership.lock_key), None)
-        for gone in replaced.values():
-            token = gone[0].lock.replaced
+        replaced = [one for one in taken if one.own.replaced]
+        if replaced:
+            tokens = [one.own.replaced for one in replaced]
             logger.warning(
                 "beat: Took %s over from %s, which has not renewed for %s s.",
-                self._named(gone) if self.is_divided else "the lock",
-                holder_in_words(token),
+                self._named(replaced) if self.is_divided else "the lock",
+                ", ".join(sorted({*map(holder_in_words, tokens)})),
                 self.store.config.takeover_after,
-                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=token),
+                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(replaced), holder=tokens[0]),
             )
         words = self._locks_named(taken)
         if self.is_divided:
@@ -348,8 +328,7 @@ class Election:
 
     def _report(self, lock_key: str, error: RedBeatError) -> None:
         """Log that a lock can't be asked for, once until that changes; the others go on."""
-        is_expected = not self.is_divided or isinstance(error, (StoreUnavailable, LayoutChanged))
-        log = logger.debug if is_expected else logger.error
+        log = logger.debug if isinstance(error, StoreUnavailable) else logger.error
         if self._said.is_news(lock_key, str(error)):
             log("beat: The lock %s can't be asked for, the rest goes on: %s", lock_key, error)
 
@@ -361,16 +340,13 @@ class Election:
             end: ends what is on its way in a shard, such as a fetch that was sent ahead.
         """
         live, now = self._live, time.monotonic()
-        if not self.is_divided or len(live) < 2 or self.lock_key is None:
+        if len(live) < 2 or self.lock_key is None:
             return False
-        leaving = list[Leadership]()
-        for leadership in self.leading:
-            heir = self._assignment.heir_of(leadership.keys.prefix, live, now)
-            if heir is not None and isinstance(leadership.lock, LeaderLock):
-                leaving.append(leadership)
-                end(leadership)
+        leaving = [one for one in self.leading if self._assignment.heir_of(one.keys.prefix, live, now)]
         if not leaving:
             return False
+        for leadership in leaving:
+            end(leadership)
         self._release(leaving, is_ending=False)
         logger.info(
             "beat: Hands %s over to other beats; this beat leads %d now.",
@@ -413,9 +389,11 @@ class Election:
 
         They change with each look.
         """
-        own = self._assignment.own(self._live)
+        live, beat, leader_of = self._live, self.members.beat, self._assignment.leader_of
         return tuple(
-            one.keys.wake for prefix, one in self._leaderships.items() if one.is_leader or prefix in own
+            one.keys.wake
+            for one in self.leaderships
+            if one.is_leader or leader_of(one.keys.prefix, live) == beat
         )
 
     def seconds_to_look(self) -> float:
@@ -433,8 +411,7 @@ class Election:
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any shard."""
         now, heartbeat, leaderships = time.monotonic(), self.heartbeat, self.leaderships
-        progresses = {store.progress for store in (self.store, *(one.store for one in leaderships))}
-        asks_since = min((at for one in progresses if (at := one.asks_since) is not None), default=None)
+        asks_since = self._progress.asks_since
         asked_at = now if asks_since is None else asks_since
         # Redis is an excuse only where the heartbeat waits for it, too
         progressed_at = max(heartbeat.progressed_at, heartbeat.excused_at)
@@ -443,13 +420,13 @@ class Election:
         if self.lock_key is None:
             return Pulse(Role.SHARING, progressed_at, asked_at)
         answered = [
-            asked_at if one.is_foreign else one.confirmed_at
+            one.confirmed_at if one.fence.token else asked_at
             for one in leaderships
-            if one.is_leader and not one.has_given_up and one.lost is None
+            if one.is_leader and one.lost is None and one.confirmed_at > -math.inf
         ]
-        if not answered:
-            return Pulse(Role.STANDBY, progressed_at, self._answered_at)
-        return Pulse(Role.LEADER, progressed_at, min(answered))
+        if answered:
+            return Pulse(Role.LEADER, progressed_at, min(answered))
+        return Pulse(Role.STANDBY, progressed_at, max(one.own.looked_at for one in leaderships) or None)
 
     # -- beginning and end
 
@@ -471,13 +448,14 @@ class Election:
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""
-        held, foreign, those = list[Held](), list[Any](), list[Leadership]()
+        held, foreign, those = list[tuple[Store, Fence]](), list[Any](), list[Leadership]()
         for leadership in leaderships:
-            lock = leadership.lock or leadership.candidacy
+            lock = leadership.own if leadership.lock is None else leadership.lock
+            fence = fence_of(lock, self.timing)
             leadership.forget()
-            if isinstance(lock, LeaderLock) and lock.token:
-                held.append(Held(leadership.store, lock.fence))
-            elif lock is not None and not isinstance(lock, LeaderLock):
+            if fence.token:
+                held.append((leadership.store, fence))
+            elif not isinstance(lock, LeaderLock):
                 foreign.append(lock)
             else:
                 continue

@@ -8,6 +8,7 @@ another beat leads.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread
-from redbeat.store.locks import Held, release_locks, renew_locks
+from redbeat.store.locks import release_locks, renew_locks
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
@@ -101,29 +102,25 @@ class Heartbeat(BackgroundThread):
 
     def _run(self) -> None:
         wait_seconds = self.timing.renewal_seconds
-        while not self._wait(wait_seconds):
+        while True:
+            wakes_at = time.monotonic() + wait_seconds
+            if self.wait(wait_seconds):
+                return
             began_at, has_renewed = time.monotonic(), False
+            if began_at > wakes_at + LATE_SECONDS:
+                self.excused_at = began_at  # the process was paused, which doesn't count as stuck
             try:
                 has_renewed = self.beat()
             except RedBeatError as exc:
-                # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
-                self.excused_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, the locks would end as well
-                self.excused_at = time.monotonic()
                 self.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
             renewal_seconds = self.timing.renewal_seconds
             wait_seconds = renewal_seconds / 4
             if has_renewed:  # a node that doesn't answer must not make the locks of others wait
                 wait_seconds = max(began_at + renewal_seconds - time.monotonic(), wait_seconds)
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait for the next renewal; return True if there is none."""
-        waited_since = time.monotonic()
-        is_over = self.wait(seconds)
-        if time.monotonic() - waited_since > seconds + LATE_SECONDS:
-            self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
-        return is_over
+            else:  # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
+                self.excused_at = time.monotonic()
 
     def beat(self) -> bool:
         """Renew the locks; return False if no lock could be renewed."""
@@ -135,16 +132,16 @@ class Heartbeat(BackgroundThread):
             tries = 2 if ensure_conf(self._app).is_cluster else 1
             self._store = Store.hasty(self._app, self.timing.renewal_seconds / tries)
         store, began_at = self._store, time.monotonic()
-        led = [one for one in self._find_led() if one.lost is None and one.fence.token and not one.is_foreign]
+        led = [one for one in self._find_led() if one.lost is None and one.fence.token]
         if not led:
             return True
         if began_at - max(self.progressed_at, self.excused_at) >= self.timing.stuck_seconds:
-            self._give_up(store, [one for one in led if not one.has_given_up])
+            self._give_up(store, [one for one in led if one.confirmed_at > -math.inf])
             return True
-        held = [Held(store.of_part(one.keys), one.fence) for one in led]
+        held = [(store.of_part(one.keys), one.fence) for one in led]
         idle_seconds, besides = began_at - self.progressed_at, [self._members.call()]
-        errors, [reply] = renew_locks(store, held, idle_seconds, self.find_obstacle(), besides)
-        self._members.note(reply)
+        errors, [company] = renew_locks(store, held, idle_seconds, self.find_obstacle(), besides)
+        self._members.note(company)
         for one, (part, fence), error in zip(led, held, errors, strict=True):
             one.note_renewal(fence, began_at, part, error)
             if error is not None and one.lost is None:
@@ -155,10 +152,11 @@ class Heartbeat(BackgroundThread):
         if not led:
             return
         # without a mark, so that this beat may take them again
-        locks = [Held(store.of_part(one.keys), replace(one.fence, mark="")) for one in led]
-        release_locks(store, locks, [self._members.leave_call()])
+        locks = [(store.of_part(one.keys), replace(one.fence, mark="")) for one in led]
+        release_locks(store, locks)
+        self._members.leave([one.keys.wake for one in led])
         for one in led:
-            one.has_given_up = True
+            one.confirmed_at = -math.inf
         keys, what = [str(one.lock_key) for one in led], what_hangs()
         names = f"the lock {keys[0]}" if len(keys) == 1 else f"its {len(keys)} locks"
         seconds = time.monotonic() - self.progressed_at

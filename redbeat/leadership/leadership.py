@@ -10,12 +10,10 @@ import time
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.connection.retry import COUNTS
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
-from redbeat.log.events import REDIS_SLOW
 from redbeat.log.logger import logger
 from redbeat.store.locks import NO_KEY
 from redbeat.store.records import Fence
@@ -38,41 +36,29 @@ class Leadership:
     Attributes:
         is_leader: this beat may send.
         fence: the lock and the token that every write of the scheduler is checked against.
+        own: the lock that this beat waits for, or holds.
         is_foreign: the lock is an object that a program has set, and no LeaderLock.
-        candidacy: the lock that this beat waits for; None: it waits for none.
         is_data_missing: a look found neither the lock nor its ``tick``, before these would have expired.
-        is_reported: a look has returned it as led since there is no lock.
-        confirmed_at: when the lock was last known to be held, monotonic.
+        confirmed_at: when the lock was last known to be held, monotonic; -infinity: the heartbeat has
+            released it, as the scheduler is stuck.
         lost: the error if the heartbeat found another beat's token; else None.
         unreachable: the error of the lock's node, if that hasn't answered the heartbeat lately; else None.
-        has_given_up: the heartbeat has released the lock, as the scheduler is stuck.
     """
 
     def __init__(
         self, store: Store, lock_key: str | None, timing: Timing, heartbeat: Heartbeat, beat: str
     ) -> None:
-        self.lock_key = lock_key
+        self.store = store
         self.timing = timing
         self._heartbeat, self._beat = heartbeat, beat
-        self.is_data_missing = self._has_seen_tick = self.is_reported = False
-        self.candidacy: LeaderLock | None = None
-        self.store = store
-        self.lock = None
-        self.move_to(store)
+        self.is_data_missing = self._has_seen_tick = False
+        self.lock_key = lock_key
+        self.forget()
 
     @property
     def keys(self) -> Keys:
         """The names in the shard."""
         return self.store.keys
-
-    def move_to(self, store: Store) -> None:
-        """Use this store of the same shard from now on, as the layout of the schedule has changed."""
-        self.store = store
-        store.progress.heart, store.progress.on_slow = self._heartbeat, self._report_slow
-        for lock in (self.lock, self.candidacy):
-            if isinstance(lock, LeaderLock):
-                lock.move_to(store)
-        self.follow_lock()
 
     @property
     def lock(self) -> LeaderLock | Any:
@@ -89,58 +75,58 @@ class Leadership:
         self.confirmed_at = time.monotonic()
         self.lost: LockLost | None = None
         self.unreachable: StoreUnavailable | None = None
-        self.has_given_up = False
         self.follow_lock()
 
     def follow_lock(self) -> None:
         """Update what follows from the lock: whether this beat leads, and the fence of its writes."""
         lock = self._lock
-        is_ours = isinstance(lock, LeaderLock)
-        self.is_foreign = lock is not None and not is_ours
-        self.is_leader = self.lock_key is None or self.is_foreign or (is_ours and not lock.is_released)
-        self.fence = Fence() if lock is None else fence_of(lock, self.timing)
+        is_released = isinstance(lock, LeaderLock) and not lock.is_held
+        self.is_foreign = lock is not None and not isinstance(lock, LeaderLock)
+        self.is_leader = lock is not None and not is_released
+        if not is_released:  # else the fence refuses what is on its way
+            self.fence = Fence() if lock is None else fence_of(lock, self.timing)
 
     @property
     def is_certain(self) -> bool:
         """Whether this beat leads, and no other one can lead by now, as far as the lock's times say."""
-        if not self.is_leader or self.has_given_up:
-            return False
-        return time.monotonic() - self.confirmed_at < self.timing.replaced_after_seconds
+        return self.is_leader and time.monotonic() - self.confirmed_at < self.timing.replaced_after_seconds
 
     # -- standing by for the lock, taking and losing it
 
-    def stand_by(self) -> LeaderLock:
-        """Return the lock that this beat waits for from now on."""
-        if self.candidacy is None:
-            self.candidacy = LeaderLock(self.store, self.lock_key or "", self.timing, self._beat)
-        return self.candidacy
+    def set_lock_key(self, lock_key: str | None) -> None:
+        """Use another lock, once this beat holds none."""
+        self.lock_key = lock_key
+        if self._lock is None:
+            self.forget()
+        self.follow_lock()
 
     def lead(self) -> None:
-        """Record that the lock is taken, and was renewed."""
-        lock, self.candidacy = self.stand_by(), None
-        lock.on_release = self.follow_lock
-        self.lock = lock
+        """Record that this beat leads: its own lock is held, or no lock is configured."""
+        if self.lock_key is not None:
+            self.own.on_release = self.follow_lock
+            self.lock = self.own
+        self.is_leader = True
 
     def forget(self) -> None:
         """Record that this beat doesn't hold the lock any more, and stands by for it."""
-        self.lock = self.candidacy = None
+        self.own = LeaderLock(self.store, self.lock_key or "", self.timing, self._beat)
+        self.lock = None
 
-    def note_look(self, rest_ms: int | RedBeatError, tick: Any) -> None:
-        """Find out whether Redis has lost its data together with the lock.
+    def note_look(self, tick: Any) -> None:
+        """Find out whether Redis has lost its data together with the lock, as a look has found it.
 
         Every renewal lets both live equally long, and a leader that ends leaves the tick. So if both are gone
         before their time, the data is. celery-redbeat 2.x writes no tick.
 
         Arguments:
-            rest_ms: how long the lock lives, as a look has found it.
-            tick: what ``keys.tick`` held then, or an error, which says nothing.
+            tick: what ``keys.tick`` held then, or the error, which says nothing.
         """
-        if isinstance(rest_ms, RedBeatError) or isinstance(tick, Exception):
+        if self.own.error is not None or isinstance(tick, RedBeatError):
             return
-        if rest_ms != NO_KEY:
+        if self.own.seen.rest_ms != NO_KEY:
             self._has_seen_tick, self.is_data_missing = tick is not None, False
         elif self._has_seen_tick and tick is None:
-            self.is_data_missing = time.monotonic() < self.stand_by().expires_at - SLACK_SECONDS
+            self.is_data_missing = time.monotonic() < self.own.expires_at - SLACK_SECONDS
 
     # -- while this beat leads
 
@@ -158,21 +144,9 @@ class Leadership:
             self.unreachable = error if isinstance(error, StoreUnavailable) else None
             logger.debug("beat: The heartbeat couldn't renew %s: %s", fence.lock_key, error)
         else:
-            self.has_given_up, self.unreachable, self.confirmed_at = False, None, began_at
+            self.unreachable, self.confirmed_at = None, began_at
             if store.has_retaken_lock:
                 self.store.retaken_lock_at, self.store.has_retaken_lock = store.retaken_lock_at, True
-
-    def _report_slow(self) -> None:
-        """Log a slow answer of Redis, unless the client has logged its retries."""
-        now, asks_since = time.monotonic(), self.store.progress.asks_since
-        if asks_since is None or COUNTS.retried_at > asks_since:
-            return
-        seconds = now - asks_since
-        logger.warning(
-            "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
-            seconds,
-            extra=REDIS_SLOW.of(seconds=round(seconds, 3)),
-        )
 
     def check(self) -> bool:
         """Follow what the heartbeat, the store or a program has found or changed; return True if the lock was
@@ -182,7 +156,7 @@ class Leadership:
             LockLost: another beat holds it.
         """
         if self.is_foreign:
-            self.follow_lock()
+            self.follow_lock()  # it may have another token
             if not self.fence.token:
                 self._lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
         was_gone, self.store.has_retaken_lock = self.store.has_retaken_lock, False

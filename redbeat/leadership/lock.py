@@ -36,23 +36,16 @@ from redbeat.config.timing import Timing
 from redbeat.connection.retry import is_full
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
-from redbeat.store.locks import (
-    FOR_EVER,
-    NO_KEY,
-    Held,
-    LockKey,
-    Take,
-    look_at_locks,
-    read_tokens,
-    renew_locks,
-    take_locks,
-)
-from redbeat.store.nodes import Command
+from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Sight, ask_locks, look_at_locks, renew_locks
+from redbeat.store.nodes import Command, Sendable
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
 #: how long a lock that was just taken lives until it is renewed, milliseconds; ``hold_lock.lua`` has the same
 TAKEN_MS = 10_000
+
+#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
+AWAY_SECONDS = 5.0
 
 
 class LeaderLock:
@@ -71,31 +64,30 @@ class LeaderLock:
     Attributes:
         name: the lock's key.
         lock_key: the key in Redis.
-        is_released: it was given up by ``release``, so nothing takes it back.
-        token: what the lock holds if this object holds it, or may hold it, as no answer has come; '': it
-            doesn't.
+        is_held: this object holds it, as far as is known.
+        token: what the lock holds then; or what it may hold, as taking it was not answered; else ''.
         replaced: the token of the silent holder that was replaced; '': there was none.
+        seen: the lock at the last look that was answered.
+        looked_at: when that was, monotonic; 0: there was none.
         expires_at: when another holder's lock would end, as it was seen last; monotonic.
-        free_since: since when all looks have found that no beat holds it, monotonic; None: one does.
-        silent_since: since when all looks have found that its holder hasn't renewed it, likewise.
+        unchanged_since: since when all looks have found it free, or not renewed, monotonic; infinity: that
+            is counted from the next look.
+        error: why the last look, or taking it, has failed; None: it hasn't.
+        away_until: until when it isn't asked for, as its node makes all others wait; monotonic.
     """
 
     def __init__(self, store: Store, key: str, timing: Timing, beat: str = "") -> None:
         self.key = self.name = key
-        self.move_to(store)
+        self.store, self.lock_key = store, LockKey(store, key)
         self.timing = timing
         self._beat = beat
-        self.is_released = False
         #: called by ``release``
         self.on_release: Callable[[], None] = lambda: None
         self.token = self.replaced = ""
-        self.expires_at = self._looked_at = 0.0
-        self.free_since: float | None = None
-        self.silent_since: float | None = None
-
-    def move_to(self, store: Store) -> None:
-        """Use this store of the same shard from now on, as the layout of the schedule has changed."""
-        self.store, self.lock_key = store, LockKey(store, self.key)
+        self.seen = Sight(FOR_EVER, "")
+        self.expires_at = self.looked_at = self.away_until = 0.0
+        self.error: RedBeatError | None = None
+        self.forget()
 
     @property
     def timeout(self) -> float:
@@ -111,7 +103,7 @@ class LeaderLock:
     def acquire(self, *, blocking: bool = False, blocking_timeout: float | None = None) -> bool:
         """Take the lock if it is free, or if its holder is silent; return True if it was taken.
 
-        Costs one command while another one holds it.
+        Costs one round trip while another one holds it.
 
         Arguments:
             blocking: wait for it.
@@ -121,96 +113,95 @@ class LeaderLock:
             LockLost: it was taken, and another beat had it a moment later.
         """
         deadline = math.inf if blocking_timeout is None else time.monotonic() + blocking_timeout
-        while not self._take():
+        while True:
+            look_at(self.store, [self])
+            take(self.store, [self], lambda _lock, _silent: True)
+            if self.error is not None:
+                raise self.error
             left = deadline - time.monotonic()
-            if not blocking or left <= 0:
-                return False
+            if self.is_held or not blocking or left <= 0:
+                return self.is_held
             time.sleep(min(self.timing.look_seconds, left))
-        self.is_released = False
-        return True
-
-    def _take(self) -> bool:
-        found, _ = look_at(self.store, [self])
-        [result] = take(self.store, [self], found, lambda _place, _silent: True)
-        if isinstance(result, RedBeatError):
-            raise result
-        return result
 
     # -- what a look has found
 
-    def note_look(self, rest_ms: int | RedBeatError, looked_at: float) -> None:
-        """Record how long the lock lives, as Redis has replied at ``looked_at`` (monotonic).
+    def note_look(self, found: Sight | RedBeatError, took_seconds: float) -> None:
+        """Record the lock as it is now.
 
         An error says nothing about the holder: its silence is counted from zero again.
         """
-        if isinstance(rest_ms, RedBeatError):
-            self.silent_since = self.free_since = None
+        if isinstance(found, RedBeatError):
+            self.error, self.unchanged_since = found, math.inf
+            if isinstance(found, StoreUnavailable):
+                self.leave_alone(2 * took_seconds)
             return
-        gap_seconds, self._looked_at = looked_at - self._looked_at, looked_at
-        before, expires_at = self.expires_at, looked_at + rest_ms / 1000
-        if rest_ms != NO_KEY:
-            self.expires_at = math.inf if rest_ms < 0 else expires_at
-            self.free_since = None
-        elif self.free_since is None:
-            self.free_since = looked_at
-        if rest_ms < 0:  # it is free, or never expires, as a user has set it
-            self.silent_since = None
-        elif (
-            self.silent_since is None
-            or abs(before - expires_at) > self.timing.slack_seconds
-            or gap_seconds > self.timing.look_gap_seconds
+        now, expired_at, was_free = time.monotonic(), self.expires_at, self.seen.rest_ms == NO_KEY
+        is_free = found.rest_ms == NO_KEY
+        if not is_free:
+            self.expires_at = math.inf if found.rest_ms == FOR_EVER else now + found.rest_ms / 1000
+        if (
+            is_free != was_free
+            or self.unchanged_since == math.inf
+            or abs(self.expires_at - expired_at) > self.timing.slack_seconds  # it was renewed
+            or now - self.looked_at > self.timing.look_gap_seconds
         ):
-            self.silent_since = looked_at
+            self.unchanged_since = now
+        self.error, self.seen, self.looked_at = None, found, now
+
+    def leave_alone(self, seconds: float = AWAY_SECONDS) -> None:
+        """Ask its node for nothing in the next seconds, ``AWAY_SECONDS`` at most."""
+        self.away_until = time.monotonic() + min(seconds, AWAY_SECONDS)
 
     @property
-    def is_silent(self) -> bool:
-        """Whether its holder hadn't renewed it for ``takeover_seconds`` at the last look."""
-        return self.silent_since is not None and self._looked_at >= self.replaceable_at
-
-    @property
-    def replaceable_at(self) -> float:
-        """When a holder that stays silent may be replaced, monotonic; infinity: never."""
-        if self.silent_since is None or self.timing.takeover_seconds is None:
+    def takeable_at(self) -> float:
+        """When it may be taken if it stays as it was seen, monotonic; infinity: never."""
+        if self.seen.rest_ms == NO_KEY:
+            return self.unchanged_since
+        is_left = self.seen.rest_ms == FOR_EVER or not replaceable(self.seen.token)
+        if is_left or self.timing.takeover_seconds is None:
             return math.inf
-        return self.silent_since + self.timing.takeover_seconds
+        return self.unchanged_since + self.timing.takeover_seconds
+
+    @property
+    def is_takeable(self) -> bool:
+        """Whether it was free at the last look, or not renewed for ``takeover_seconds``."""
+        return self.looked_at >= self.takeable_at
 
     # -- taking it
 
-    def begin_take(self, rest_ms: int, silent: str = "") -> Take:
-        """Return the request that takes the lock with a new token.
-
-        Arguments:
-            rest_ms: how long the lock lives, as it was seen.
-            silent: the token of a silent holder, which is replaced; '': there is none.
-        """
+    def take_call(self) -> Sendable[Any]:
+        """Return the call that takes the lock if it is free, or still as it was seen."""
         # set before the answer, so that it is released if this beat ends now; and used again if none comes
         self.token = self.token or new_token(self._beat)
-        if silent:  # with many locks, some time has passed since the look
-            rest_ms -= int((time.monotonic() - self._looked_at) * 1000)
-        return Take(
-            self.lock_key,
+        self.replaced = self.seen.token if self.is_takeable else ""
+        # with many locks, some time has passed since the look
+        passed_ms = int((time.monotonic() - self.looked_at) * 1000)
+        return self.lock_key.take_call(
             self.token,
             min(self.fence.lock_ms, TAKEN_MS),
             self.store.keys.released,
-            silent,
-            rest_ms,
-            int(self.timing.slack_seconds * 1000),
+            silent=self.replaced,
+            rest_ms=self.seen.rest_ms - passed_ms,
+            slack_ms=int(self.timing.slack_seconds * 1000),
         )
 
-    def note_take(self, take: Take, answer: bool | RedBeatError) -> bool | RedBeatError:
-        """Record the answer; return True if the lock is this object's, which must renew it at once."""
+    def note_take(self, answer: bool | RedBeatError | None) -> None:
+        """Record how taking the lock has ended, True or False, or renewing it then, None; or the error."""
         if isinstance(answer, RedBeatError):
-            if not isinstance(answer, StoreUnavailable):  # else it may be this beat's all the same
+            if isinstance(answer, StoreUnavailable):  # it may be this beat's all the same
+                self.is_held = False
+            else:
                 self.forget()
-            return False if take.silent and is_full(answer.__cause__) else answer
-        self.forget()
-        if answer:
-            self.token, self.replaced = take.token, take.silent
-        return answer
+            # a server that takes no writes keeps a silent holder from renewing it, too
+            self.error = None if self.replaced and is_full(answer.__cause__) else answer
+        elif answer is False:
+            self.forget()
+        else:
+            self.is_held = True
 
     def forget(self) -> None:
         """Record that this object doesn't hold the lock; a later ``acquire`` begins anew."""
-        self.token, self.silent_since, self.free_since = "", None, None
+        self.is_held, self.token, self.unchanged_since = False, "", math.inf
 
     # -- for the singleton command
 
@@ -236,17 +227,18 @@ class LeaderLock:
         return token
 
     def describe_holder(self) -> str:
-        """Return who holds the lock and for how long, as a phrase for the log."""
-        holder, rest_ms = holder_in_words(self.lock_key.token()), self.lock_key.rest_ms()
-        if rest_ms == FOR_EVER:
+        """Return who held the lock at the last look and for how long, as a phrase for the log."""
+        holder = holder_in_words(self.seen.token)
+        if self.seen.rest_ms == FOR_EVER:
             return f"{holder} holds the lock, which never expires, as it was set by hand"
-        return f"{holder} holds the lock, which expires in {max(rest_ms, 0) / 1000:.0f} s unless renewed"
+        seconds = max(self.expires_at - time.monotonic(), 0)
+        return f"{holder} holds the lock, which expires in {seconds:.0f} s unless renewed"
 
     # -- as redis-py's lock has it
 
     def owned(self) -> bool:
         """Ask Redis whether this object holds the lock."""
-        return bool(self.token) and self.lock_key.token() == self.token
+        return self.is_held and self.lock_key.token() == self.token
 
     def locked(self) -> bool:
         """Ask Redis whether anybody holds the lock."""
@@ -262,7 +254,7 @@ class LeaderLock:
         Raises:
             LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
-        if self.is_released or not self.owned():
+        if not self.owned():
             raise self._not_owned("extended")
         lives_ms = additional_time * 1000
         if not replace_ttl:
@@ -284,9 +276,7 @@ class LeaderLock:
         Raises:
             LockLost: this object doesn't hold it (also redis-py's LockNotOwnedError).
         """
-        was_released, self.is_released = self.is_released, True
-        self.on_release()
-        if was_released or not self.give_up(self.store.keys.released):
+        if not self.give_up(self.store.keys.released):
             raise self._not_owned("released")
 
     def _not_owned(self, done: str) -> LockLost:
@@ -301,76 +291,58 @@ class LeaderLock:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
                 vanished, and no command of this object takes it back that arrives late; '': none.
         """
-        return self.lock_key.release(self.token, mark)
+        token = self.token
+        self.forget()
+        self.on_release()
+        return bool(token) and self.lock_key.release(token, mark)
 
 
 # -- the steps of an election, for several locks at once
 
 
-def look_at(
-    store: Store, wanted: Sequence[LeaderLock], besides: Sequence[Any] = ()
-) -> tuple[list[int | RedBeatError], list[Any]]:
-    """Return how long each lock lives, and the replies to the calls ``besides``.
+def look_at(store: Store, wanted: Sequence[LeaderLock], besides: Sequence[Sendable[Any]] = ()) -> list[Any]:
+    """Find out how each lock is; return the answers to the calls ``besides``.
 
     Raises:
         StoreUnavailable: no node can be reached.
     """
+    began_at = time.monotonic()
     try:
-        found, replies = look_at_locks(store, [lock.lock_key for lock in wanted], *besides)
+        found, answers = look_at_locks(store, [lock.lock_key for lock in wanted], besides)
     except RedBeatError as exc:
         for lock in wanted:
             lock.note_look(exc, 0.0)
         raise
-    now = time.monotonic()
-    for lock, rest_ms in zip(wanted, found, strict=True):
-        lock.note_look(rest_ms, now)
-    return found, replies
+    for lock, seen in zip(wanted, found, strict=True):
+        lock.note_look(seen, time.monotonic() - began_at)
+    return answers
 
 
 def take(
-    store: Store,
-    wanted: Sequence[LeaderLock],
-    found: Sequence[int | RedBeatError],
-    may_take: Callable[[int, frozenset[str]], bool],
-) -> list[bool | RedBeatError]:
+    store: Store, wanted: Sequence[LeaderLock], may_take: Callable[[LeaderLock, frozenset[str]], bool]
+) -> None:
     """Take those locks that are free, or whose holders are silent, and renew them to their full time.
 
-    Returns True for each that is held now, or the error. LockLost: it was held for a moment only.
-
     Arguments:
-        found: how long each lives, as ``look_at`` has returned it.
-        may_take: returns True if this beat may take the lock at a place, given the tokens of all silent
-            holders; none, if it is free.
+        may_take: returns True if this beat may take the lock, given the tokens of all silent holders; none,
+            if it is free.
     """
-    results = [rest_ms if isinstance(rest_ms, RedBeatError) else False for rest_ms in found]
-    silent = [place for place, lock in enumerate(wanted) if results[place] is False and lock.is_silent]
-    tokens = read_tokens(store, [wanted[place].lock_key for place in silent])
-    holders = {
-        place: replaceable(token) if isinstance(token, str) else ""
-        for place, token in zip(silent, tokens, strict=True)
-    }
-    replaced = frozenset(filter(None, holders.values()))
-    takes: dict[int, Take] = {}
-    for place, (lock, rest_ms) in enumerate(zip(wanted, found, strict=True)):
-        if isinstance(rest_ms, RedBeatError):
-            continue
-        holder = holders.get(place)
-        if holder is None:
-            # with a token it may have been taken by an earlier try, without an answer
-            if lock.token or (rest_ms == NO_KEY and may_take(place, frozenset())):
-                takes[place] = lock.begin_take(rest_ms)
-        elif holder and may_take(place, replaced):
-            takes[place] = lock.begin_take(rest_ms, holder)
-    for (place, asked), answer in zip(takes.items(), take_locks(store, [*takes.values()]), strict=True):
-        results[place] = wanted[place].note_take(asked, answer)
-    held = [place for place in takes if results[place] is True]
-    renewed, _ = renew_locks(store, [Held(wanted[place].store, wanted[place].fence) for place in held])
-    for place, error in zip(held, renewed, strict=True):
-        if error is not None:
-            results[place] = error
-            if isinstance(error, LockLost):
-                wanted[place].forget()
-    return results
+    silent = frozenset(lock.seen.token for lock in wanted if lock.is_takeable and lock.seen.token)
+
+    def is_asked(lock: LeaderLock) -> bool:
+        if lock.error is not None:
+            return False
+        if lock.token:  # it may have been taken by an earlier try, without an answer
+            return True
+        return lock.is_takeable and may_take(lock, silent if lock.seen.token else frozenset())
+
+    asked = [lock for lock in wanted if is_asked(lock)]
+    for lock, answer in zip(asked, ask_locks(store, [lock.take_call() for lock in asked]), strict=True):
+        lock.note_take(answer)
+    taken = [lock for lock in asked if lock.is_held]
+    renewed, _ = renew_locks(store, [(lock.store, lock.fence) for lock in taken])
+    for lock, error in zip(taken, renewed, strict=True):
+        lock.note_take(error)
 
 
 def fence_of(lock: Any, timing: Timing) -> Fence:

@@ -12,9 +12,10 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.log.logger import logger
 from redbeat.process.background import surviving
-from redbeat.store.beats import leave_beats, note_beat, read_company, remove_beat
+from redbeat.store.beats import Company, leave_beats, note_beat
 from redbeat.store.lock_tokens import new_beat, new_token
 from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
@@ -54,19 +55,12 @@ class Membership:
         self._is_listed = self._is_listed or not is_silent
         return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
 
-    def leave_call(self) -> Sendable[Any]:
-        """Return the call that takes this beat off the list."""
-        return remove_beat(self._store, self._token)
-
-    def note(self, reply: Any) -> bool:
-        """Record who is there, by the reply to the call or its error; return False if Redis could
-        not be reached."""
-        with surviving("Listing this beat"):
-            try:
-                beats, self.generation = read_company(reply)
-            except StoreUnavailable:
-                return False
-            self.live = beats | {self.beat}
+    def note(self, company: Company | RedBeatError) -> bool:
+        """Record who is there, as the call has said; return False if Redis could not be reached."""
+        if isinstance(company, RedBeatError):
+            logger.debug("beat: Listing this beat failed: %s", company)
+            return not isinstance(company, StoreUnavailable)
+        self.live, self.generation = company.beats | {self.beat}, company.generation
         return True
 
     def leave(self, wake: Iterable[str]) -> None:

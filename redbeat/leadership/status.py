@@ -204,10 +204,10 @@ class Status:
     @property
     def silent_leader(self) -> Leader | None:
         """The first leader without a sign of life for longer than a healthy one; None: there is none."""
-        for leader in self.leaders:
-            if (self.seconds_since(leader.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
-                return leader
-        return None
+        silent = (
+            one for one in self.leaders if (self.seconds_since(one.last_tick) or 0) > SILENT_AFTER_SECONDS
+        )
+        return next(silent, None)
 
     def in_shard(self, number: int | None) -> Status:
         """Return the same about one shard; where the schedule isn't divided as it is."""
@@ -222,13 +222,13 @@ class Status:
     @property
     def unled(self) -> list[ShardStatus]:
         """The shards without a leader. One of several that had one just now is being handed over."""
-
-        def is_handed_over(one: ShardStatus) -> bool:
+        found = []
+        for one in self.parts:
             seconds = self.seconds_since(one.last_tick)
-            return self.is_divided and seconds is not None and seconds <= SILENT_AFTER_SECONDS
-
-        free = [one for one in self.parts if one.leader is None and one.lock_key is not None]
-        return [one for one in free if not (one.problem or is_handed_over(one))]
+            is_handed_over = self.is_divided and seconds is not None and seconds <= SILENT_AFTER_SECONDS
+            if not (one.leader or one.lock_key is None or one.problem or is_handed_over):
+                found.append(one)
+        return found
 
 
 def _first(moments: Iterable[datetime | None]) -> datetime | None:
@@ -300,21 +300,14 @@ def _shard_of(
 ) -> ShardStatus:
     if isinstance(vitals, StoreUnavailable):
         return ShardStatus(number, lock_key, None, None, 0, 0, None, node, vitals.plain)
-    holder, leader = holder_of(vitals.token), None
-    is_foreign = bool(vitals.token) and holder is None
+    host, pid, since = holder_of(vitals.token) or (None, None, None)
+    is_foreign = bool(vitals.token) and host is None
     # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
     ticked, _, obstacle = ("" if is_foreign or lock_key is None else vitals.tick).partition(" ")
-    last_tick = _moment(ticked or None)
+    last_tick, leader = _moment(ticked or None), None
     if vitals.token:
-        leader = Leader(
-            host=holder.host if holder else None,
-            pid=holder.pid if holder else None,
-            since=holder.since if holder else None,
-            token=vitals.token,
-            ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
-            last_tick=last_tick,
-            obstacle=obstacle,
-        )
+        ttl_seconds = vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None
+        leader = Leader(host, pid, since, vitals.token, ttl_seconds, last_tick, obstacle)
     oldest = _moment(vitals.oldest)
     return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, vitals.due, oldest, node)
 
@@ -395,11 +388,8 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "problem": problem or None,
         "server": sanitize_url(config.redis_url),
         "now": _iso(one.now),
-        **_form_of(one, one),
+        **_form_of(one, one, "stored_messages", "overdue_messages", "oldest_message"),
         "standbys": None if one.beats is None else [_fields(beat, "shards") for beat in one.standbys],
-        "stored_messages": one.stored_messages,
-        "overdue_messages": one.overdue_messages,
-        **_times_of("oldest_message", one.oldest_message, one),
     }
     if found is None:
         document["backlog"] = None
@@ -408,13 +398,7 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
     return {
         **document,
         "shards": [
-            {
-                "shard": shard.number,
-                **_form_of(shard, one),
-                "entries": shard.entries,
-                "node": shard.node,
-                "problem": shard.problem or None,
-            }
+            {"shard": shard.number, **_form_of(shard, one, "entries", "node", "problem")}
             for shard in one.shards
         ],
         "beats": one.beats and [_fields(beat) for beat in one.beats],
@@ -424,16 +408,18 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
     }
 
 
-def _form_of(one: Status | ShardStatus, status: Status) -> dict[str, Any]:
-    """Return the leaders and the backlog of all shards, or of one."""
-    return {
-        "lock_key": one.lock_key,
-        "leader": None if one.leader is None else _fields(one.leader, "last_tick", "obstacle"),
-        "obstacle": one.obstacle or None,
-        **_times_of("last_tick", one.last_tick, status),
-        "backlog": one.backlog,
-        **_times_of("oldest_due", one.oldest_due, status),
-    }
+def _form_of(one: Status | ShardStatus, status: Status, *others: str) -> dict[str, Any]:
+    """Return the leaders and the backlog of all shards, or of one, and its fields ``others``."""
+    form: dict[str, Any] = {}
+    for name in ("lock_key", "leader", "obstacle", "last_tick", "backlog", "oldest_due", *others):
+        value = getattr(one, name)
+        if isinstance(value, Leader):
+            value = _fields(value, "last_tick", "obstacle")
+        if name in ("last_tick", "oldest_due", "oldest_message"):
+            form[f"{name}_age_seconds"] = status.seconds_since(value)
+            value = _iso(value)
+        form[name] = None if value == "" else value
+    return form
 
 
 def _fields(one: Leader | Beat, *without: str) -> dict[str, Any]:
@@ -442,11 +428,6 @@ def _fields(one: Leader | Beat, *without: str) -> dict[str, Any]:
         for name, value in vars(one).items()
         if name not in without
     }
-
-
-def _times_of(name: str, moment: datetime | None, status: Status) -> dict[str, Any]:
-    """Return a time, and its age."""
-    return {name: _iso(moment), f"{name}_age_seconds": status.seconds_since(moment)}
 
 
 def _iso(moment: datetime | None) -> str | None:

@@ -6,7 +6,6 @@ wrong options, 2, isn't used: it means "late" in ``celery redbeat status``.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,13 +94,10 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return it; a usage error if it is out of range, or not a number."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not seconds <= MAX_SECONDS:
-            self.fail(f"{value} is no number of seconds.", param, ctx)
-        return float(super().convert(seconds, param, ctx))
+        seconds = float(super().convert(value, param, ctx))
+        if not seconds <= MAX_SECONDS:  # also if it is "nan"
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
+        return seconds
 
 
 def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -14,7 +14,7 @@ import traceback
 from functools import partial
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
-from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 import billiard.common
@@ -22,17 +22,11 @@ import billiard.common
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def _fresh(name: str) -> ModuleType:
-    """Return a built-in module as Python makes it, whatever was patched in the one that is imported."""
-    spec: Any = BuiltinImporter.find_spec(name)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-#: threads of the system, also where gevent or eventlet has patched ``threading``: theirs can't be started
+#: threads of the system, also where gevent or eventlet has patched ``_thread``: theirs can't be started
 #: wherever a handler is called, and what is raised in them doesn't reach the main thread
-_system_thread: Any = _fresh("_thread")
+_SPEC: Any = BuiltinImporter.find_spec("_thread")
+_system_thread: Any = module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_system_thread)
 
 
 def has_greenlets() -> bool:
@@ -112,8 +106,12 @@ class hold_interrupts:  # noqa: N801 - a context manager; contextlib's would tak
         signal.raise_signal(number)
 
     def _send_again(self, number: int, running: Any) -> None:
-        if not running.acquire(timeout=self._patience_seconds):
-            _send_to(self._thread_id, number)
+        if running.acquire(timeout=self._patience_seconds):
+            return
+        if hasattr(signal, "pthread_kill"):  # to the thread, so that a call that blocks there returns
+            signal.pthread_kill(self._thread_id, number)
+        else:
+            signal.raise_signal(number)
 
 
 #: the code of the handler that holds signals back
@@ -134,28 +132,19 @@ def is_in_handler() -> bool:
     return any(frame.f_code in handlers for frame, _ in traceback.walk_stack(None))
 
 
-def _send_to(thread_id: int, number: int) -> None:
-    # to the thread, not to the process, so that a call that blocks there returns
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(thread_id, number)
-    else:
-        signal.raise_signal(number)
-
-
 #: billiard's: whether this process has handled a SIGTERM, which it does by a SystemExit, and only once
 HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
 
 
 def let_through(exc: BaseException) -> None:
     """Raise ``exc`` again if it ends beat. Called first where anything may be caught."""
-    if not isinstance(exc, Exception) and _is_interrupt(exc):
+    if isinstance(exc, Exception):
+        return
+    is_interrupt = isinstance(exc, KeyboardInterrupt) or type(exc).__name__ == "GreenletExit"
+    if isinstance(exc, SystemExit):
+        is_interrupt = HAS_BEEN_TERMINATED[0] or _is_raised_by_handler(exc)
+    if is_interrupt:
         raise exc
-
-
-def _is_interrupt(exc: BaseException) -> bool:
-    if isinstance(exc, KeyboardInterrupt) or type(exc).__name__ == "GreenletExit":
-        return True
-    return isinstance(exc, SystemExit) and (HAS_BEEN_TERMINATED[0] or _is_raised_by_handler(exc))
 
 
 def _is_raised_by_handler(exc: BaseException) -> bool:

@@ -170,8 +170,10 @@ class Shard:
 
     def leave_alone(self, problem: StoreUnavailable) -> None:
         """Record that its node does not answer: all other shards would wait for it, too."""
-        self.block(problem)
-        self.state, self._away_at = State.AWAY, time.monotonic()
+        self.leadership.own.leave_alone()
+        if self.leadership.is_leader:
+            self.block(problem)
+            self.state, self._away_at = State.AWAY, time.monotonic()
 
     def follow_node(self) -> None:
         """Update the state by what the heartbeat has found out about its node."""

@@ -27,7 +27,7 @@ from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
 from redbeat.scheduler.shard import Shard, State
 from redbeat.store.executor import run_all
-from redbeat.store.locks import Held, renew_locks
+from redbeat.store.locks import renew_locks
 from redbeat.store.records import Fetched
 from redbeat.store.schedule import Fetch, fetch_all, read_head
 from redbeat.store.store import Store
@@ -221,8 +221,7 @@ class Shards:
         elif isinstance(error, StoreUnavailable):
             self.troubles.append(error)
             node = shard.node_name
-            self.election.note_away(shard.store.keys)
-            for one in self.led:  # those on the same node aren't to wait for it one after the other
+            for one in self:  # those on the same node aren't to wait for it one after the other
                 if one is shard or (node is not None and one.node_name == node):
                     one.leave_alone(error)
         elif isinstance(error, RedBeatError):
@@ -400,7 +399,7 @@ class Shards:
     def renew_locks(self) -> None:
         """Renew the locks."""
         led = self.reached
-        locks = [Held(shard.store, shard.leadership.fence) for shard in led]
+        locks = [(shard.store, shard.leadership.fence) for shard in led]
         obstacle = self.election.heartbeat.find_obstacle()
         errors, _ = renew_locks(self.election.store, locks, obstacle=obstacle)
         for shard, error in zip(led, errors, strict=True):

@@ -397,8 +397,9 @@ class Runner:
         """Release the lock, if nobody's command can be running."""
         if not state.is_clear:
             logger.info("singleton: The lock %s isn't released, it ends by itself.", self._key)
+        token = state.lock.token
         is_released = state.is_clear and self._release(state.lock)
-        return self._go_back(state.lock.token if is_released else None, state.exit_code)
+        return self._go_back(token if is_released else None, state.exit_code)
 
     def _go_back(self, seen: str | None, exit_code: int | None = None) -> Waiting | Out:
         """Wait for the lock again, unless this is the end."""

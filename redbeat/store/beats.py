@@ -6,7 +6,7 @@ crashes expires from the list, and the key with the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import without_retry
@@ -35,35 +35,22 @@ class Company(NamedTuple):
     generation: int
 
 
-def note_beat(store: Store, token: str, life_seconds: float) -> Call[Any]:
+def note_beat(store: Store, token: str, life_seconds: float) -> Call[Company]:
     """Return the call that lists a beat by its ``token``, '' for none, and removes beats that are older."""
     keys, life_ms = store.config.keys, int(life_seconds * 1000)
-    return _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
+    call = _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
+    return call.reading(_company)
 
 
-def read_company(reply: Any) -> Company:
-    """Return who is listed.
-
-    Arguments:
-        reply: to :func:`note_beat`, or its error.
-
-    Raises:
-        StoreUnavailable, StoreRefused, StoreCorrupt.
-    """
-    generation, *found = raised(reply)
-    beats = frozenset(beat for token in found if (beat := beat_of(text_of(token))) is not None)
-    text = text_of(generation)
-    return Company(beats, int(text) if text.isdecimal() else 0)
+def _company(reply: Sequence[Any]) -> Company:
+    generation, *found = map(text_of, reply)
+    beats = frozenset(beat for token in found if (beat := beat_of(token)) is not None)
+    return Company(beats, int(generation) if generation.isdecimal() else 0)
 
 
 def read_beats(store: Store) -> Command:
     """Return the command that reads the tokens of all beats, and when each said last that it is there."""
     return Command("zrange", store.config.keys.beats, 0, -1, withscores=True)
-
-
-def remove_beat(store: Store, token: str) -> Command:
-    """Return the command that removes a beat."""
-    return Command("zrem", store.config.keys.beats, token)
 
 
 def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
@@ -72,7 +59,6 @@ def leave_beats(store: Store, token: str, wake: Iterable[str]) -> None:
     Arguments:
         wake: the channels on which the others are told that after it.
     """
-    tells = [Command("publish", channel, "left") for channel in wake]
     client = without_retry(store.client)
-    raised(*store.try_all([remove_beat(store, token)], client))
-    store.try_all(tells, client)
+    raised(*store.try_all([Command("zrem", store.config.keys.beats, token)], client))
+    store.try_all([Command("publish", channel, "left") for channel in wake], client)

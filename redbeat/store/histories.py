@@ -15,7 +15,7 @@ from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRef
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
 from redbeat.store.entries import record_commands, record_text
-from redbeat.store.locks import LockKey, Take
+from redbeat.store.locks import LockKey
 from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
@@ -127,7 +127,7 @@ def backfilling(store: Store, key: str) -> Iterator[Callable[[], None]]:
     lock = LockKey(store.of_part(store.parts.of(key)), backfilling)
 
     def hold() -> None:
-        if not Take(lock, token, BACKFILLING_MS).run():
+        if not lock.take(token, BACKFILLING_MS):
             raise LockNotAcquired(
                 f"{key}: another backfill, rerun or trigger of it is at work, or was killed within the "
                 f"last {BACKFILLING_MS // 1000} s; try again later."

@@ -10,8 +10,8 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from redbeat.log.text import printable, shorten
 
@@ -22,8 +22,7 @@ TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is not a secret
 BEAT_BYTES = 4
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """What the token of a RedBeat 3 says: which process has held the lock since when (UTC)."""
 
     host: str

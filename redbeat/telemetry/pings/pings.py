@@ -21,7 +21,7 @@ from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
-from redbeat.store.locks import LockKey, Take
+from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
@@ -124,7 +124,7 @@ class Pings:
         """Tell whether this beat is the one of several without a lock that calls the service this time."""
         with Store.hasty(self._app) as store:
             key = LockKey(store.apart(), store.keys.pinged)
-            return Take(key, self._caller, int(CLAIM_SECONDS * 1000)).run()
+            return key.take(self._caller, int(CLAIM_SECONDS * 1000))
 
     def _give_back(self) -> None:
         with Store.hasty(self._app) as store:

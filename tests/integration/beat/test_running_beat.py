@@ -176,7 +176,7 @@ def broken(*args, **kwargs):
     raise IndexError("broken")
 
 redis.client.PubSub.get_message = redis.client.PubSub.reset = broken
-membership.read_company = membership.leave_beats = broken
+membership.leave_beats = broken
 gathering.read_labels = gathering.take_figures = feed.read_events = broken
 start, begun = threading.Thread.start, []
 

@@ -19,7 +19,7 @@ from redbeat.config.timing import Timing
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
-from redbeat.store.locks import LockKey, Take
+from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.schedule import fetch_due
 from redbeat.store.store import Store
@@ -123,7 +123,7 @@ def test_two_sigterms_leave_no_lock(
 LATE: dict[str, Callable[[Store, Fence], Any]] = {
     "renewal": lambda store, fence: store.renew_lock(fence),
     "claim": lambda store, fence: fetch_due(store, fence, limit=1).run(),
-    "taking": lambda store, fence: Take(LockKey(store, LOCK), fence.token, TAKEN_MS, fence.mark).run(),
+    "taking": lambda store, fence: LockKey(store, LOCK).take(fence.token, TAKEN_MS, fence.mark),
 }
 
 

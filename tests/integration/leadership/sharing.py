@@ -46,10 +46,9 @@ class SharingBeat:
             at_once: look at the locks also if it isn't time to.
         """
         self.election.check()
-        if at_once:
-            self.election._look_at = 0.0  # noqa: SLF001 - the test counts looks, not seconds
         self.looks += 1
-        self.election.look()
+        if at_once or self.election.is_look_due:
+            self.election.look()
         self.election.hand_over(lambda _leadership: None)
         self.election.note_progress()
 

@@ -212,7 +212,7 @@ class Model:
         """Whether each part is led by the beat that is to lead it."""
         ids = {beat.name: beat.election.members.beat for beat in self.well}
         parts = [leadership.keys.prefix for leadership in self.beats[0].election.leaderships]
-        wanted = find_leaders(parts, ids.values())
+        wanted = find_leaders(tuple(parts), frozenset(ids.values()))
         return {part: ids[name] for part, name in self.leaders().items()} == wanted
 
     def assert_shared(self) -> None:

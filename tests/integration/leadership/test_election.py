@@ -55,8 +55,8 @@ class Company:
             step(self.all)
             found = leaders(self.all)
             wanted = find_leaders(
-                [one.keys.prefix for one in self.all[0].election.leaderships],
-                [beat.election.members.beat for beat in self.all],
+                tuple(one.keys.prefix for one in self.all[0].election.leaderships),
+                frozenset(beat.election.members.beat for beat in self.all),
             )
             return {prefix: beat.election.members.beat for prefix, beat in found.items()} == wanted
 

@@ -41,7 +41,7 @@ from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
-from redbeat.store.beats import leave_beats, note_beat, read_company
+from redbeat.store.beats import leave_beats, note_beat
 from redbeat.store.events import add_quarantined_events, note_told, read_events, read_last_ids
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
@@ -468,8 +468,7 @@ def it_stands_by(ground: Ground) -> None:
 
 def it_says_that_it_is_there(ground: Ground) -> None:
     store, token = Store(ground.app()), new_token()
-    reply = store.ask(note_beat(store, token, 15))
-    assert read_company(reply).beats == {beat_of(token)}
+    assert store.ask(note_beat(store, token, 15)).beats == {beat_of(token)}
     leave_beats(store, token, [])
 
 

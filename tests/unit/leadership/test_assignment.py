@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from statistics import fmean
 
 import pytest
@@ -19,6 +19,10 @@ from redbeat.leadership.assignment import (
     max_shards,
 )
 from tests.conftest import SEED
+
+
+def leaders_of(shards: Iterable[str], there: Collection[str]) -> dict[str, str]:
+    return find_leaders(tuple(shards), frozenset(there))
 
 
 def parts(count: int) -> list[str]:
@@ -41,7 +45,7 @@ def companies(count: int) -> Iterable[tuple[list[str], list[str], random.Random]
 
 def test_no_beat_leads_more_than_the_bound_and_none_is_idle() -> None:
     for shards, there, _ in companies(60):
-        loads = Counter(find_leaders(shards, there).values())
+        loads = Counter(leaders_of(shards, there).values())
         assert sum(loads.values()) == len(shards)
         assert max(loads.values()) <= max_shards(len(shards), len(there))
         assert len(loads) == min(len(shards), len(there))
@@ -49,13 +53,13 @@ def test_no_beat_leads_more_than_the_bound_and_none_is_idle() -> None:
 
 def test_leaders_are_the_same_in_any_order() -> None:
     for shards, there, chance in companies(20):
-        found = find_leaders(shards, there)
-        assert find_leaders(chance.sample(shards, len(shards)), chance.sample(there, len(there))) == found
+        found = leaders_of(shards, there)
+        assert leaders_of(chance.sample(shards, len(shards)), chance.sample(there, len(there))) == found
 
 
 def test_leaders_are_the_same_in_every_version() -> None:
     """Beats of different versions lead together while they are replaced one after the other."""
-    found = find_leaders(parts(8), ["a:1:00000000", "b:2:11111111", "c:3:22222222"])
+    found = leaders_of(parts(8), ["a:1:00000000", "b:2:11111111", "c:3:22222222"])
     assert "".join(beat[0] for beat in found_in_order(found)) == "bccabaab"
 
 
@@ -70,7 +74,7 @@ def test_new_beat_moves_little_more_than_its_share(there: int) -> None:
     moved = []
     for _ in range(60):
         known = beats(there + 1, chance)
-        before, after = find_leaders(parts(64), known[:-1]), find_leaders(parts(64), known)
+        before, after = leaders_of(parts(64), known[:-1]), leaders_of(parts(64), known)
         moved.append(sum(before[part] != after[part] for part in before))
     assert fmean(moved) < 1.6 * 64 / (there + 1)
 
@@ -93,13 +97,13 @@ USUAL = Timing(60.0, 8.0)
 @pytest.fixture
 def assignment() -> ShardAssignment:
     made = ShardAssignment(ME, USUAL)
-    made.set_shards(PARTS)
+    made.shards = tuple(PARTS)
     return made
 
 
 def part_of(beat: str, live: frozenset[str] = TWO) -> str:
     """A part that this beat is to lead."""
-    return next(part for part, leader in find_leaders(PARTS, live).items() if leader == beat)
+    return next(part for part, leader in leaders_of(PARTS, live).items() if leader == beat)
 
 
 def test_free_shard_is_taken_at_once_by_its_leader(assignment: ShardAssignment) -> None:
@@ -114,7 +118,7 @@ def test_free_shard_is_taken_at_once_by_its_leader(assignment: ShardAssignment) 
 )
 def test_shard_left_alone_is_taken_by_any_beat_later(timing: Timing, seconds: float) -> None:
     assignment = ShardAssignment(ME, timing)
-    assignment.set_shards(PARTS)
+    assignment.shards = tuple(PARTS)
     assert not assignment.may_take(part_of(OTHER), TWO, frozenset(), seconds - 0.1)
     assert assignment.may_take(part_of(OTHER), TWO, frozenset(), seconds)
 
@@ -122,7 +126,7 @@ def test_shard_left_alone_is_taken_by_any_beat_later(timing: Timing, seconds: fl
 def test_silent_holder_does_not_count_as_present(assignment: ShardAssignment) -> None:
     silent = frozenset((OTHER,))
     assert assignment.may_take(part_of(OTHER), TWO, silent, 0), "it is all that is left"
-    mine = [part for part in PARTS if find_leaders(PARTS, {ME, THIRD})[part] == ME]
+    mine = [part for part in PARTS if leaders_of(PARTS, {ME, THIRD})[part] == ME]
     for part in PARTS:
         assert assignment.may_take(part, THREE, silent, 0) == (part in mine)
         assert assignment.may_take(part, THREE, silent, LEFT_SECONDS)
@@ -135,7 +139,7 @@ def test_shard_is_handed_over_to_its_leader(assignment: ShardAssignment) -> None
 
 
 def test_beat_that_refused_a_shard_is_not_offered_it_for_a_while(assignment: ShardAssignment) -> None:
-    part, *others = (part for part in PARTS if find_leaders(PARTS, TWO)[part] == OTHER)
+    part, *others = (part for part in PARTS if leaders_of(PARTS, TWO)[part] == OTHER)
     assignment.refuse(part, OTHER, 100.0)
     assert assignment.heir_of(part, TWO, 101.0) is None
     assert [assignment.heir_of(one, TWO, 101.0) for one in others] == [OTHER] * len(others)

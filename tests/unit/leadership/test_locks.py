@@ -20,7 +20,7 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.membership import Membership
 from redbeat.store.lock_tokens import beat_of, new_beat, new_token
-from redbeat.store.locks import FOR_EVER, NO_KEY, Held, renew_locks
+from redbeat.store.locks import FOR_EVER, NO_KEY, Sight, renew_locks
 from redbeat.store.store import Store
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -52,23 +52,23 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         holder: str = HOLDER,
         frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
-        def look(_store: object, _locks: object) -> tuple[list[int], list[object]]:
+        def look(_store: object, _locks: object, _besides: object) -> tuple[list[Sight], list[object]]:
             if rest is None:
                 raise StoreUnavailable("away")
-            return [FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY], []
+            rest_ms = FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY
+            return [Sight(rest_ms, holder if rest else "")], []
 
-        def take(_store: object, takes: Iterable[Any]) -> list[bool | StoreRefused]:
+        def take(_store: object, calls: Iterable[Any]) -> list[bool | StoreRefused]:
             if frozen[0] <= now < frozen[1]:
                 refused = StoreRefused("full")
                 refused.__cause__ = ResponseError("OOM command not allowed")
-                return [refused for _ in takes]
-            return [take.silent == (holder if rest else "") for take in takes]
+                return [refused for _ in calls]
+            return [call.args["silent"] == (holder if rest else "") for call in calls]
 
         now, rest = 0.0, None
         for name, call in {
             "look_at_locks": look,
-            "read_tokens": lambda _store, locks: [holder] * len(locks),
-            "take_locks": take,
+            "ask_locks": take,
             "renew_locks": lambda _store, locks: ([None] * len(locks), []),
         }.items():
             monkeypatch.setattr(f"redbeat.leadership.lock.{name}", call)
@@ -160,7 +160,7 @@ def beating(fake_app: Celery) -> Iterator[Start]:
         members, store = Membership(fake_app, timing), Store(fake_app)
         made = Heartbeat(fake_app, timing, members, lambda: led)
         leadership = Leadership(store, KEY, timing, made, members.beat)
-        leadership.stand_by().token = new_token()
+        leadership.own.token, leadership.own.is_held = new_token(), True
         leadership.lead()
         led.append(leadership)
         made.start()
@@ -224,7 +224,7 @@ def test_renewal_of_a_released_lock_does_not_take_it_back(fake_app: Celery, beat
     eventually(lambda: fake_app.redbeat_redis.get(KEY) == led.token)
     fence = led.leadership.fence
     led.leadership.lock.release()
-    held = [Held(led.leadership.store, fence)]
+    held = [(led.leadership.store, fence)]
     [lost], _ = renew_locks(led.leadership.store, held)  # one that was on its way
     assert isinstance(lost, LockLost)
     assert not fake_app.redbeat_redis.exists(KEY)
