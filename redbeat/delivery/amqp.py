@@ -163,17 +163,17 @@ class Confirms:
         if self._drafts is not None:
             self._drafts.append(Push("lpush", routing_key, text_of(message, info)))
         else:
-            self.send(self._frames_of(message, info), self.publication, timeout, confirm_timeout)
+            frames = self._frames_of(message, info, self.declared)
+            self.send(frames, self.publication, timeout, confirm_timeout)
             self.write(timeout)
 
-    def _frames_of(self, message: Any, info: Mapping[str, Any]) -> Frames:
+    def _frames_of(self, message: Any, info: Mapping[str, Any], declared: Iterable[Any]) -> Frames:
         self._written.clear()
         exchange, routing_key, is_immediate = info["exchange"], info["routing_key"], info["immediate"]
         arguments = dumps("Bssbb", (0, exchange, routing_key, info["mandatory"], is_immediate))
         self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
-        message_id = message.properties.get("correlation_id")
-        address = exchange, routing_key
-        return Frames(b"".join(self._written), address, message_id, is_immediate, self.declared)
+        message_id, address = message.properties.get("correlation_id"), (exchange, routing_key)
+        return Frames(b"".join(self._written), address, message_id, is_immediate, declared)
 
     def send(
         self,
@@ -294,8 +294,7 @@ class Confirms:
 
     def frames_of_draft(self, draft: str, declared: Iterable[Any]) -> Frames:
         """Return the message of a draft."""
-        self.declared = declared
-        return self._frames_of(*message_of(draft))
+        return self._frames_of(*message_of(draft), declared)
 
     def template_of(
         self, draft: str, own_marks: Sequence[str], declared: Iterable[Any]
