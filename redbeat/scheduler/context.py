@@ -59,13 +59,6 @@ class Context:
         self.tracing = Tracing(lambda: self.clock.now, lambda: broker.peer)
         self.book = LabelBook(queue_finder(hooks.app), store.config.metrics_entries)
         self.delivery = Delivery(store, broker)
-        self.planner = Planner(
-            hooks.app,
-            lambda: hooks.Entry,
-            self.allowance,
-            self.book,
-            reports.report_typos,
-            reports.report_slow,
-        )
+        self.planner = Planner(hooks.app, lambda: hooks.Entry, self.allowance, self.book, reports)
         self.encoder = Encoder(hooks, broker, self.tracing, self.figures)
         self.failures = Failures(reports, hooks.max_interval)

@@ -56,7 +56,7 @@ def run_of(
     definition = {"task": "t", "schedule": INTERVAL, **(extra or {})}
     text = None if policy is None else json.dumps(policy)
     due_entry = fetched(f"redbeat:{name}", "1.5", json.dumps(definition), policy=text)
-    run = Planner(app, report_typos=reports.report_typos).plan(due_entry, 1_800_000_000)
+    run = Planner(app, reports=reports).plan(due_entry, 1_800_000_000)
     assert isinstance(run, Send)
     return run
 
