@@ -6,14 +6,13 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 
 from __future__ import annotations
 
-import functools
 import gc
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -137,7 +136,7 @@ class RedBeatScheduler(Scheduler):
         self._deliverer = Deliverer(self._context, self._is_ending_tick)
         self._shards = Shards(self._context, lock_key, timing)
         self._election = self._shards.election
-        self._broker_tried_at = self._chores_at = 0.0  # monotonic
+        self._chores_at = 0.0  # monotonic
         self._feed = Feed(app, lambda: {one.keys: one.fence for one in self._election.leading})
         self._sweeper = Sweeper(self.store)
         # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
@@ -340,7 +339,8 @@ class RedBeatScheduler(Scheduler):
         shards, broker = self._shards, self._broker
         if broker.is_away:
             shards.renew_locks()  # trying the broker may take long
-            if not self._is_broker_back():
+            is_time = self._beat is None or self._reports.is_time("broker", BROKER_RETRY_SECONDS)
+            if not (is_time and broker.is_back()):
                 return self._wait(BROKER_RETRY_SECONDS)
         began_at = time.monotonic()
         is_collecting = gc.isenabled()
@@ -353,7 +353,7 @@ class RedBeatScheduler(Scheduler):
                 gc.enable()
         seconds = min(shards.seconds_to_next(), float(self.max_interval))
         if broker.is_away:
-            self._broker_tried_at, seconds = time.monotonic(), BROKER_RETRY_SECONDS
+            seconds = BROKER_RETRY_SECONDS
         if shards.troubles or not shards.reached:
             shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
@@ -362,14 +362,6 @@ class RedBeatScheduler(Scheduler):
         self._deliverer.seconds.clear()
         is_outdated = self.config.layout is not shards.layout
         return 0 if is_outdated or not seconds else self._wait(seconds)
-
-    def _is_broker_back(self) -> bool:
-        """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
-        if self._beat is not None and time.monotonic() < self._broker_tried_at + BROKER_RETRY_SECONDS:
-            return False
-        is_back = self._broker.is_back()
-        self._broker_tried_at = time.monotonic()
-        return is_back
 
     # -- sending
 
@@ -522,7 +514,7 @@ class RedBeatScheduler(Scheduler):
     def lock_timeout(self, seconds: float) -> None:
         self._election.set_lock(self.lock_key, seconds)
 
-    @functools.cached_property
+    @cached_property
     def _wake(self) -> WakeChannel:
         return WakeChannel(self.store.client, ())
 
@@ -690,7 +682,7 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         self._reports.log_others(is_ending=True)
-        with hold_interrupts(CLOSE_SECONDS):  # else a second signal would leave the lock behind
+        with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
@@ -738,7 +730,7 @@ class RedBeatScheduler(Scheduler):
     def schedule(self) -> dict[str, Any]:
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
-        for stored in read_window(self.store.of_all_parts(), self.config.batch_size):
+        for stored in read_window(self.store, self.config.batch_size):
             try:
                 entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

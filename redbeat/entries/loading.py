@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from datetime import tzinfo
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
@@ -74,9 +74,11 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     parameters = own_parameters(cls.__init__)
     policy, typos = NO_POLICY, ""
     if stored.policy is not None or others:
-        read = partial(_policy_of, definition, taken=parameters) if others else _plain_policy
         try:
-            policy, typos = read(stored.policy, app.timezone)
+            if others:
+                policy, typos = _policy_of(definition, stored.policy, app.timezone, parameters)
+            else:
+                policy, typos = _plain_policy(stored.policy, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
     args, kwargs, options = as_containers(
@@ -143,8 +145,9 @@ def _policy_of(
     return policy, ", ".join(filter(None, [typos, *notes]))
 
 
-#: the same where the definition has no such keys; thousands of entries may share a few policies
-_plain_policy = lru_cache(maxsize=1024)(partial(_policy_of, {}))
+@lru_cache(maxsize=1024)  # thousands of entries may share a few policies
+def _plain_policy(text: str | None, zone: tzinfo) -> tuple[Policy, str]:
+    return _policy_of({}, text, zone)
 
 
 def _why(exc: Exception, definition: str = "") -> str:

@@ -249,7 +249,7 @@ def record_last(published: Sequence[tuple[Store, Fence, Sequence[Commit], bool]]
         for first in range(0, len(commits), CALL_ROWS)
     ]
     if recordings:
-        with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS):
+        with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: run_all(recordings))
 
 

@@ -243,7 +243,7 @@ def test_replicas_are_awaited_at_the_schedules_node(
         assert len(warnings_in(caplog)) == int(not has_replica[0])
         with moving(replicated):
             pass
-        scheduler.store.replicas = Replicas(app.redbeat_conf)
+        scheduler._shards.first.store.replicas = Replicas(app.redbeat_conf)  # noqa: SLF001
         caplog.clear()
         scheduler.tick()
         assert len(warnings_in(caplog)) == int(not has_replica[1])
