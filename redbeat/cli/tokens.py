@@ -25,7 +25,6 @@ from redbeat.store.store import Store
 from redbeat.store.tokens import (
     add_token,
     find_token_problem,
-    list_tokens,
     read_tokens,
     revoke_tokens,
     tokens_called,
@@ -142,7 +141,8 @@ def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> 
     """End a token at once, by its id or its name; asks first."""
     session = Session.of(ctx)
     store = Store(session.app)
-    chosen, known = tokens_called(store, id_or_name), list_tokens(store)
+    chosen = tokens_called(store, id_or_name)
+    known = [one for one in read_tokens(store).values() if one is not None]
     if not chosen:
         hint = one_line(did_you_mean(id_or_name, [name for one in known for name in (one.name, one.id)]))
         raise CommandLineError(

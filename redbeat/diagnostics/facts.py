@@ -25,7 +25,7 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.store.entries import read_entry
-from redbeat.store.histories import read_history_texts
+from redbeat.store.histories import read_newest
 from redbeat.store.records import Stored
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -87,7 +87,7 @@ def read_facts(app: Any, name: str) -> Facts:
             problem = str(exc)
         if entry is not None and entry.policy.exclude is not None:
             give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
-        texts = read_history_texts(store, key, max(config.history, MOST_KEPT))
+        [texts] = read_newest(store, [key], max(config.history, MOST_KEPT))
         records = in_progress(Runs(store).read([key])[0])
         running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))
         has_workers = not any(run.state == "sent" for run in running) or Runs(store).has_workers()

@@ -5,6 +5,7 @@ meant. Each function returns a sentence, '' for nothing to tell.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any
 
 from redbeat.config.config import ensure_conf
@@ -14,7 +15,7 @@ from redbeat.declared.collection import collect_declared
 from redbeat.declared.modules import load_tasks
 from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError
-from redbeat.store.owners import static_among
+from redbeat.store.owners import are_static
 from redbeat.store.store import Store
 
 
@@ -75,7 +76,8 @@ def source_of(app: Any, name: str) -> str:
 def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
     """Return where those of the entries that come from the code stand, in words."""
     try:
-        static = sorted(static_among(Store(app), list(names)))
+        given = sorted(names)
+        static = [*compress(given, are_static(Store(app), given))]
     except RedBeatError:  # a right that is missing, say
         return {}
     try:

@@ -14,7 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
-from redbeat.store.histories import read_history_texts, read_newest
+from redbeat.store.histories import read_newest
 from redbeat.store.members import entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
@@ -63,7 +63,7 @@ def id_of(key: str, due: datetime) -> str:
 
 def read_history(entry: RedBeatSchedulerEntry, limit: int) -> list[PastRun]:
     """Return what is recorded of an entry's last runs, the newest first."""
-    records = read_history_texts(Store(entry.app), entry.key, limit)
+    [records] = read_newest(Store(entry.app), [entry.key], limit)
     return decode_history(records, partial(id_of, entry.key))
 
 

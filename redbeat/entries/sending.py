@@ -26,8 +26,8 @@ from redbeat.policy.headers import headers_of
 from redbeat.runs.limits import limits_of
 from redbeat.runs.progress import holder_in_words
 from redbeat.runs.tracking import is_tracked
-from redbeat.store.entries import refuse_messages
-from redbeat.store.histories import add_to_history, take_from_history
+from redbeat.store.entries import add_records, record_text, refuse_messages
+from redbeat.store.histories import take_from_history
 from redbeat.store.records import Held, TrackedRun, score_text
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -86,7 +86,7 @@ def send(
     refuse_messages(store, [entry.key])
     run = _reserve(entry, store, task_id, due, overrides, now)
     if record is not None:
-        add_to_history(store, entry.key, record, now)
+        add_records(store, [(entry.key, record_text(record, now))])
     try:
         result = _publish(entry, due, overrides, now if is_alone else None)
     except BaseException:

@@ -40,7 +40,7 @@ class Batch:
         is_in_doubt: nothing more can be sent now: schedule and broker were on one server and are not any
             more, or a slot of a cluster is being moved.
         is_out: its shard has failed; nothing more is done with it.
-        quarantined: entries' names and reasons, whose events are sent before they are recorded.
+        quarantined: entries' names and details, whose events are sent before they are recorded.
         events: task-sent events about runs that were sent.
         told, reported: runs that were sent, and dropped runs with their entries' names, to be logged.
     """
@@ -64,7 +64,7 @@ class Batch:
     is_pushed: bool = False
     is_in_doubt: bool = False
     is_out: bool = False
-    quarantined: list[tuple[str, str]] = field(default_factory=list)
+    quarantined: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     events: list[Push] = field(default_factory=list)
     told: list[Send] = field(default_factory=list)
     reported: list[tuple[str, Dropped]] = field(default_factory=list)

@@ -33,7 +33,7 @@ from redbeat.scheduler.context import Context
 from redbeat.scheduler.decisions import Decision, Send, missing, put_off
 from redbeat.scheduler.sinks import RecordFirstSink, Sink
 from redbeat.store.entries import read_entries
-from redbeat.store.events import add_quarantined_events
+from redbeat.store.events import add_events
 from redbeat.store.executor import CALL_ROWS, Executor
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import MISSING, NOWHERE, Ending, Held, Result, Stored, Target
@@ -238,7 +238,7 @@ class Deliverer:
             return
         if batch.quarantined:
             # before they are recorded: after a kill in between they are sent once more
-            add_quarantined_events(batch.store, batch.quarantined)
+            add_events(batch.store, "entry_quarantined", batch.quarantined)
             batch.quarantined = []
         for first in range(0, len(ready), CALL_ROWS):
             chunk = ready[first : first + CALL_ROWS]

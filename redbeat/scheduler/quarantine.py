@@ -81,7 +81,7 @@ class Failures:
                 reason=reason,
             )
         if is_news and is_wanted(entry_quarantined.name):
-            batch.quarantined.append((name, reason))
+            batch.quarantined.append((name, {"reason": reason}))
         return decision
 
     def keep_home(self, batch: Batch, misplaced: Sequence[Stored]) -> Sequence[Stored]:

@@ -8,7 +8,6 @@ paused, deleted or given another policy meanwhile stays as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from logging import WARNING
 
@@ -26,7 +25,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.entries import write_entries
 from redbeat.store.events import add_paused_events
-from redbeat.store.histories import read_history_texts
+from redbeat.store.histories import read_newest
 from redbeat.store.records import Fence, Fetched, Stored, Write
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
@@ -176,9 +175,8 @@ def _pause(
 
 def _note_of(store: Store, key: str, failures: int) -> str:
     note = f"{_NOTE} {'a failure' if failures == 1 else f'{failures} failures in a row'}"
-    with suppress(StoreCorrupt):  # nothing depends on a history
-        for run in decode_history(read_history_texts(store, key, _RECORDS), lambda _due: ""):
-            if run.outcome in ("failed", "lost"):
-                last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
-                return shorten(printable(f"{note}; the last: {last}"))
+    for run in decode_history(read_newest(store, [key], _RECORDS)[0], lambda _due: ""):
+        if run.outcome in ("failed", "lost"):
+            last = run.error or f"the run due at {run.due:%Y-%m-%d %H:%M:%S} UTC was lost"
+            return shorten(printable(f"{note}; the last: {last}"))
     return note

@@ -25,7 +25,8 @@ _TEXTS = "user", "host", "source", "verb", "outcome", "of"
 _SHOWN = "id", "at", *_TEXTS[:4], "names", "count", "details", "before", *_TEXTS[4:]
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
-_LAST_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)
+#: of a later one the time is not shown: another program has added it with an id of its own
+_LAST_MS = 253_370_764_800_000  # 9999-01-01
 #: the id of a record: milliseconds, and a number
 _ID = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 
@@ -85,17 +86,6 @@ def add_audit_record(store: Store, record: AuditRecord) -> str:
     return str(text_of(added))
 
 
-def read_last_audit_id(store: Store) -> str:
-    """Return the id of the last record; '': there is none.
-
-    Raises:
-        StoreUnavailable, StoreRefused, StoreCorrupt.
-    """
-    key = store.keys.audit
-    found = store.ask(Command("xrevrange", key, count=1))
-    return str(text_of(found[0][0])) if found else ""
-
-
 def read_audit_records(store: Store, before_id: str | None = None, count: int = 50) -> list[AuditRecord]:
     """Return at most ``count`` records, the newest first.
 
@@ -124,18 +114,15 @@ def _record_of(id: str, fields: Any) -> AuditRecord:  # noqa: A002 - it is what 
     texts = {str(text_of(name)): str(text_of(value)) for name, value in (fields or {}).items()}
     names, details = _json(texts.get("names"), list), _json(texts.get("details"), dict)
     shown = tuple(name for name in names if isinstance(name, str))
-    try:
-        count = max(int(texts.get("count", "")[:20]), len(shown))
-    except ValueError:
-        count = len(shown)
+    count = texts.get("count", "")[:20]
     return AuditRecord(
         **{name: texts.get(name, "") for name in _TEXTS},
         names=shown,
-        count=count,
+        count=max(int(count) if count.isdecimal() else 0, len(shown)),
         details=details,
         before=_json(texts.get("before"), dict),
         id=id,
-        at=_time_of(id),
+        at=_EPOCH + timedelta(milliseconds=min(int(id.partition("-")[0]), _LAST_MS)),
     )
 
 
@@ -146,10 +133,3 @@ def _json(text: str | None, kind: type[Any]) -> Any:
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, kind) else kind()
-
-
-def _time_of(id: str) -> datetime:  # noqa: A002 - it is what Redis calls it
-    try:
-        return _EPOCH + timedelta(milliseconds=int(id.partition("-")[0]))
-    except (ValueError, OverflowError):  # somebody has added it with an id of their own, far in the future
-        return _LAST_TIME

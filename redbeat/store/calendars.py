@@ -50,7 +50,7 @@ def replace_calendar(
     """
     # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
     keys = store.apart().keys
-    call = write_call(keys, Fence(), (), [*CalendarChange(name, "", read, fields).beside(keys)])
+    call = write_call(keys, Fence(), (), [*CalendarChange(name, "", read, fields).rows(keys)])
     return not store.ask(call).changed
 
 

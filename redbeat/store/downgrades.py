@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
@@ -42,10 +42,9 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
     A score of None: the value isn't a score, so the entry will be due at once. {}: the key has another type,
     as it isn't needed to run the schedule.
     """
-    base = store.config.base_keys.prefix
     # celery-redbeat 2.x could run no shards
-    texts = [_read(store, keys) for keys in store.parts if keys.prefix == base]
-    return {key: _score_of(text) for found in texts for key, text in found.items()}
+    texts = {} if store.parts.is_divided else _read(store, store.parts[0])
+    return {key: _score_of(text) for key, text in texts.items()}
 
 
 def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
@@ -57,25 +56,13 @@ def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> 
             entry is taken out.
     """
     results: list[bool] = []
-    lock_key = store.config.lock_key
-    for keys, chunk in store.parts.chunks(entries, lambda one: one[1].key):
-        rows = [
-            {
-                "member": member,
-                "name": keys.name(stored.key),
-                "read": read_of(stored),
-                "read_meta": digest_of(stored.meta or ""),
-            }
+    keys, lock_key = store.parts[0], store.config.lock_key
+    for chunk in in_chunks(entries):
+        rows = {
+            stored.key: {"member": member, "read": read_of(stored), "read_meta": digest_of(stored.meta or "")}
             for member, stored in chunk
-        ]
-        call = _MOVE_DOWNGRADED.call(
-            keys,
-            fence=Fence(lock_key),
-            beginning=mark if lock_key else "",
-            is_back=False,
-            entries=[stored.key for _, stored in chunk],
-            rows=rows,
-        )
+        }
+        call = _move_call(keys, Fence(lock_key), rows, is_back=False, beginning=mark if lock_key else "")
         _, token, found = store.ask(call)
         if token:
             return PutAway(text_of(token), [])
@@ -105,16 +92,21 @@ def bring_back_call(part: Keys, fence: Fence, texts: Mapping[str, str]) -> Call[
 
     The reply is the lock's status, and how many are back.
     """
-    rows = [
-        {
-            "name": part.name(key),
-            "score": repr(_score_of(text) or 0.0),
-            "is_static": text.endswith(" static"),
-        }
+    rows = {
+        key: {"score": repr(_score_of(text) or 0.0), "is_static": text.endswith(" static")}
         for key, text in texts.items()
-    ]
-    call = _MOVE_DOWNGRADED.call(part, fence=fence, beginning="", is_back=True, entries=[*texts], rows=rows)
+    }
+    call = _move_call(part, fence, rows, is_back=True)
     return call.reading(lambda reply: (LockStatus(reply[0]), sum(reply[2])))
+
+
+def _move_call(
+    part: Keys, fence: Fence, rows: Mapping[str, Mapping[str, Any]], *, is_back: bool, beginning: str = ""
+) -> Call[Any]:
+    named = [{"name": part.name(key), **row} for key, row in rows.items()]
+    return _MOVE_DOWNGRADED.call(
+        part, fence=fence, beginning=beginning, is_back=is_back, entries=[*rows], rows=named
+    )
 
 
 def _read(store: Store, keys: Keys) -> dict[str, str]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from itertools import chain
+from itertools import chain, starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -29,6 +28,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
+from redbeat.log.logger import logger
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.nodes import Command
@@ -70,25 +70,25 @@ _LAST_NEW: WeakKeyDictionary[RedBeatConfig, int] = WeakKeyDictionary()
 Outcome = Literal["new", "changed", "same"]
 
 
-class Beside(NamedTuple):
-    """What becomes of a key beside the entries: a calendar, a set of names, or what is kept for an entry.
+#: a key beside the entries: a calendar, a set of names, or what is kept for an entry; and what becomes of it
+Beside = tuple[str, Mapping[str, Any]]
 
-    Attributes:
-        command, texts: the command that stores texts there; (): nothing is stored.
-        is_removed: the key is deleted first.
+
+def beside(
+    key: str,
+    command: str,
+    texts: Sequence[str],
+    *,
+    is_new: bool = False,
+    read: Mapping[str, str] | str | None = None,
+) -> Beside:
+    """Return what becomes of a key: ``command`` stores ``texts`` there; (): nothing does.
+
+    Arguments:
+        is_new: the key is deleted first.
         read: the fields of a calendar, or the type of its key ('none' for no key), if it must still be that.
     """
-
-    key: str
-    command: str = ""
-    texts: Sequence[str] = ()
-    is_removed: bool = False
-    read: Mapping[str, str] | str | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return its row in write_entries."""
-        is_removed, texts = self.is_removed or None, self.texts or None
-        return as_row(read=self.read, is_removed=is_removed, command=texts and self.command, texts=texts)
+    return key, as_row(read=read, is_removed=is_new or None, command=command, texts=texts or None)
 
 
 class Written(NamedTuple):
@@ -267,7 +267,7 @@ def _write_chunk(
                 continue  # another process has moved one meanwhile
         refuse_messages(store, left)
         try:
-            decided = _decide(left, found, decide)
+            decided = [_decided(decide, key, *one) for key, one in zip(left, found, strict=True)]
         except EntryNotFound:
             if store.has_changed(layout, 1):
                 continue
@@ -308,27 +308,27 @@ def are_elsewhere(store: Store, keys: Sequence[str]) -> bool:
     )
 
 
-def _decide(
-    keys: Sequence[str],
-    found: Sequence[tuple[datetime, Stored]],
-    decide: Callable[[Stored, datetime], Write | None],
-) -> list[tuple[Write | None, Outcome]]:
-    """Return what is to be written of each, and its outcome then; None: nothing, as it is so already.
+def _decided(
+    decide: Callable[[Stored, datetime], Write | None], key: str, now: datetime, stored: Stored
+) -> tuple[Write | None, Outcome]:
+    """Return what is to be written of an entry, and its outcome then; None: nothing, as it is so already.
 
     Arguments:
-        keys: by which the caller knows those that were found.
-        found: with the time of the clock by which each is due.
+        key: by which the caller knows it.
+        now: the time of the clock by which it is due.
     """
-    decided: list[tuple[Write | None, Outcome]] = []
-    for key, (now, stored) in zip(keys, found, strict=True):
-        write = decide(stored if stored.key == key else replace(stored, key=key), now)
-        if write is None or not write.changes(stored):
-            decided.append((None, "same"))
-            continue
-        if write.record:
-            write = replace(write, record=record_text(write.record, now))
-        decided.append((write, _outcome(stored, write)))
-    return decided
+    write = decide(stored if stored.key == key else replace(stored, key=key), now)
+    if write is None or not write.changes(stored):
+        return None, "same"
+    if not stored.is_hash:
+        raise EntryCorrupt(
+            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
+        )
+    if write.must_exist and not stored.exists:
+        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
+    if write.record:
+        write = replace(write, record=record_text(write.record, now))
+    return write, "changed" if stored.exists else "new"
 
 
 def _write(store: Store, changes: Sequence[Change], fence: Fence) -> dict[str, str]:
@@ -358,18 +358,21 @@ def key_of(change: Change) -> str:
 
 
 def add_records(store: Store, records: Sequence[tuple[str, str]]) -> None:
-    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys."""
-    if not store.config.history or not records:
+    """Add records, as ``record_text`` returns them, to the histories of entries, by their keys.
+
+    If that fails it is only logged: what they are about is done, and a caller might do it again.
+    """
+    kept = store.config.history
+    if not kept or not records:
         return
-    commands = [command for key, text in records for command in record_commands(store, key, text)]
-    with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):
-        store.try_all(commands, store.watched())
-
-
-def record_commands(store: Store, key: str, text: str) -> list[Command]:
-    """Return the commands that add a record to the history of one entry."""
-    kept, (history, *_) = store.config.history, store.keys.beside(key)
-    return [Command("lpush", history, text), Command("ltrim", history, 0, kept - 1)]
+    keys = [key for key, _ in records]
+    try:
+        histories = [store.keys.beside(key)[0] for key in store.located(keys)]
+        commands = [Command("lpush", key, text) for key, (_, text) in zip(histories, records, strict=True)]
+        commands += [Command("ltrim", key, 0, kept - 1) for key in histories]
+        store.write_all(commands, store.watched())
+    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+        logger.info("%s: a record is missing in its history: %s", keys[0], exc)
 
 
 def delete_entries(
@@ -430,59 +433,47 @@ def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[f
 
 
 def write_call(
-    part: Keys, fence: Fence, changes: Sequence[Change], beside: Sequence[Beside] = ()
+    part: Keys, fence: Fence, changes: Sequence[Change], others: Sequence[Beside] = ()
 ) -> Call[Written]:
     """Return the call that makes all changes in one part, or none if an entry or a calendar has changed."""
-    states, state_of = list[dict[str, Any]](), list[int]()
-    numbers: dict[tuple[Any, ...], int] = {}
-    rows, removed, names = [*beside], list[str](), dict[tuple[str, str], list[str]]()
+    numbers, state_of = dict[tuple[Any, ...], int](), list[int]()  # new entries share a few states
+    rows, removed, names = [*others], list[str](), dict[tuple[str, str], list[str]]()
     for stored, write in changes:
-        state = _state_of(stored, write)
-        if state not in numbers:  # new entries that are saved together share a few states
-            numbers[state] = len(numbers) + 1
-            states.append(_state_row(state))
-        state_of.append(numbers[state])
+        state_of.append(numbers.setdefault(_state_of(stored, write), len(numbers) + 1))
         if write is None:
             removed += part.beside(stored.key)
         elif write.past is not None:
             history, backfilled, failing = part.beside(stored.key)
-            rows += (
-                Beside(history, "RPUSH", write.past[0], True),
-                Beside(backfilled, "SADD", write.past[1], True),
-            )
+            rows.append(beside(history, "RPUSH", write.past[0], is_new=True))
+            rows.append(beside(backfilled, "SADD", write.past[1], is_new=True))
             removed.append(failing)
         if owner := stored.owner if write is None else write.owner:
             command = "SREM" if write is None else "SADD"
             names.setdefault((command, owner), []).append(part.name(stored.key))
     # sets of names first: if a key is of another type, nothing is written
-    rows[:0] = [Beside(part.owner(owner), command, those) for (command, owner), those in names.items()]
-    entries, others = [stored.key for stored, _ in changes], [one.key for one in rows] + removed
+    rows[:0] = [beside(part.owner(owner), command, those) for (command, owner), those in names.items()]
+    entries, keys = [stored.key for stored, _ in changes], [key for key, _ in rows] + removed
     call = _WRITE_ENTRIES.call(
         part,
         fence=fence,
         entries=entries,
-        beside=others,
-        states=states,
+        beside=keys,
+        states=[*starmap(_state_row, numbers)],
         state_of=state_of,
-        rows=[one.row() for one in rows],
+        rows=[row for _, row in rows],
         definitions=[write.definition if write else "" for _, write in changes],
     )
 
     def read(reply: Any) -> Written:
         status, place, deleted = reply
-        changed = entries[place - 1] if place > 0 else others[-place - 1] if place else ""
+        changed = entries[place - 1] if place > 0 else keys[-place - 1] if place else ""
         return Written(LockStatus(status), changed, deleted)
 
     return call.reading(read)
 
 
-#: a state of write_entries: what is compared and done, and the fields that an entry gets
-_STATE = ("read", "read_meta", "read_owner", "is_removed", "score")
-_FIELDS = ("meta", "meta_crc32", "policy", "error", "owner", "revision")
-
-
 def _state_of(stored: Stored, write: Write | None) -> tuple[Any, ...]:
-    """Return what is compared of an entry, and stored besides its definition: ``_STATE`` and ``_FIELDS``."""
+    """Return what is compared of an entry, and stored besides its definition, as ``_state_row`` takes it."""
     exists = stored.exists
     if write is None:  # one that wasn't read is deleted as it is
         return read_of(stored) if exists else None, None, stored.owner, True, "remove"
@@ -496,41 +487,45 @@ def _state_of(stored: Stored, write: Write | None) -> tuple[Any, ...]:
         read_of(stored),
         digest_of(stored.meta or "") if is_compared else None,
         stored.owner,
-        write.is_replaced or None,
-        "remove" if write.is_unscheduled else None if score is None else repr(score),
-        meta or None,
-        mark_of(meta) if meta and not write.is_meta_foreign else None,
+        write.is_replaced,
+        "remove" if write.is_unscheduled else score,
+        meta,
+        write.is_meta_foreign,
         policy,
         error,
         None if write.owner == stored.owner and not write.is_replaced else write.owner,
-        write.revision or None,
+        write.revision,
     )
 
 
-def _state_row(state: Sequence[Any]) -> dict[str, Any]:
-    """Return what ``_state_of`` does as write_entries takes it."""
-    row = {name: value for name, value in zip(_STATE, state, strict=False) if value is not None}
-    given = [*zip(_FIELDS, state[len(_STATE) :], strict=False)]
-    if fields := [text for field in given if field[1] for text in field]:
-        row["fields"] = fields
-    if unset := [name for name, text in given if text == ""]:
-        row["unset"] = unset
-    return row
+def _state_row(
+    read: str | None,
+    read_meta: str | None,
+    read_owner: str | None,
+    is_removed: bool,
+    score: float | str | None,
+    meta: str = "",
+    is_meta_foreign: bool = False,
+    policy: str | None = None,
+    error: str | None = None,
+    owner: str | None = None,
+    revision: str = "",
+) -> dict[str, Any]:
+    """Return a state of write_entries."""
+    mark = mark_of(meta) if meta and not is_meta_foreign else None
+    fields = {"meta": meta or None, "meta_crc32": mark, "policy": policy, "error": error}
+    fields |= {"owner": owner, "revision": revision or None}
+    return as_row(
+        read=read,
+        read_meta=read_meta,
+        read_owner=read_owner,
+        is_removed=is_removed or None,
+        score=None if score is None else str(score),
+        fields=[*chain.from_iterable(field for field in fields.items() if field[1])] or None,
+        unset=[name for name, text in fields.items() if text == ""] or None,
+    )
 
 
 def record_text(record: str, at: datetime) -> str:
     """Return a record of a history as it is stored."""
     return f'{{"at":{at.timestamp():.6f},{record}}}'
-
-
-def _outcome(stored: Stored, write: Write) -> Outcome:
-    """Return the outcome of ``write``; raise if it may not be made."""
-    if stored.exists:
-        if stored.is_hash:
-            return "changed"
-        raise EntryCorrupt(
-            f"{stored.key}: the key holds something that is no hash; delete it first.", stored.key
-        )
-    if write.must_exist:
-        raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    return "new"

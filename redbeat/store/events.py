@@ -97,25 +97,20 @@ def add_paused_events(
     def details_until(until: datetime | None) -> dict[str, str | None]:
         return {"note": note, "by": by, "until": None if until is None else until.isoformat()}
 
-    _add_events(store, "entry_paused", ((name, details_until(until)) for name, until in paused))
+    add_events(store, "entry_paused", ((name, details_until(until)) for name, until in paused))
 
 
-def add_quarantined_events(store: Store, reasons: Iterable[tuple[str, str]]) -> None:
-    """Record that entries were quarantined: their names, and why."""
-    _add_events(store, "entry_quarantined", ((name, {"reason": reason}) for name, reason in reasons))
+def add_events(store: Store, event: str, happened: Iterable[tuple[str, Mapping[str, str | None]]]) -> None:
+    """Add events of entries, by their names, with details.
 
-
-def _add_events(store: Store, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
-    """Add events; if that fails, they are missing: what they tell of was written, or will be."""
-
-    rows = ((store.parts.home(name).events, name, details) for name, details in happened)
-
+    If that fails, they are missing: what they are about was written, or will be.
+    """
     with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-        for chunk in in_chunks(rows):
-            asks = []
-            for key, name, details in chunk:
+        for chunk in in_chunks(happened):
+            asks, streams = [], [store.parts.home(name).events for name, _ in chunk]
+            for stream, (name, details) in zip(streams, chunk, strict=True):
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
-                asks.append(Command("xadd", key, fields, maxlen=MAX_EVENTS, approximate=True))
+                asks.append(Command("xadd", stream, fields, maxlen=MAX_EVENTS, approximate=True))
             store.ask_all(asks)
 
 

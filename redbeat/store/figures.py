@@ -11,7 +11,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from contextlib import suppress
+from itertools import chain
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 from redbeat.history import ENDED_OUTCOMES
@@ -60,6 +62,9 @@ BOUNDS: Mapping[str, Sequence[float]] = {
 
 #: how often another beat has become leader
 LED = "led"
+
+#: what reading JSON raises that another program has written
+_UNREADABLE = ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError
 
 #: for how long a beat without a lock shows the metrics if it isn't heard of any more, milliseconds
 TELLER_MS = 10_000
@@ -130,13 +135,16 @@ def take_figures(
     Arguments:
         asked: each part; the lock's token, or the caller's where there is no lock; new labels by their ids.
     """
-    config, teller_ms = store.config, 0 if has_lock else TELLER_MS
-
     calls = []
     for keys, token, labels in asked:
-        texts = {id_: json.dumps(one) for id_, one in labels.items()}
-        lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
-        call = _TAKE_FIGURES.call(keys, lock=lock, token=token, teller_ms=teller_ms, new_labels=texts)
+        lock = (store.config.lock_key_in(keys) if has_lock else None) or keys.teller
+        call = _TAKE_FIGURES.call(
+            keys,
+            lock=lock,
+            token=token,
+            teller_ms=0 if has_lock else TELLER_MS,
+            new_labels={id_: json.dumps(one) for id_, one in labels.items()},
+        )
         calls.append(call.reading(_taken_of))
     return store.ask_all(calls)
 
@@ -163,9 +171,11 @@ def read_minutes(store: Store) -> tuple[bool, dict[int, dict[str, int]]]:
     """
     hashes = _read_hashes(store, [keys.minutes for keys in store.all_parts])
     minutes: dict[int, Counter[str]] = {}
-    for texts in hashes:
-        for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
-            minutes.setdefault(number, Counter()).update(counted)
+    for text in chain.from_iterable(map(methodcaller("values"), hashes)):
+        with suppress(*_UNREADABLE):
+            found = json.loads(text_of(text))
+            counted = {word: int(amount) for word, amount in found["counted"].items() if amount >= 0}
+            minutes.setdefault(int(found["minute"]), Counter()).update(counted)
     return any(hashes), {number: dict(counted) for number, counted in minutes.items()}
 
 
@@ -221,45 +231,32 @@ def read_late(
 
 def expect_runs(store: Store, expected: Mapping[str, float | None]) -> None:
     """Record by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
-    if not expected:
-        return
-    parts = {key: store.parts.of(key) for key in expected}
     asks = []
     for key, at in expected.items():
-        zset, member = parts[key].expected, as_stored(parts[key].running(key))
+        zset, member = store.parts.of(key).expected, as_stored(store.parts.of(key).running(key))
         asks.append(
             Command("zrem", zset, member) if at is None else Command("zadd", zset, {member: at}, xx=True)
         )
     store.ask_all(asks)
 
 
-def read_streaks(store: Store, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
-    """Return the keys of the entries with the most failures in a row.
-
-    Arguments:
-        parts: in which they are looked for; None: in all.
-    """
-    places = store.parts if parts is None else parts
-    zsets = [keys.streaks for keys in places]
-    asks = [Command("zrevrange", key, 0, limit - 1, withscores=True) for key in zsets]
+def read_streaks(store: Store, limit: int, parts: Sequence[Keys]) -> list[str]:
+    """Return the keys of the entries of these parts with the most failures in a row."""
+    asks = [Command("zrevrange", keys.streaks, 0, limit - 1, withscores=True) for keys in parts]
     found = store.ask_all(asks)
     rows = [
         (score, keys.entry_of_running(text_of(member)))
-        for keys, members in zip(places, found, strict=True)
+        for keys, members in zip(parts, found, strict=True)
         for member, score in members
     ]
-    rows.sort(key=lambda row: row[0], reverse=True)
+    rows.sort(key=itemgetter(0), reverse=True)
     return [key for _, key in rows[:limit]]
 
 
 def forget_streaks(store: Store, gone: Sequence[str]) -> None:
     """Forget that runs of the entries under these keys have failed."""
-    parts = [store.parts.of(key) for key in gone]
-    asks = [
-        Command("zrem", keys.streaks, as_stored(keys.running(key)))
-        for keys, key in zip(parts, gone, strict=True)
-    ]
-    store.ask_all(asks)
+    parts = [(store.parts.of(key), key) for key in gone]
+    store.ask_all([Command("zrem", part.streaks, as_stored(part.running(key))) for part, key in parts])
 
 
 def _taken_of(reply: Sequence[Any]) -> Taken | None:
@@ -283,22 +280,10 @@ def figures_of(found: Mapping[Any, Any]) -> dict[str, int]:
 def _labels_of(hash_: Mapping[Any, Any]) -> dict[str, Labels]:
     found: dict[str, Labels] = {}
     for id_, text in hash_.items():
-        try:
+        with suppress(*_UNREADABLE):
             task, queue, entry, is_asked = json.loads(text_of(text))
-        except (ValueError, TypeError, RecursionError):
-            continue
-        labels = Labels(str(task), str(queue), str(entry), bool(is_asked))
-        is_new = labels[:3] != ALL_OTHERS[:3]  # they have an id of their own
-        if is_new and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
-            found[labels.id] = labels
+            labels = Labels(str(task), str(queue), str(entry), bool(is_asked))
+            # those of all others have an id of their own
+            if labels[:3] != ALL_OTHERS[:3] and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
+                found[labels.id] = labels
     return found
-
-
-def _minute_of(text: str) -> tuple[int, dict[str, int]] | None:
-    """Return the number of a minute, and what was counted in it; others may have written anything."""
-    try:
-        found = json.loads(text)
-        number, counted = int(found["minute"]), found["counted"].items()
-        return number, {word: int(amount) for word, amount in counted if amount == amount and amount >= 0}
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None

@@ -9,12 +9,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
-from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
-from redbeat.store.entries import record_commands, record_text
 from redbeat.store.locks import LockKey
 from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
@@ -34,24 +31,15 @@ def _beside(store: Store, key: str) -> tuple[str, str, str]:
     return store.keys.beside(*store.located([key]))
 
 
-def read_history_texts(store: Store, key: str, limit: int) -> list[str]:
-    """Return the records of one entry, the newest first."""
-    history, *_ = _beside(store, key)
-    found = store.ask(Command("lrange", as_stored(history), 0, limit - 1))
-    return [*map(text_of, found)]
-
-
 def read_pasts(store: Store, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
     """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
 
     A key of another type counts as empty.
     """
-
     asks = []
     for history, backfilled, _ in map(store.keys.beside, store.located(keys)):
         asks += [Command("lrange", history, 0, -1), Command("smembers", backfilled)]
-    found = store.ask_all(asks, is_tolerant=True)
-    texts = [[text_of(text) for text in one or ()] for one in found]
+    texts = [[*map(text_of, one or ())] for one in store.ask_all(asks, is_tolerant=True)]
     return [(records, sorted(dues)) for records, dues in zip(texts[::2], texts[1::2], strict=True)]
 
 
@@ -59,34 +47,19 @@ def read_newest(store: Store, keys: Sequence[str], limit: int) -> list[list[str]
     """Return for each entry the newest records of its history; a key of another type counts as empty."""
     histories = [store.keys.beside(key)[0] for key in store.located(keys)]
     asks = [Command("lrange", as_stored(one), 0, limit - 1) for one in histories]
-    found = store.ask_all(asks, is_tolerant=True)
-    return [[*map(text_of, one or ())] for one in found]
-
-
-def add_to_history(store: Store, key: str, record: str, at: datetime) -> None:
-    """Add a record to one history, if histories are kept.
-
-    If that fails it is only logged: the run was sent, and after an error the caller might send it again.
-    """
-    if not store.config.history:
-        return
-    try:
-        [located] = store.located([key])
-        store.ask_all(record_commands(store, located, record_text(record, at)))
-    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-        logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
+    return [[*map(text_of, one or ())] for one in store.ask_all(asks, is_tolerant=True)]
 
 
 def take_from_history(store: Store, key: str, record: str) -> None:
-    """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
+    """Remove a record that ``add_records`` has added, as the run wasn't sent.
+
+    Redis away: it stays.
+    """
     history, *_ = _beside(store, key)
-    ending = f",{record}}}"
-    try:
+    with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
         for text in read_newest(store, [key], store.config.history)[0]:
-            if text.endswith(ending):
+            if text.endswith(f",{record}}}"):
                 store.ask(Command("lrem", history, 1, text))
-    except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
-        logger.warning("%s: its history has a run that wasn't sent: %s", key, exc)
 
 
 def are_backfilled(store: Store, key: str, dues: Sequence[str]) -> list[bool]:

@@ -173,7 +173,7 @@ class LaterStore(Store):
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
         """Return of each entry True if it has a message; a key of another type has none."""
         asks = [Command("hstrlen", key, "message") for key in keys]
-        return [isinstance(one, int) and one > 0 for one in self.ask_all(asks, is_tolerant=True)]
+        return [bool(one) for one in self.ask_all(asks, is_tolerant=True)]
 
     def schedule(self, key: str, due: float) -> bool:
         """Schedule the message of an entry for ``due``, UNIX seconds; False: it was scheduled already."""
@@ -203,7 +203,7 @@ class LaterStore(Store):
         """Return of each entry its message, why that couldn't be sent, and its revision."""
         asks = [Command("hmget", key, "message", "error", "revision") for key in keys]
         found = self.ask_all(asks, is_tolerant=True)
-        return [tuple(map(text_of, one)) if isinstance(one, (list, tuple)) else (None,) * 3 for one in found]
+        return [tuple(map(text_of, one or (None,) * 3)) for one in found]
 
 
 def _lots_of(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:

@@ -18,7 +18,7 @@ from redbeat.errors import LayoutChanged, RedBeatError
 from redbeat.keys import Keys
 from redbeat.layout import shards_named
 from redbeat.log.text import as_stored
-from redbeat.store.entries import Beside, are_elsewhere, key_of, write_call
+from redbeat.store.entries import Beside, are_elsewhere, beside, key_of, write_call
 from redbeat.store.nodes import Command
 from redbeat.store.records import Change, Fence, text_of
 from redbeat.store.store import Store
@@ -64,14 +64,14 @@ class CalendarChange:
         """Whether the calendar, or its owner, is removed."""
         return self.fields == {} or self.is_owned is False
 
-    def beside(self, keys: Keys) -> Iterator[Beside]:
+    def rows(self, keys: Keys) -> Iterator[Beside]:
         """Yield what becomes of its keys."""
         if self.is_owned is not None:
             command = "SADD" if self.is_owned else "SREM"
-            yield Beside(keys.calendar_owners, command, [f"{self.owner}\t{self.name}"])
+            yield beside(keys.calendar_owners, command, [f"{self.owner}\t{self.name}"])
         if self.fields is not None:
             fields = [*chain.from_iterable(self.fields.items())]
-            yield Beside(keys.calendar(self.name), "HSET", fields, True, self.read)
+            yield beside(keys.calendar(self.name), "HSET", fields, is_new=True, read=self.read)
 
 
 @dataclass
@@ -113,8 +113,7 @@ class Applied:
 def read_owners(store: Store, keys: Sequence[str]) -> list[str]:
     """Return the owner of each entry; '': it wasn't applied from a file."""
     asks = [Command("hget", as_stored(key), "owner") for key in store.located(keys)]
-    found = store.ask_all(asks, is_tolerant=True)
-    return ["" if one is None else text_of(one) for one in found]
+    return [text_of(one) or "" for one in store.ask_all(asks, is_tolerant=True)]
 
 
 def names_owned_by(store: Store, owner: str) -> set[str]:
@@ -137,10 +136,10 @@ def candidates_of(store: Store, owner: str, limit: int) -> set[str] | None:
 def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
     """Return for each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
     of_files = read_owners(store, [*map(store.keys.entry, names)])
-    are_static = _are_among(
+    of_code = _are_among(
         store, names, lambda keys: keys.static_owners, lambda name: as_stored(f"{owner}\t{name}")
     )
-    return [one == owner or is_static for one, is_static in zip(of_files, are_static, strict=True)]
+    return [one == owner or is_owned for one, is_owned in zip(of_files, of_code, strict=True)]
 
 
 def _are_among(
@@ -172,10 +171,9 @@ def read_static_names(store: Store) -> StaticNames:
     return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
 
 
-def static_among(store: Store, names: Sequence[str]) -> list[str]:
-    """Return those of ``names`` whose entries were stored from ``beat_schedule``."""
-    are_static = _are_among(store, names, lambda keys: keys.statics, as_stored)
-    return [name for name, is_static in zip(names, are_static, strict=True) if is_static]
+def are_static(store: Store, names: Sequence[str]) -> list[bool]:
+    """Return for each entry, by its name, whether it was stored from ``beat_schedule``."""
+    return _are_among(store, names, lambda keys: keys.statics, as_stored)
 
 
 def change_statics(store: Store, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
@@ -196,9 +194,9 @@ def change_statics(store: Store, fence: Fence, change: str, owner: str, names: S
         if change == "add" and are_elsewhere(store, [*map(store.keys.entry, names)]):
             whole, checked = store.of_all_parts(), Fence()
         for part, chunk in whole.parts.chunks(names):
-            sets = [Beside(part.static_owners, command, [f"{owner}\t{name}" for name in chunk])]
+            sets = [beside(part.static_owners, command, [f"{owner}\t{name}" for name in chunk])]
             if change != "release":
-                sets.append(Beside(part.statics, command, chunk))
+                sets.append(beside(part.statics, command, chunk))
             [written] = whole.ask_all([write_call(part, checked, (), sets)], is_following=False)
             whole.check_lock(written.status, checked)
 
@@ -243,8 +241,8 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int =
     """Make the changes of each part, once more where the layout is another one by now."""
     refused, failed, calls = list[Change](), list[RedBeatError](), []
     for part, changes, calendars in step:
-        beside = [*chain.from_iterable(one.beside(part) for one in calendars)]
-        calls.append(write_call(part, Fence(), changes, beside))
+        rows = [*chain.from_iterable(one.rows(part) for one in calendars)]
+        calls.append(write_call(part, Fence(), changes, rows))
     answers = store.try_all(calls, is_following=False)
     for (part, changes, calendars), answer in zip(step, answers, strict=True):
         if isinstance(answer, LayoutChanged) and attempts and not calendars:

@@ -336,8 +336,7 @@ class Runs:
             return []
         failing = self._store.keys.failing
         asks = [Command("get", as_stored(failing(key))) for key in keys]
-        found = self._store.ask_all(asks, is_tolerant=True)
-        texts = ["" if one is None else text_of(one) for one in found]
+        texts = [text_of(one) or "" for one in self._store.ask_all(asks, is_tolerant=True)]
         return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 
     def forget_failures(self, key: str) -> None:

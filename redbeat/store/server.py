@@ -42,26 +42,20 @@ class Server:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @property
-    def _on_node(self) -> dict[str, Any]:
-        """The option by which a command without a key reaches the node of the schedule in a cluster."""
+    def _on_node(self, key: str = "") -> dict[str, Any]:
+        """Return the option by which a command reaches the node of a key, or of the schedule."""
         if not self._store.config.is_cluster:
             return {}
-        return self._on_node_of(self._store.parts[0].schedule)
-
-    def _on_node_of(self, key: str) -> dict[str, Any]:
-        if not self._store.config.is_cluster:
-            return {}
-        return {"target_nodes": self._store.client.get_node_from_key(key)}
+        return {"target_nodes": self._store.client.get_node_from_key(key or self._store.parts[0].schedule)}
 
     def now(self) -> datetime:
         """Return the time of its clock, in UTC."""
-        seconds, micros = self._store.ask(Command("time", **self._on_node))
+        seconds, micros = self._store.ask(Command("time", **self._on_node()))
         return datetime.fromtimestamp(int(seconds), timezone.utc).replace(microsecond=int(micros))
 
     def info(self, section: str) -> dict[str, Any]:
         """Return a section of INFO."""
-        found: dict[str, Any] = self._store.ask(Command("info", section, **self._on_node))
+        found: dict[str, Any] = self._store.ask(Command("info", section, **self._on_node()))
         return found
 
     def about(self) -> About:
@@ -80,7 +74,7 @@ class Server:
 
     def setting(self, name: str) -> str:
         """Return a value of its CONFIG; '': it has no such setting."""
-        found = self._store.ask(Command("config_get", name, **self._on_node))
+        found = self._store.ask(Command("config_get", name, **self._on_node()))
         return next((str(text_of(value)) for value in found.values()), "")
 
     def eviction_policy(self) -> str | None:
@@ -102,7 +96,7 @@ class Server:
     def user(self) -> str:
         """Return the name of the schedule's user by the server; if it doesn't tell, by the settings."""
         try:
-            found = self._store.ask(Command("acl_whoami", **self._on_node))
+            found = self._store.ask(Command("acl_whoami", **self._on_node()))
             return str(text_of(found))
         except StoreRefused:  # an old server, or a user that may not ask
             return self.configured_user()
@@ -144,6 +138,6 @@ class Server:
 
         The first one begins at 0, and 0 is where the last one leads.
         """
-        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, **self._on_node_of(beginning)}
+        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, **self._on_node(beginning)}
         following, page = self._store.ask(Command("scan", cursor, **options))
         return [str(text_of(key)) for key in page], cursor_of(following)

@@ -33,8 +33,7 @@ def add_token(
     Raises:
         ValueError: the name can't be used, or another token has it; or there is no such right.
     """
-    problem = find_token_problem(store, name, expires_at)
-    if problem:
+    if problem := find_token_problem(store, name, expires_at):
         raise ValueError(problem)
     now, key = Server(store).now(), store.keys.tokens
     made, text = make_token(name, rights, now, expires_at, by)
@@ -67,17 +66,11 @@ def read_tokens(store: Store) -> dict[str, Token | None]:
     return dict(sorted(tokens.items(), key=made_at))
 
 
-def list_tokens(store: Store) -> Sequence[Token]:
-    """Return those that can be used or have expired, the oldest first."""
-    return [token for token in read_tokens(store).values() if token is not None]
-
-
 def tokens_called(store: Store, id_or_name: str) -> Sequence[str]:
     """Return the id of the token with this id, else of those with this name: there is one, or none."""
     tokens = read_tokens(store)
-    if id_or_name in tokens:
-        return [id_or_name]
-    return [one for one, token in tokens.items() if token is not None and token.name == id_or_name]
+    named = [one for one, token in tokens.items() if token is not None and token.name == id_or_name]
+    return [id_or_name] if id_or_name in tokens else named
 
 
 def revoke_tokens(store: Store, id_or_name: str) -> Sequence[str]:

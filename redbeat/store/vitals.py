@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Call, Script
@@ -49,18 +48,9 @@ class Vitals(NamedTuple):
     entries: int
 
 
-def read_vitals(store: Store, parts: Sequence[Keys] | None = None) -> list[Vitals]:
-    """Return the vitals of parts of the schedule; one round trip for each node.
-
-    Arguments:
-        parts: the names in some; None: all.
-    """
-    found: list[Vitals] = []
-    for answer in store.try_all(ask_vitals(store, store.all_parts if parts is None else parts)):
-        if isinstance(answer, RedBeatError):
-            raise answer
-        found.append(answer)
-    return found
+def read_vitals(store: Store, parts: Sequence[Keys]) -> list[Vitals]:
+    """Return the vitals of parts of the schedule; one round trip for each node."""
+    return store.ask_all(ask_vitals(store, parts))
 
 
 def ask_vitals(store: Store, parts: Sequence[Keys]) -> list[Call[Vitals]]:

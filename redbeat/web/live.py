@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from redbeat.access import Right
 from redbeat.errors import RedBeatError
 from redbeat.leadership.status import status_in
-from redbeat.store.audit import read_last_audit_id
+from redbeat.store.audit import read_audit_records
 from redbeat.store.events import read_last_ids
 from redbeat.store.members import count_members, first_members
 from redbeat.store.store import Store
@@ -123,7 +123,7 @@ class News:
             count_members(store),
             first_members(store, 1),
             read_last_ids(store),
-            read_last_audit_id(store),  # somebody has changed what isn't due for long
+            read_audit_records(store, count=1),  # somebody has changed what isn't due for long
         )
 
 

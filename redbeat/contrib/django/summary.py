@@ -16,7 +16,7 @@ from redbeat.entries.overview import overview_of
 from redbeat.entries.query import STATES
 from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.errors import RedBeatError
-from redbeat.store.owners import read_owners, static_among
+from redbeat.store.owners import are_static, read_owners
 from redbeat.store.store import Store
 from redbeat.web.pages.entries import note_on
 from redbeat.web.verbs.showing import hide_in_sentence
@@ -74,7 +74,7 @@ def _origin_of(entry: RedBeatSchedulerEntry) -> str:
     store = Store(entry.app)
     try:
         [owner] = read_owners(store, [entry.key])
-        is_static = bool(static_among(store, [str(entry.name)]))
+        [is_static] = are_static(store, [str(entry.name)])
     except RedBeatError:  # a right that is missing, say
         return ""
     if is_static:

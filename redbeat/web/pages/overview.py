@@ -163,7 +163,7 @@ def _failed(visit: Visit, found: Status) -> list[Run]:
 def _failing(visit: Visit) -> list[tuple[str, int]]:
     """Return the entries whose last runs have failed in a row, those with most first."""
     store = Store(visit.app)
-    keys = read_streaks(store, MAX_FAILING)
+    keys = read_streaks(store, MAX_FAILING, store.parts)
     counts = Runs(store).failing(keys)
     found = [(store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count > 1]
     return sorted(found, key=lambda one: -one[1])

@@ -196,13 +196,13 @@ def test_credential_provider_that_raises_counts_as_unreachable(
     monkeypatch.setattr(Raises, "error", None)
     options = {"credential_provider": Raises()}
     app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
-    assert read_vitals(Store(app))[0].token == ""
+    assert read_vitals(Store(app), Store(app).parts)[0].token == ""
     monkeypatch.setattr(Raises, "error", error)
     Store(app).client.connection_pool.disconnect()
     with pytest.raises(
         StoreUnavailable, match=f"its credential provider Raises raised {error.__name__}"
     ) as told:
-        read_vitals(Store(app))
+        read_vitals(Store(app), Store(app).parts)
     assert PASSWORD not in str(told.value)
 
 

@@ -42,7 +42,7 @@ from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
 from redbeat.store.beats import leave_beats, note_beat
-from redbeat.store.events import add_quarantined_events, note_told, read_events, read_last_ids
+from redbeat.store.events import add_events, note_told, read_events, read_last_ids
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import locate_entries, read_layout
@@ -476,7 +476,7 @@ def it_tells_what_has_happened(ground: Ground) -> None:
     store, names, fence = Store(ground.app()), Keys(), Fence(LOCK, "x", 1000)
     ground.admin.set(LOCK, "x")
     read_events(store, {names: fence}, "teller")
-    add_quarantined_events(store, [("report", "it can't be read")])
+    add_events(store, "entry_quarantined", [("report", {"reason": "it can't be read"})])
     for news in read_events(store, {names: fence}, "teller").values():
         assert [event.fields["entry"] for event in news.events] == ["report"]
         assert note_told(store, names, "teller", news.told, news.events[-1].id)
@@ -700,7 +700,7 @@ def it_looks_for_news(ground: Ground) -> None:
     store = Store(ground.app())
     assert any(read_last_ids(store))
     assert first_members(store, 1)
-    assert sum(one.due for one in read_vitals(store)) == 1
+    assert sum(one.due for one in read_vitals(store, store.all_parts)) == 1
 
 
 def it_shows_a_damaged_schedule(ground: Ground) -> None:

@@ -37,11 +37,11 @@ from redbeat.store.messages import MessageTexts, NewMessage, store_call
 from redbeat.store.orphans import Remains, find_kept, remove_orphans
 from redbeat.store.owners import (
     are_owned_by,
+    are_static,
     change_statics,
     names_owned_by,
     read_owners,
     read_static_names,
-    static_among,
 )
 from redbeat.store.records import Change, Clear, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
@@ -414,7 +414,7 @@ def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, cl
     statics = read_static_names(sharded)
     assert statics.names == set(firsts)
     assert statics.owners == dict.fromkeys(firsts, frozenset(["app"]))
-    assert static_among(sharded, [*gone, *firsts]) == [*firsts]
+    assert are_static(sharded, [*gone, *firsts]) == [False, False, True, True]
     assert are_owned_by(sharded, "app", [*gone, *firsts]) == [False, False, True, True]
     assert names_owned_by(sharded, "team") == set(filed)
     assert calendar_names(sharded) == ["all"]

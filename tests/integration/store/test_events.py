@@ -11,8 +11,8 @@ from redbeat.keys import Keys
 from redbeat.store.events import (
     CLAIM_MS,
     READ_EVENTS,
+    add_events,
     add_paused_events,
-    add_quarantined_events,
     note_told,
     read_events,
     read_last_ids,
@@ -39,7 +39,7 @@ def entries_in(store: Store, teller: str = "a", fence: Fence = NO_LOCK) -> list[
 
 
 def quarantine(store: Store, *names: str) -> None:
-    add_quarantined_events(store, ((name, "why") for name in names))
+    add_events(store, "entry_quarantined", ((name, {"reason": "why"}) for name in names))
 
 
 def tell(store: Store, teller: str = "a", upto: int = -1) -> bool:
@@ -136,7 +136,7 @@ def test_events_of_all_shards_are_read_in_one_call(
     fences = dict.fromkeys(parts_of(app), Fence())
     assert all(not news.events for news in read_events(store, fences, "a").values())
     with at_most(1, place, monkeypatch):
-        add_quarantined_events(store, ((name, "why") for name in names))
+        add_events(store, "entry_quarantined", ((name, {"reason": "why"}) for name in names))
     with at_most(1, place, monkeypatch):
         found = read_events(store, fences, "a")
     assert [event.fields["entry"] for news in found.values() for event in news.events] == names

@@ -87,7 +87,7 @@ def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(
     names, client, now = (
         names_in_every_shard(sharded),
         Store(sharded).client,
-        read_vitals(Store(sharded))[0].now,
+        read_vitals(Store(sharded), Store(sharded).all_parts)[0].now,
     )
     for shard, name in enumerate(names):
         Entry(name, "tasks.report", 3600, app=sharded).save()

@@ -81,6 +81,8 @@ def test_delete_of_an_entry_changed_meanwhile_returns_412(
     program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add("report", jitter=1)
+    client, history = Store(app).client, Store(app).keys.about("report").history
+    client.lpush(history, "{}")
     one = program("delete")
     seen = one.ask("GET", "/entries/report").headers["etag"]
 
@@ -95,6 +97,7 @@ def test_delete_of_an_entry_changed_meanwhile_returns_412(
     assert (refused.status_code, stored(app, "report").policy.jitter) == (412, 2)
     removed = one.ask("DELETE", "/entries/report", headers={"if-match": refused.headers["etag"]})
     assert (removed.status_code, removed.json()["deleted"]) == (200, 1)
+    assert not client.exists(history)
 
 
 def test_put_honours_if_match_and_if_none_match(program: Programs, app: Celery) -> None:

@@ -16,7 +16,7 @@ from starlette.routing import Mount
 
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.store.tokens import add_token, list_tokens, revoke_tokens
+from redbeat.store.tokens import add_token, read_tokens, revoke_tokens
 from redbeat.web import User, asgi_app
 from redbeat.web.access.attempts import SECONDS_EACH, TRIES
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
@@ -131,7 +131,7 @@ def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
 def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> None:
     store = Store(app)
     one = program()
-    revoke_tokens(store, list_tokens(store)[-1].name)
+    revoke_tokens(store, [*read_tokens(store)][-1])
     assert one.ask("GET", "/entries").status_code == 401
     soon = Program(app, token=token_of(app, expires_at=Server(store).now() + timedelta(seconds=2)))
     eventually(lambda: soon.ask("GET", "/entries").status_code == 401)
