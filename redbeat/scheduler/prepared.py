@@ -11,7 +11,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count, groupby, islice
+from itertools import count, islice
 from sys import getsizeof
 
 from redbeat.delivery.broker import Mode
@@ -62,7 +62,6 @@ class LookAhead:
         find_misplaced: Callable[[Sequence[Stored]], Sequence[Stored]],
     ) -> None:
         self._context, self._find_misplaced = context, find_misplaced
-        self._figures = context.figures
         self._store = leadership.store
         self._seconds = self._store.config.lookahead  # how far ahead; 0: nothing is prepared
         self._leadership = leadership
@@ -123,9 +122,8 @@ class LookAhead:
             self.next_at = time.monotonic() + RETRY_SECONDS
             return
         self._cursor, self.read_until = found.cursor, float(found.cursor.score or 0)
-        for nominal, together in groupby(rows, key=lambda row: row.nominal):
-            for run in self._plan(list(together), float(nominal)):
-                self._add(run)
+        for run in self._plan(rows):
+            self._add(run)
         self._context.planner.make_room()
         if not found.is_last:
             self.next_at = 0.0
@@ -146,14 +144,17 @@ class LookAhead:
             logger.debug("beat: It is not known where messages can be pushed: %r", exc)
             return False
 
-    def _plan(self, rows: list[Stored], nominal: float) -> list[Send]:
-        """Return the runs that can be prepared: they have templates, and stand for no other run."""
+    def _plan(self, rows: list[Stored]) -> list[Send]:
+        """Return the runs that can be prepared: they have templates, and stand for no other run.
+
+        Each is planned as it would be at its due time.
+        """
         context = self._context
         sends = []
         calendars = context.calendars.read_of(self._leadership.store, rows)
         for row in rows:
             try:
-                decision = context.planner.plan(row, nominal, calendars)
+                decision = context.planner.plan(row, float(row.nominal), calendars)
             except BaseException as exc:  # noqa: BLE001 - a tick raises it again
                 let_through(exc)
                 continue
@@ -178,7 +179,7 @@ class LookAhead:
     def _add(self, run: Send) -> None:
         run.commit.valid_until = run.valid_until  # its commit may be on its way for long
         self._runs[run.due_entry.key] = run
-        self._figures.prepared += 1
+        self._context.figures.prepared += 1
         size_bytes = _size_of(run)
         self._take(size_bytes)
         heapq.heappush(self._due, (float(run.due_entry.current_score), next(self._numbers), size_bytes, run))

@@ -279,9 +279,9 @@ def commit_call(
     values: list[str | int] = []
     queues: dict[str, int] = {}
     write_lists: dict[tuple[tuple[str, int], ...], int] = {}  # most rows have the same
-    rows: list[dict[str, Any] | int] = []
+    rows: list[int] = []
+    kinds: list[dict[str, Any]] = []
     usual: dict[Any, int] = {}
-    last = 0
     for commit in commits:  # a batch may have thousands: this is written for speed
         due_entry, new_score, pushes = commit.due_entry, commit.new_score, commit.pushes
         key, score = due_entry.key, due_entry.current_score
@@ -316,13 +316,11 @@ def commit_call(
         fields = commit.labels, is_strict, new_meta is not None, writes, valid_until
         place = None if rare else usual.get(fields)
         if place is None:
-            rows.append(dict(zip(_USUAL_FIELDS, fields, strict=True)) | rare)
-            last = len(rows)
+            kinds.append(dict(zip(_USUAL_FIELDS, fields, strict=True)) | rare)
+            place = len(kinds)
             if not rare:
-                usual[fields] = last
-        else:
-            rows.append(place == last or place)  # True: as the one before
-            last = place
+                usual[fields] = place
+        rows.append(place)
         if commit.run is not None:
             running.append(keys.running(key))
     call = _COMMIT_RUNS.call(
@@ -343,6 +341,7 @@ def commit_call(
         new_scores=new_scores,
         sent=sent,
         rows=rows,
+        kinds=kinds,
         write_lists=[*write_lists],
         values=values,
     )

@@ -21,7 +21,8 @@
 -- ARGV scores        for each entry the score that its new score replaces; another one now: that one stays
 -- ARGV new_scores    for each entry 'remove' to unschedule it, 'delete' to remove it, hash and all, else the next due time
 -- ARGV sent          for each entry the due time of the run that is sent, UNIX seconds; true: its score; false: none is
--- ARGV rows          what else is recorded about each entry: an object; true: the one before; or the place of an equal one
+-- ARGV rows          for each entry which of kinds it is, 1 for the first
+-- ARGV kinds         what else is recorded about entries:
 --   is_rare          it has more than is_strict, has_meta, valid_until, labels and writes, or leaves the schedule
 --   type             the key's type when it was fetched; anything else now: leave the entry alone; nil: a hash
 --   is_strict        with other texts now, leave the entry alone
@@ -93,11 +94,8 @@ local function note_first(i, run)
 end
 
 for i = 1, count do  -- ipairs takes longer
-  local key, fields, score = entry_keys[i], rows[i], scores[i]
-  if type(fields) ~= 'table' then
-    fields = fields == true and rows[i - 1] or rows[fields]
-    rows[i] = fields
-  end
+  local key, fields, score = entry_keys[i], kinds[rows[i]], scores[i]
+  rows[i] = fields
   local is_strict, new_meta, writes, run = fields.is_strict, fields.has_meta, write_lists[fields.writes], fields.run
   local texts, meta
   if is_strict or fields.new_definition then texts, next_value = values[next_value], next_value + 1 end
