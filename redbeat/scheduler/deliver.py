@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,9 @@ FAILED_SECONDS = 0.1
 
 #: how many of them are planned and sent together
 FAILED_TOGETHER = 10
+
+#: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
+LAST_LOCK_MS = 10_000
 
 #: a row of a batch
 Row = tuple[Batch, Stored]
@@ -424,11 +428,14 @@ class Deliverer:
     def _record_published(batches: Sequence[Batch], cause: BaseException) -> None:
         last = []
         for batch in batches:
+            fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, LAST_LOCK_MS))
             done = {id(commit) for commit in batch.recorded}
             published, batch.published = batch.published, []
             commits = [send.commit for send in published if id(send.commit) not in done]
             # its node was waited for, and other shards wait for this one
             is_hopeless = batch.store.is_hasty and isinstance(cause, StoreUnavailable)
-            if commits and not is_hopeless:
-                last.append((batch.store, batch.fence, commits, batch.are_messages))
+            last += [
+                commit_runs(batch.store, fence, chunk, are_messages=batch.are_messages)
+                for chunk in in_chunks(() if is_hopeless else commits, CALL_ROWS)
+            ]
         record_last(last)

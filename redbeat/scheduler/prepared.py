@@ -93,7 +93,7 @@ class LookAhead:
         Arguments:
             head_score: when the first entry is due, UNIX seconds; None: none is.
         """
-        if not self._seconds or head_score is None or self._is_full:
+        if not self._seconds or head_score is None or self._allowances[1].left_bytes <= 0:
             return False
         return head_score <= self.clock.now + self._seconds and time.monotonic() >= self.next_at
 
@@ -114,7 +114,10 @@ class LookAhead:
     def _prepare(self, found: Slice, again: Sequence[str]) -> None:
         for key in again:
             del self._again[key]
-        rows = [row for row in found.rows if not self._is_prepared(row)]
+        prepared = (self._runs.get(row.key) for row in found.rows)
+        rows = [
+            row for row, run in zip(found.rows, prepared, strict=True) if run is None or run.due_entry != row
+        ]
         if misplaced := self._find_misplaced(rows):
             rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
@@ -163,18 +166,10 @@ class LookAhead:
         context.encoder.fill(sends)
         return [one for one in sends if one.template is not None and _is_the_same_later(one)]
 
-    @property
-    def _is_full(self) -> bool:
-        return self._allowances[1].left_bytes <= 0
-
     def _take(self, size_bytes: int) -> None:
         self._bytes += size_bytes
         for allowance in self._allowances:
             allowance.left_bytes -= size_bytes
-
-    def _is_prepared(self, row: Stored) -> bool:
-        run = self._runs.get(row.key)
-        return run is not None and run.due_entry == row
 
     def _add(self, run: Send) -> None:
         run.commit.valid_until = run.valid_until  # its commit may be on its way for long

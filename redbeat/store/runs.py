@@ -308,16 +308,14 @@ class Runs:
 
         None: there is no such time.
         """
-        wanted = []
+        asks, scores = list[Command](), list[Any]()
         for key, record in found:
             keys = self._store.parts.of(key)
-            wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
-
-        scores = chain.from_iterable(self._scores(chunk) for chunk in in_chunks(wanted))
+            member = as_stored(f"{record.task_id}\0{keys.running(key)}")
+            asks.append(Command("zscore", keys.deadlines, member))
+        for chunk in in_chunks(asks):
+            scores += self._store.ask_all(chunk, is_tolerant=True)
         return [None if one is None else float(one) for one in scores]
-
-    def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
-        return self._store.ask_all([Command("zscore", *one) for one in wanted], is_tolerant=True)
 
     def all(self) -> Iterator[tuple[str, RunRecord]]:
         """Yield all runs in progress, entry by entry, with the entry's key."""

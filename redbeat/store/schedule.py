@@ -24,7 +24,7 @@ from redbeat.keys import HISTORY_NAMES, Keys
 from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.signals import run_sent, run_skipped
-from redbeat.store.executor import CALL_ROWS, Request, run_all
+from redbeat.store.executor import Request, run_all
 from redbeat.store.messages import body_of, read_bodies
 from redbeat.store.nodes import Command
 from redbeat.store.records import (
@@ -56,9 +56,6 @@ from redbeat.store.store import Store
 
 #: about how many bytes of entries one fetch returns at most; one entry in any case
 FETCH_BYTES = 8 * 1024 * 1024
-
-#: how long the lock is renewed by what is recorded last, as it may never be released; milliseconds
-LAST_LOCK_MS = 10_000
 
 _FETCH_DUE = Script("fetch_due")
 _COMMIT_RUNS = Script("commit_runs")
@@ -236,18 +233,8 @@ def commit_runs(
     )
 
 
-def record_last(published: Sequence[tuple[Store, Fence, Sequence[Commit], bool]]) -> None:
+def record_last(recordings: Sequence[Recording]) -> None:
     """Record what was published, if that is possible in two seconds, as a tick ends early."""
-    recordings = [
-        commit_runs(
-            store,
-            replace(fence, lock_ms=min(fence.lock_ms, LAST_LOCK_MS)),
-            commits[first : first + CALL_ROWS],
-            are_messages=are_messages,
-        )
-        for store, fence, commits, are_messages in published
-        for first in range(0, len(commits), CALL_ROWS)
-    ]
     if recordings:
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: run_all(recordings))

@@ -163,7 +163,7 @@ def test_runs_that_were_published_are_recorded_as_a_tick_is_ended_before_that(
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(deliver, "commit_runs", end)
+        patched.setattr(deliver, "Executor", end)
         with pytest.raises(SystemExit):
             scheduler.tick()
     sent = names_of(take_messages(app))
