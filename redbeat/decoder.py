@@ -40,7 +40,7 @@ from redbeat.schedules.occurrences import KINDS
 DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
 
 #: a meta without unknown keys
-_OWN_META = re.compile(
+OWN_META = re.compile(
     r'\{"last_run_at": (null|\{"__type__": "datetime"[^{}\[\]]*\}), "total_run_count": \d+\}\s*'
 )
 _DATETIME_JSON = (
@@ -291,7 +291,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int, stored: str 
     """Return a meta's JSON, with its time in UTC, and the unknown keys of ``stored``."""
     is_aware = last_run_at is not None and last_run_at.tzinfo is not None
     moment = last_run_at.astimezone(timezone.utc) if last_run_at and is_aware else last_run_at
-    if not stored or _OWN_META.fullmatch(stored):
+    if not stored or OWN_META.fullmatch(stored):
         # the same as the encoder writes, in a tenth of the time, as this is done for every run
         return f'{{"last_run_at": {moment_json(moment)}, "total_run_count": {total_run_count}}}'
     return _ENCODER.encode({**_plain(stored), "last_run_at": moment, "total_run_count": total_run_count})

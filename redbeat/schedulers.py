@@ -682,7 +682,7 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         self._reports.log_others(is_ending=True)
-        with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
+        with hold_interrupts(CLOSE_SECONDS):  # else a second signal would leave the lock behind
             self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()

@@ -41,14 +41,12 @@ from redbeat.delivery.placeholders import RunValues
 from redbeat.log.logger import logger
 from redbeat.store.records import Push
 
-#: how many messages may be unconfirmed at a time, and their bytes: what may arrive twice when a connection is
-#: lost
+#: how many messages may be unconfirmed at a time: what may arrive twice when a connection is lost
 MAX_UNCONFIRMED = 500
-MAX_BYTES = 4_000_000
 
 #: a longer message is waited for by itself: it gains nothing, and may be more than RabbitMQ takes, which ends
 #: the connection if its headers alone are longer than a frame
-LARGE_BYTES = 128 * 1024
+LARGE_BYTES = 32 * 1024
 
 #: in frames that templates are made of, the id and the due time of a run
 MARKS = RunValues(str(uuid.uuid4()), uuid.uuid4().hex, None, None)
@@ -110,6 +108,7 @@ class Confirms:
 
     Attributes:
         declared: what was declared for the next message.
+        publication: what the next messages belong to, and are confirmed later; None: each is waited for.
         is_first: the next message is waited for alone: its connection may have ended since the batch before,
             or be blocked by an alarm.
     """
@@ -118,7 +117,7 @@ class Confirms:
         self._channel = channel
         self._forget_declared = forget_declared
         self._open_now = channel.open
-        self._publication: Publication | None = None  # of the run that is being sent
+        self.publication: Publication | None = None
         self._drafts: list[Push] | None = None  # messages of samples
         self.declared: Iterable[Any] = ()
         self._written: list[bytes] = []
@@ -138,20 +137,10 @@ class Confirms:
         self._is_selected = False
         self._unwritten: list[tuple[Publication, Frames]] = []  # they wait to be written together
         self._unconfirmed: dict[int, tuple[Publication, Frames]] = {}  # by their numbers, in this order
-        self._bytes = 0  # of all these
         self._last_tag = 0
         self._returned: dict[int, Exception] = {}
         self._present = {""}  # exchanges
         self.is_first = True
-
-    @contextmanager
-    def deferring(self, publication: Publication) -> Iterator[None]:
-        """Let the messages of the block be confirmed later, as those of ``publication``."""
-        self._publication = publication
-        try:
-            yield
-        finally:
-            self._publication = None
 
     def publish(
         self,
@@ -174,17 +163,17 @@ class Confirms:
         if self._drafts is not None:
             self._drafts.append(Push("lpush", routing_key, text_of(message, info)))
         else:
-            self.send(self._frames_of(message, info), self._publication, timeout, confirm_timeout)
+            frames = self._frames_of(message, info, self.declared)
+            self.send(frames, self.publication, timeout, confirm_timeout)
             self.write(timeout)
 
-    def _frames_of(self, message: Any, info: Mapping[str, Any]) -> Frames:
+    def _frames_of(self, message: Any, info: Mapping[str, Any], declared: Iterable[Any]) -> Frames:
         self._written.clear()
         exchange, routing_key, is_immediate = info["exchange"], info["routing_key"], info["immediate"]
         arguments = dumps("Bssbb", (0, exchange, routing_key, info["mandatory"], is_immediate))
         self._make_frames(1, self._channel.channel_id, spec.Basic.Publish, arguments, message)
-        message_id = message.properties.get("correlation_id")
-        address = exchange, routing_key
-        return Frames(b"".join(self._written), address, message_id, is_immediate, self.declared)
+        message_id, address = message.properties.get("correlation_id"), (exchange, routing_key)
+        return Frames(b"".join(self._written), address, message_id, is_immediate, declared)
 
     def send(
         self,
@@ -205,19 +194,18 @@ class Confirms:
         if not self._is_selected:
             self._channel.confirm_select()
             self._is_selected = True
-        exchange, size_bytes = message.address[0], len(message.frames)
+        exchange = message.address[0]
         is_alone = (
             publication is None
             or self.is_first
             or message.is_immediate
             or exchange not in self._present
-            or size_bytes > LARGE_BYTES
+            or len(message.frames) > LARGE_BYTES
         )
         publication = publication or Publication()
         if is_alone:
             self.settle(timeout)
         publication.unconfirmed += 1
-        self._bytes += size_bytes
         self._unwritten.append((publication, message))
         if is_alone:
             self.settle(confirm_timeout or timeout)
@@ -225,8 +213,6 @@ class Confirms:
                 raise publication.failure
             self.is_first = False
             self._present.add(exchange)
-        elif self._bytes >= MAX_BYTES:
-            self.write(timeout)
 
     def write(self, timeout: float | None) -> None:
         """Write what was sent, as soon as there is room for it."""
@@ -259,8 +245,7 @@ class Confirms:
         return self._open_now()
 
     def _has_room(self) -> bool:
-        count = len(self._unconfirmed) + len(self._unwritten)
-        return not self._unconfirmed or (count <= MAX_UNCONFIRMED and self._bytes < MAX_BYTES)
+        return len(self._unconfirmed) + len(self._unwritten) <= MAX_UNCONFIRMED
 
     def _wait(self, is_done: Callable[[], bool], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -309,8 +294,7 @@ class Confirms:
 
     def frames_of_draft(self, draft: str, declared: Iterable[Any]) -> Frames:
         """Return the message of a draft."""
-        self.declared = declared
-        return self._frames_of(*message_of(draft))
+        return self._frames_of(*message_of(draft), declared)
 
     def template_of(
         self, draft: str, own_marks: Sequence[str], declared: Iterable[Any]
@@ -329,7 +313,6 @@ class Confirms:
             if number not in self._unconfirmed:
                 continue
             publication, message = self._unconfirmed.pop(number)
-            self._bytes -= len(message.frames)
             publication.unconfirmed -= 1
             reason = error() if error is not None else self._returned.pop(number, None)
             if reason is not None:
@@ -392,17 +375,12 @@ class FrameTemplate:
             pieces += before, _text(values[number])
         headers = b"".join([*pieces, self._last])
         body = values[self._body] if isinstance(self._body, int) else self._body
-        size = len(self._before) + len(headers) + 4 + len(self._after)
-        if max(len(body), size) > MAX_FRAME:
+        properties = b"".join((self._before, _text(headers), self._after))
+        if max(len(body), len(properties)) > MAX_FRAME:
             return None
-        frames = b"".join(
-            (
-                self._method,
-                _PROPERTIES.pack(2, self._channel_id, 12 + size, 60, 0, len(body)),
-                *(self._before, _text(headers), self._after, _END),
-                *(_BODY.pack(3, self._channel_id, len(body)), body, _END),
-            )
-        )
+        header = _PROPERTIES.pack(2, self._channel_id, 12 + len(properties), 60, 0, len(body))
+        before_body = _BODY.pack(3, self._channel_id, len(body))
+        frames = b"".join((self._method, header, properties, _END, before_body, body, _END))
         frames = frames.replace(_ID, task_id.encode()).replace(_DUE, due.encode())
         return self._sample._replace(frames=frames, message_id=task_id)
 

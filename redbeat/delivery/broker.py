@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -167,13 +167,16 @@ class Broker:
         publication = Publication()
         if self._producer is not None:  # else a producer of the user's sends it
             self._producer.expiration_seconds = expiration_seconds
-        with ExitStack() as stack:
-            if self.outbox is not None:
-                publication.pushes = stack.enter_context(self.outbox.collecting())
-            elif (
-                is_deferrable and self.confirms is not None and self._is_plain
-            ):  # else publish handles errors
-                stack.enter_context(self.confirms.deferring(publication))
+        if self.outbox is not None:
+            with self.outbox.collecting() as publication.pushes:
+                yield publication
+        elif is_deferrable and self.confirms is not None and self._is_plain:  # else publish handles errors
+            confirms, self.confirms.publication = self.confirms, publication
+            try:
+                yield publication
+            finally:
+                confirms.publication = None
+        else:
             yield publication
 
     def publish(self, message: Frames, publication: Publication | None, seconds: float) -> None:

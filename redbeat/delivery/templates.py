@@ -153,22 +153,20 @@ class Kind:
         info = properties["delivery_info"]
         self.exchange, self.routing_key = info["exchange"], info["routing_key"]
         self._encoding = properties.get("body_encoding")
-        self.first_own: tuple[str, ...] | None = tuple(self._texts(call).values())
-        self.text = TextTemplate(text, [*run.paths, *self._texts(call)])
+        own = texts_of_call(run.app, call, serializer, self._encoding)
+        self.first_own: tuple[str, ...] | None = tuple(own.values())
+        self.text = TextTemplate(text, [*run.paths, *own])
         self.declared, self.destination = tuple(producer.declaring), str(producer.destination)
         self.frames: FrameTemplate | None = None
         if confirms is not None and run.is_plain and self._encoding is None:
             marks = [uuid.uuid4().hex for _ in self.first_own]
-            own = tuple(map(json.dumps, marks))
-            sample = self.text.fill(run.texts(MARKS, "") + own)
+            sample = self.text.fill(run.texts(MARKS, "") + tuple(map(json.dumps, marks)))
             self.frames = confirms.template_of(sample, marks, self.declared)
-
-    def _texts(self, call: Call) -> dict[Path, str]:
-        return texts_of_call(self.run.app, call, self.serializer, self._encoding)
 
     def template_of(self, call: Call) -> MessageTemplate:
         """Return the template of a call of this kind; raises whatever encoding its values raises."""
-        return MessageTemplate(self, tuple(self._texts(call).values()))
+        own = texts_of_call(self.run.app, call, self.serializer, self._encoding)
+        return MessageTemplate(self, tuple(own.values()))
 
 
 @dataclass(slots=True)
@@ -225,8 +223,8 @@ class Templates:
         producer: Any,
         outbox: Outbox | Confirms | None,
         trace: TraceHeaders | None = None,
-    ) -> str:
-        """Begin a batch, and return ``obstacle``. Drop all templates if what they depend on has changed.
+    ) -> None:
+        """Begin a batch: find ``obstacle``, and drop all templates if what they depend on has changed.
 
         Arguments:
             producer: sends the runs of this batch; it is a ``BoundedProducer``.
@@ -249,7 +247,6 @@ class Templates:
             self._kinds.clear()
             self._state = state
         self.obstacle = obstacle
-        return obstacle
 
     def find(self, call: Call, send: Send) -> MessageTemplate | str:
         """Return the template of ``call`` for this batch; a str: why Celery must make its messages.

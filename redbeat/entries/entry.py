@@ -287,12 +287,6 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         """Whether a subclass overrides ``due_at``."""
         return type(self).due_at is not _DUE_AT
 
-    def following_run(self, ran_at: datetime, following: datetime | None) -> datetime | None:
-        """Return when it is due after a run as of ``ran_at``: at ``following``, unless a subclass says it."""
-        if not self.computes_due_at:
-            return following
-        return self.advanced(ran_at).due_by_schedule()
-
     def _due_by_schedule(self) -> datetime | None:
         if self.policy.is_finished(self.total_run_count):
             return None

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from datetime import tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
@@ -74,11 +74,9 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     parameters = own_parameters(cls.__init__)
     policy, typos = NO_POLICY, ""
     if stored.policy is not None or others:
+        read = partial(_policy_of, definition, taken=parameters) if others else _plain_policy
         try:
-            if others:
-                policy, typos = _policy_of(definition, stored.policy, app.timezone, parameters)
-            else:
-                policy, typos = _plain_policy(stored.policy, app.timezone)
+            policy, typos = read(stored.policy, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
     args, kwargs, options = as_containers(
@@ -145,9 +143,8 @@ def _policy_of(
     return policy, ", ".join(filter(None, [typos, *notes]))
 
 
-@lru_cache(maxsize=1024)  # thousands of entries may share a few policies
-def _plain_policy(text: str | None, zone: tzinfo) -> tuple[Policy, str]:
-    return _policy_of({}, text, zone)
+#: the same where the definition has no such keys; thousands of entries may share a few policies
+_plain_policy = lru_cache(maxsize=1024)(partial(_policy_of, {}))
 
 
 def _why(exc: Exception, definition: str = "") -> str:

@@ -33,17 +33,7 @@ from redbeat.leadership.heartbeat import Heartbeat, Pulse, Role
 from redbeat.leadership.leadership import Leadership
 from redbeat.leadership.lock import AWAY_SECONDS, LeaderLock, fence_of, look_at, take
 from redbeat.leadership.membership import Membership
-from redbeat.log.events import (
-    LEADER_ACQUIRED,
-    LEADER_HANDED_OVER,
-    LEADER_LOST,
-    LEADER_NOT_RELEASED,
-    LEADER_RELEASED,
-    LEADER_RETAKEN,
-    LEADER_STANDS,
-    LEADER_TAKEN_OVER,
-    REDIS_SLOW,
-)
+from redbeat.log import events
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.process.background import surviving
@@ -113,7 +103,7 @@ class Election:
         logger.warning(
             "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
             seconds,
-            extra=REDIS_SLOW.of(seconds=round(seconds, 3)),
+            extra=events.REDIS_SLOW.of(seconds=round(seconds, 3)),
         )
 
     # -- the shards
@@ -216,7 +206,7 @@ class Election:
             logger.warning(
                 "beat: The lock %s was gone and is taken back.",
                 f"of {self._named(retaken)}" if self.is_divided else self.lock_key,
-                extra=LEADER_RETAKEN.of(lock=_keys_of(retaken)),
+                extra=events.LEADER_RETAKEN.of(lock=_keys_of(retaken)),
             )
         return retaken
 
@@ -255,7 +245,7 @@ class Election:
             return []  # the heartbeat also finds out who else is there
         locks = [one.own for one in others]
         if not self.is_divided and not locks[0].looked_at:
-            logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
+            logger.info("beat: Acquiring lock...", extra=events.LEADER_STANDS.of(lock=self.lock_key))
         self._look_at_locks(others, is_announced=is_announced)
         take(self.store, locks, self._may_take)
         taken = [one for one in others if one.own.is_held]
@@ -277,14 +267,14 @@ class Election:
     def _look_at_locks(self, others: Sequence[Leadership], *, is_announced: bool) -> None:
         """Find out how these locks are, which beats are there, and whether there is another layout."""
         besides: list[Sendable[Any]] = [Command("get", one.keys.tick) for one in others]
-        if time.monotonic() >= self._members_away_until:
+        is_listed = time.monotonic() >= self._members_away_until
+        if is_listed:
             besides.append(self.members.call(is_silent=is_announced))
         answers = look_at(self.store, [one.own for one in others], besides)
         for leadership, tick in zip(others, answers, strict=False):
             leadership.note_look(tick)
-        for answer in answers[len(others) :]:
-            if not self.members.note(answer):
-                self._members_away_until = time.monotonic() + AWAY_SECONDS
+        if is_listed and isinstance(answers[-1], StoreUnavailable):
+            self._members_away_until = time.monotonic() + AWAY_SECONDS
         if self.has_new_layout:  # no script refuses a beat that leads nothing
             self.store.config.looked_at = -math.inf
         self.store.parts  # noqa: B018 - it looks where entries are, if it is time to
@@ -319,12 +309,12 @@ class Election:
                 self._named(replaced) if self.is_divided else "the lock",
                 ", ".join(sorted({*map(holder_in_words, tokens)})),
                 self.store.config.takeover_after,
-                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(replaced), holder=tokens[0]),
+                extra=events.LEADER_TAKEN_OVER.of(lock=_keys_of(replaced), holder=tokens[0]),
             )
         words = self._locks_named(taken)
         if self.is_divided:
             words += f"; this beat leads {len(self.leading)} now."
-        logger.info("beat: Acquired %s", words, extra=LEADER_ACQUIRED.of(lock=_keys_of(taken)))
+        logger.info("beat: Acquired %s", words, extra=events.LEADER_ACQUIRED.of(lock=_keys_of(taken)))
 
     def _report(self, lock_key: str, error: RedBeatError) -> None:
         """Log that a lock can't be asked for, once until that changes; the others go on."""
@@ -352,7 +342,7 @@ class Election:
             "beat: Hands %s over to other beats; this beat leads %d now.",
             self._named(leaving),
             len(self.leading),
-            extra=LEADER_HANDED_OVER.of(lock=_keys_of(leaving)),
+            extra=events.LEADER_HANDED_OVER.of(lock=_keys_of(leaving)),
         )
         return True
 
@@ -372,7 +362,7 @@ class Election:
             "beat: %s It stands by for %s.",
             first,
             self._named(those),
-            extra=LEADER_LOST.of(lock=_keys_of(those), holder=first.holder),
+            extra=events.LEADER_LOST.of(lock=_keys_of(those), holder=first.holder),
         )
         for leadership in those:
             leadership.forget()
@@ -464,7 +454,7 @@ class Election:
             return
         words, keys = self._locks_named(those), _keys_of(those)
         if is_ending:
-            logger.info("beat: Releasing %s", words, extra=LEADER_RELEASED.of(lock=keys))
+            logger.info("beat: Releasing %s", words, extra=events.LEADER_RELEASED.of(lock=keys))
         try:
             answers = release_locks(self.store, held) if held else []
             for lock in foreign:
@@ -477,7 +467,7 @@ class Election:
                 "beat: The %s couldn't be released, and will expire: %s",
                 words,
                 errors[0],
-                extra=LEADER_NOT_RELEASED.of(lock=keys, reason=str(errors[0])),
+                extra=events.LEADER_NOT_RELEASED.of(lock=keys, reason=str(errors[0])),
             )
 
 

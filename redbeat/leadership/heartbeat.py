@@ -140,8 +140,7 @@ class Heartbeat(BackgroundThread):
             return True
         held = [(store.of_part(one.keys), one.fence) for one in led]
         idle_seconds, besides = began_at - self.progressed_at, [self._members.call()]
-        errors, [company] = renew_locks(store, held, idle_seconds, self.find_obstacle(), besides)
-        self._members.note(company)
+        errors = renew_locks(store, held, idle_seconds, self.find_obstacle(), besides)
         for one, (part, fence), error in zip(led, held, errors, strict=True):
             one.note_renewal(fence, began_at, part, error)
             if error is not None and one.lost is None:

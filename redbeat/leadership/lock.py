@@ -340,7 +340,7 @@ def take(
     for lock, answer in zip(asked, ask_locks(store, [lock.take_call() for lock in asked]), strict=True):
         lock.note_take(answer)
     taken = [lock for lock in asked if lock.is_held]
-    renewed, _ = renew_locks(store, [(lock.store, lock.fence) for lock in taken])
+    renewed = renew_locks(store, [(lock.store, lock.fence) for lock in taken])
     for lock, error in zip(taken, renewed, strict=True):
         lock.note_take(error)
 

@@ -12,10 +12,8 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.log.logger import logger
 from redbeat.process.background import surviving
-from redbeat.store.beats import Company, leave_beats, note_beat
+from redbeat.store.beats import leave_beats, note_beat
 from redbeat.store.lock_tokens import new_beat, new_token
 from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
@@ -47,21 +45,17 @@ class Membership:
         self._is_listed = False
 
     def call(self, *, is_silent: bool = False) -> Sendable[Any]:
-        """Return the call that announces this beat, and asks for the others; it is sent with others.
+        """Return the call that announces this beat, and finds out who else is there; it is sent with others.
 
         Arguments:
             is_silent: it only asks.
         """
         self._is_listed = self._is_listed or not is_silent
-        return note_beat(self._store, "" if is_silent else self._token, self.timing.replaced_after_seconds)
+        token = "" if is_silent else self._token
+        return note_beat(self._store, token, self.timing.replaced_after_seconds, self._note)
 
-    def note(self, company: Company | RedBeatError) -> bool:
-        """Record who is there, as the call has said; return False if Redis could not be reached."""
-        if isinstance(company, RedBeatError):
-            logger.debug("beat: Listing this beat failed: %s", company)
-            return not isinstance(company, StoreUnavailable)
-        self.live, self.generation = company.beats | {self.beat}, company.generation
-        return True
+    def _note(self, beats: frozenset[str], generation: int) -> None:
+        self.live, self.generation = beats | {self.beat}, generation
 
     def leave(self, wake: Iterable[str]) -> None:
         """Take this beat off the list, if it is on it; Redis isn't waited for long.
@@ -72,4 +66,4 @@ class Membership:
         if self._is_listed:
             with surviving("Leaving the list of beats"):  # the entry expires by itself
                 call_briefly(lambda: leave_beats(self._store, self._token, wake), LEAVE_SECONDS)
-        self.live, self._is_listed = frozenset((self.beat,)), False
+        self._is_listed = False

@@ -44,20 +44,6 @@ class ExitingCommand(click.Command):
         with _usage_errors_apart():
             return super().make_context(*args, **kwargs)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; say which of them belong to a group."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as exc:
-            group, name = ctx.parent, exc.option_name
-            while group is not None and not any(name in one.opts for one in group.command.params):
-                group = group.parent
-            if group is None:
-                raise
-            rest = ctx.command_path.removeprefix(group.command_path)
-            told = f"{name} stands before the command: {group.command_path} {name} ...{rest}"
-            raise click.UsageError(told, ctx) from None
-
 
 class ExitingGroup(ExitingCommand, click.Group):
     """A group of such commands."""

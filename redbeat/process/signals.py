@@ -41,7 +41,7 @@ class hold_interrupts:  # noqa: N801 - a context manager; contextlib's would tak
     """Hold SIGTERM and SIGINT back until the block ends, or calls ``let_arrive``.
 
     As the block may be waiting for a server that never answers, a signal arrives anywhere in it after
-    ``patience_seconds``, or, unless ``is_firm``, when it is sent a second time.
+    ``patience_seconds``.
 
     Masking the signals wouldn't do: the kernel would give them to another thread, and Python runs the
     handlers in the main thread all the same.
@@ -50,9 +50,8 @@ class hold_interrupts:  # noqa: N801 - a context manager; contextlib's would tak
         arrived: the signal that has come and is held; None: none is.
     """
 
-    def __init__(self, patience_seconds: float = 0.5, *, is_firm: bool = False) -> None:
+    def __init__(self, patience_seconds: float = 0.5) -> None:
         self._patience_seconds = patience_seconds
-        self._is_firm = is_firm
         self._deadline = 0.0
         self.arrived: int | None = None
         self._running: Any = None  # a lock, held until the block has ended
@@ -98,12 +97,10 @@ class hold_interrupts:  # noqa: N801 - a context manager; contextlib's would tak
             self._running = _system_thread.allocate_lock()
             self._running.acquire()
             _system_thread.start_new_thread(self._send_again, (number, self._running))
-            return
-        if self._is_firm and time.monotonic() < self._deadline:
-            return
-        self.arrived = None
-        self._restore()
-        signal.raise_signal(number)
+        elif time.monotonic() >= self._deadline:
+            self.arrived = None
+            self._restore()
+            signal.raise_signal(number)
 
     def _send_again(self, number: int, running: Any) -> None:
         if running.acquire(timeout=self._patience_seconds):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING
 
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
 from redbeat.entries.due import (
@@ -22,9 +25,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.scheduler.decisions import (
     Decision,
     commit_of,
-    counted,
     is_asked,
-    records_of,
 )
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
@@ -41,38 +42,28 @@ DISABLED_SECONDS = 60.0
 _INSTANT = timedelta(microseconds=1)
 
 
-class Settled(NamedTuple):
-    """Which due time a score stands for.
-
-    Attributes:
-        nominal: UNIX seconds as the server writes them.
-        is_retried: the run could not be sent before.
-        dropped: runs that the policy excludes before it.
-    """
-
-    nominal: str
-    is_retried: bool = False
-    dropped: Sequence[Dropped] = ()
-
-
 def settle(
     known: Known, row: Stored, failure: Failure | None, nominal: str, moment: datetime, *, is_retried: bool
-) -> Settled | Decision:
-    """Return which due time the score stands for after moves, pauses and exclusions; a decision: for none."""
+) -> tuple[str, bool, Sequence[Dropped]] | Decision:
+    """Return which due time the score stands for after moves, pauses and exclusions; a decision: for none.
+
+    With it (UNIX seconds as the server writes them): whether that run could not be sent before, and the runs
+    before it that the policy excludes.
+    """
     entry, bounds = known.entry, known.timetable.bounds
-    at = moment_of(float(nominal))
+    at = scored_at = moment_of(float(nominal))
     asked = is_asked(row, failure)
     dropped: list[Dropped] = []
-    own_time_of = _own_time(known)
+    find_own_time = partial(known.timetable.own_time, entry)
     score = float(row.nominal)
-    if not (is_retried or asked) and is_moved(entry, score, row.is_meta_foreign, at, moment, own_time_of):
-        own_time = own_time_of()
+    if not (is_retried or asked) and is_moved(entry, score, row.is_meta_foreign, at, moment, find_own_time):
+        own_time = find_own_time()
         excluded = exclusion_of(entry.schedule, bounds, at)
         if excluded is not None and excluded.field == "exclude":  # since its score was written
             dropped.append(_excluded(known, at, own_time, moment, excluded))
         if own_time is None or own_time > moment:
             return put_off(known, row, own_time, dropped)
-        nominal, at = _at_instant(own_time)
+        at = own_time
     if not entry.is_enabled_at(moment):
         return Decision(row, commit_of(row, score_text(_score_at_rest(known, at, moment))))
     if not asked and is_in_pause(entry, at):
@@ -80,7 +71,7 @@ def settle(
         if first is None or first > moment:
             return put_off(known, row, first)
         is_made_up_for = bounds.run_missed and first == paused_until(entry) and entry.last_run_at is not None
-        nominal, at = _at_instant((entry.due_by_schedule() if is_made_up_for else None) or first)
+        at = (entry.due_by_schedule() if is_made_up_for else None) or first
     dropped += _dropped_in_pause(known, at)
     excluded = exclusion_of(entry.schedule, bounds, at)
     if excluded is not None:
@@ -90,42 +81,22 @@ def settle(
         dropped.append(_excluded(known, at, allowed_at, moment, excluded))
         if allowed_at is None or allowed_at > moment:
             return put_off(known, row, allowed_at, dropped)
-        is_retried, (nominal, at) = False, _at_instant(allowed_at)
-    return Settled(nominal, is_retried, dropped)
+        is_retried, at = False, allowed_at
+    return nominal if at == scored_at else score_text(at.timestamp()), is_retried, dropped
 
 
-def _own_time(known: Known) -> Callable[[], datetime | None]:
-    """Return a function that finds the first due time after its last run."""
-    entry = known.entry
-    if known.computes_due_at or entry.last_run_at is None or known.timetable.is_limited:
-        return entry.due_by_schedule
-    last_run, has_run = in_utc(entry.last_run_at), entry.total_run_count > 0
-    return lambda: known.timetable.own_time(last_run, has_run=has_run)
-
-
-def put_off(
-    known: Known,
-    row: Stored,
-    to: datetime | None,
-    dropped: Sequence[Dropped] = (),
-) -> Decision:
+def put_off(known: Known, row: Stored, to: datetime | None, dropped: Sequence[Dropped] = ()) -> Decision:
     """Return the decision that makes an entry due at ``to``; None: never, so ``after_finish`` applies."""
     entry, policy = known.entry, known.timetable.bounds
-    commit = commit_of(row, score_text(entry.score_of(to)))
-    commit.records = records_of(dropped)
-    commit.counted = counted(dropped)
+    commit = commit_of(row, score_text(entry.score_of(to)), dropped)
     # saving a calendar gives its entries another revision, and this row is then refused
     commit.is_for_this_definition = policy.exclude is not None
     if to is None and policy.after_finish == "delete":
         commit.new_score = Ending.DELETE
-        return Decision(row, commit, dropped=dropped)
-    if to is None and policy.after_finish == "disable" and entry.enabled:
-        entry.enabled = False
-        try:
-            commit.new_definition = entry.encode(row)
-        finally:
-            entry.enabled = True
-        commit.is_for_this_definition = True
+    elif to is None and policy.after_finish == "disable" and entry.enabled:
+        disabled = copy(entry)
+        disabled.enabled = False
+        commit.new_definition, commit.is_for_this_definition = disabled.encode(row), True
     return Decision(row, commit, dropped=dropped)
 
 
@@ -149,26 +120,18 @@ def why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -
     return ""
 
 
-def _at_instant(instant: datetime) -> tuple[str, datetime]:
-    return score_text(instant.timestamp()), instant
-
-
 def end_pause(known: Known, row: Stored, commit: Commit, *, is_over: bool) -> None:
     """Let the row of the first run after a pause record that the pause is over.
 
     If another program has changed the entry since it was read, its definition and policy stay, and the run is
     recorded.
     """
-    entry, policy = known.entry, known.entry.policy
-    entry.enabled = not (is_over and policy.after_finish == "disable")
-    entry.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
-    try:
-        commit.new_definition = entry.encode(row)
-        commit.new_policy = encode_policy(entry.policy, row.policy) or Clear.FIELD
-    except EntryError:  # written by hand as RedBeat would not write it: it runs, and its text stays
-        pass
-    finally:
-        entry.enabled, entry.policy = False, policy
+    resumed, policy = copy(known.entry), known.entry.policy
+    resumed.enabled = not (is_over and policy.after_finish == "disable")
+    resumed.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
+    with suppress(EntryError):  # written by hand as RedBeat would not write it: it runs, and its text stays
+        commit.new_definition = resumed.encode(row)
+        commit.new_policy = encode_policy(resumed.policy, row.policy) or Clear.FIELD
 
 
 def _dropped_in_pause(known: Known, due_at: datetime) -> list[Dropped]:

@@ -113,19 +113,18 @@ class Send(Decision):
             now: the server's clock, UNIX seconds.
         """
         row, before = self.due_entry, self.failure
-        is_news = before is None or not before.is_about(row, reason)
+        failure, is_news = _failure_now(row, before, reason, now)
         if row.next_score:
             return wait_on(row), is_news
-        failure = new_failure(row, reason, now) if before is None or is_news else before
-        attempts = before.attempts + 1 if before is not None else 1
-        failure = failure.again(attempts=attempts, due=self.nominal, is_asked=is_asked(row, before))
-        failure = failure.again(retry_at=score_text(now + failure.backoff_seconds()))
-        commit = Commit(row, failure.retry_at, new_error=failure.to_json(), is_for_this_definition=True)
-        commit.records = (unsent_record(self.nominal, reason),) if is_news else ()
-        commit.labels = self.commit.labels
-        if attempts == 1:  # the next try begins with this run
-            commit.records = (*records_of(self.dropped), *commit.records)
-            commit.counted = f"{counted(self.dropped)} unsent"
+        failure = failure.again(attempts=before.attempts + 1 if before is not None else 1)
+        failure = _waiting(failure, row, before, now + failure.backoff_seconds()).again(due=self.nominal)
+        dropped = self.dropped if failure.attempts == 1 else ()  # the next try begins with this run
+        commit = commit_of(row, failure.retry_at, dropped, new_error=failure.to_json())
+        commit.is_for_this_definition, commit.labels = True, self.commit.labels
+        if is_news:
+            commit.records = (*commit.records, unsent_record(self.nominal, reason))
+        if failure.attempts == 1:
+            commit.counted += " unsent"
         return Decision(row, commit, dropped=self.dropped), is_news
 
     def skip(self, reason: str, *, is_executed: bool = False) -> Decision | None:
@@ -134,18 +133,18 @@ class Send(Decision):
         Arguments:
             is_executed: its task was executed while it was sent, and has failed.
         """
-        commit = self.commit
+        row, commit = self.due_entry, self.commit
         if not is_executed:
             if not self.skip_score:
                 return None
-            commit = commit_of(self.due_entry, self.skip_score)
+            commit = commit_of(row, self.skip_score)
             commit.is_for_this_definition = True
         commit.records = (*records_of(self.dropped), skipped_record(self.nominal, reason))
         commit.counted, commit.labels = f"{counted(self.dropped)} skipped/error", self.commit.labels
         commit.sent, commit.task_id = "", self.task_id
         # a reservation, or that it has waited for another run to end, is over
         commit.run = None if self.commit.run is None else dropped_run(self.nominal)
-        return Decision(self.due_entry, commit, dropped=self.dropped)
+        return Decision(row, commit, dropped=self.dropped)
 
     def declined(self, until: float) -> Decision:
         """Return the decision about a run that a subclass does not send before ``until``."""
@@ -170,24 +169,15 @@ def quarantine(row: Stored, reason: str, now: float, retry_seconds: float) -> tu
     It is tried again after ``retry_seconds``.
     """
     before = failure_of(row)
-    is_news = before is None or not before.is_about(row, reason)
+    failure, is_news = _failure_now(row, before, reason, now)
     if row.next_score:  # it is reported when the entry's own time comes
         return wait_on(row), False
-    failure = new_failure(row, reason, now) if before is None or is_news else before
-    is_same_run = before is not None and before.due and before.is_waiting_for(row)
-    retry_at = score_text(now + retry_seconds)
-    failure = failure.again(
-        due=before.due if before and is_same_run else row.nominal,
-        retry_at=retry_at,
-        is_asked=is_asked(row, before),
-    )
-    commit = Commit(
-        row,
-        new_score=retry_at,
-        new_error=failure.to_json() if row.can_hold_error else None,
-        is_for_this_definition=row.can_hold_error and not row.unread_bytes,
-        records=(unsent_record(failure.due, reason),) if is_news else (),
-    )
+    failure = _waiting(failure, row, before, now + retry_seconds)
+    commit = Commit(row, failure.retry_at)
+    if row.can_hold_error:
+        commit.new_error, commit.is_for_this_definition = failure.to_json(), not row.unread_bytes
+    if is_news:
+        commit.records = (unsent_record(failure.due, reason),)
     return Decision(row, commit), is_news
 
 
@@ -196,14 +186,24 @@ def put_off(row: Stored, now: float) -> Decision:
     if row.next_score:
         return wait_on(row)
     before = failure_of(row)
-    is_same_run = before is not None and before.due and before.is_waiting_for(row)
-    failure = (before or new_failure(row, "its error could not be read", now)).again(
-        due=before.due if before and is_same_run else row.nominal,
-        retry_at=score_text(now + with_jitter(MAX_BACKOFF_SECONDS)),
-        is_asked=is_asked(row, before),
-    )
+    failure = before or new_failure(row, "its error could not be read", now)
+    failure = _waiting(failure, row, before, now + with_jitter(MAX_BACKOFF_SECONDS))
     commit = Commit(row, failure.retry_at, new_error=failure.to_json(), is_for_this_definition=True)
     return Decision(row, commit)
+
+
+def _failure_now(row: Stored, before: Failure | None, reason: str, now: float) -> tuple[Failure, bool]:
+    """Return why an entry fails, and whether that is news; ``before``: what its hash says."""
+    if before is not None and before.is_about(row, reason):
+        return before, False
+    return new_failure(row, reason, now), True
+
+
+def _waiting(failure: Failure, row: Stored, before: Failure | None, retry_at: float) -> Failure:
+    """Return ``failure`` with the run that is tried again: that of ``before``, if the entry waits for it."""
+    is_same_run = before is not None and before.due and before.is_waiting_for(row)
+    due = before.due if before is not None and is_same_run else row.nominal
+    return failure.again(due=due, retry_at=score_text(retry_at), is_asked=is_asked(row, before))
 
 
 def missing(row: Stored, now: float, *, is_known: bool) -> Decision:
@@ -226,9 +226,12 @@ def is_asked(row: Stored, failure: Failure | None) -> bool:
     return row.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(row))
 
 
-def commit_of(row: Stored, new_score: str) -> Commit:
-    """Return the row that gives an entry a new score, and removes its error."""
-    return Commit(row, new_score, new_error=Clear.FIELD if row.error else None)
+def commit_of(
+    row: Stored, new_score: str, dropped: Sequence[Dropped] = (), new_error: str | None = None
+) -> Commit:
+    """Return the row that gives an entry a new score, and removes its error unless there is a new one."""
+    error = new_error or (Clear.FIELD if row.error else None)
+    return Commit(row, new_score, new_error=error, records=records_of(dropped), counted=counted(dropped))
 
 
 def records_of(dropped: Sequence[Dropped]) -> tuple[str, ...]:

@@ -421,7 +421,7 @@ class Deliverer:
         for batch in batches:
             self._context.reports.report_sent(batch.told)
             if batch.events:
-                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS):
                     call_briefly(partial(self._context.broker.send_events, batch.events))
 
     @staticmethod

@@ -49,28 +49,26 @@ class Encoder:
         self._figures = figures
         self._templates = Templates(hooks.app, hooks)
         self._producer: Any = None
-        self._obstacle = self._reported = AWAY
+        self._reported = AWAY
 
     def begin(self) -> None:
         """Begin a batch: connect to the broker, and find out whether templates may be used."""
-        broker = self._broker
+        broker, templates = self._broker, self._templates
         if find_provider() is not None or self._tracing.provider is not None:
             self._tracing.refresh()
-        self._obstacle = AWAY
         if broker.is_away:
+            templates.obstacle = AWAY
             return
         try:
             producer = self._producer = self._hooks.producer  # it connects, and makes the outbox
-            self._obstacle = self._templates.begin_batch(
-                producer, broker.outbox or broker.confirms, self._tracing.headers
-            )
+            templates.begin_batch(producer, broker.outbox or broker.confirms, self._tracing.headers)
         except RedBeatError:  # about the lock
             raise
         except BaseException as exc:  # noqa: BLE001 - sending raises it again, and knows what to do
             let_through(exc)
             logger.debug("beat: Templates cannot be used now: %r", exc)
-            self._obstacle = AWAY if broker.is_of_connection(exc) else reason_of(exc)
-        obstacle = self._obstacle
+            templates.obstacle = AWAY if broker.is_of_connection(exc) else reason_of(exc)
+        obstacle = templates.obstacle
         if obstacle not in (AWAY, self._reported):
             extra = MESSAGES_ONE_BY_ONE.of(reason=obstacle) if obstacle else MESSAGES_COMPILED.of()
             level = INFO if self._reported else WARNING  # '': they were compiled until now, which is quicker
@@ -80,7 +78,7 @@ class Encoder:
     @property
     def uses_templates(self) -> bool:
         """Whether messages of this batch may have templates."""
-        return not self._obstacle
+        return not self._templates.obstacle
 
     # -- from a template
 
@@ -89,7 +87,7 @@ class Encoder:
 
         Returns True if all are made, and nothing else is called for them.
         """
-        if self._obstacle:
+        if self._templates.obstacle:
             return False
         # spans are begun in a loop of their own: amid the other steps that takes longer, up to twice as long
         found = list[Send]()
@@ -139,7 +137,7 @@ class Encoder:
         """Return True if a message that was made in an earlier batch would be the same in this one."""
         known, template = send.known, send.template
         is_same = known is not None and known.template is template
-        return is_same and not self._obstacle and self._templates.is_current(template)
+        return is_same and self._templates.is_current(template)
 
     def _make_template(self, send: Send) -> MessageTemplate | None:
         known = send.known

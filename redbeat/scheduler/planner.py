@@ -13,7 +13,6 @@ Invariant: a memo never changes a decision.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import encode_meta, moment_json, schedule_json
+from redbeat.decoder import OWN_META, decode, encode_meta, moment_json, schedule_json
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_by, dropped_until
 from redbeat.entries.due import defaults_for
@@ -43,9 +42,8 @@ from redbeat.runs.limits import Tracking, dropped_run, read_tracks
 from redbeat.runs.tracking import MARK as TRACKED
 from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, why_over
 from redbeat.scheduler.decisions import NO_HEADERS, Decision, Send, counted, records_of
-from redbeat.scheduler.reports import Reports
-from redbeat.schedules.occurrences import Excluded, clocked, cron, first_run, next_run, rrule, step_of
-from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_utc, moment_of
+from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule, step_of
+from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, Ending, Stored, TrackedRun, score_text
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import MARK as MONITORED
@@ -74,12 +72,6 @@ NEVER = score_text(-1.0)
 
 #: schedules without state of their own, so that entries with them may be kept
 _KEPT_KINDS = (schedule, crontab, cron, rrule, clocked, solar)
-
-_META = re.compile(
-    r'\{"last_run_at": (?:null|\{"__type__": "datetime", "year": (\d{4}), "month": (\d\d?), "day": (\d\d?), '
-    r'"hour": (\d\d?), "minute": (\d\d?), "second": (\d\d?), "microsecond": (\d{1,6}), "timezone": "UTC"\}), '
-    r'"total_run_count": (\d{1,15})\}'
-)
 
 NO_CALENDARS: Mapping[str, Excluded] = {}
 
@@ -133,8 +125,6 @@ class Timetable:
         self.is_bounded = (bounds.start_time, bounds.end_time, bounds.exclude) != (None, None, None)
         self.is_limited = bounds.one_off or bounds.max_runs is not None
         self._rules = rules_of(schedule, bounds, defaults)
-        patience = self._rules.patience_seconds
-        self._patience = None if patience is None else timedelta(seconds=patience)
         self._step = step_of(schedule, bounds)
         self._asked: tuple[str, datetime, bool] | None = None
         self._run_plan: RunPlan
@@ -148,17 +138,14 @@ class Timetable:
             is_retried: the run could not be sent before; it keeps its due time unless it is too late for it.
         """
         asked = nominal, moment, is_retried
-        if asked != self._asked:  # many entries are due together
-            self._run_plan = self._compute(nominal, moment, is_retried)
-            self._asked = asked
-        return self._run_plan
-
-    def _compute(self, nominal: str, moment: datetime, is_retried: bool) -> RunPlan:
+        if asked == self._asked:  # many entries are due together
+            return self._run_plan
         at, due, at_json = _texts_of(float(nominal))
         rules, dropped = self._rules, tuple[Dropped, ...]()
         sent_at: datetime | None = at
         following = next_run(self.schedule, self.bounds, at, at) if self._step is None else at + self._step
-        is_late = self._patience is not None and at < moment - self._patience
+        patience = rules.patience_seconds
+        is_late = patience is not None and (moment - at).total_seconds() > patience
         if not is_late and (following is None or following > moment):  # as usual
             ran_at = at if rules.records_due else moment
         else:
@@ -178,27 +165,22 @@ class Timetable:
             if self.tracking is not None:
                 run = self.tracking.run(nominal, new_score, records_of(dropped))
             valid_until = following_at  # then another is due
-            if rules.patience_seconds is not None:  # or it is too late
-                valid_until = min(valid_until, float(nominal) + rules.patience_seconds)
+            if patience is not None:  # or it is too late
+                valid_until = min(valid_until, float(nominal) + patience)
             ran_at_json = at_json if ran_at == sent_at else moment_json(ran_at)
-        return RunPlan(
+        self._run_plan = RunPlan(
             sent_at, nominal, due, ran_at, ran_at_json, following, new_score, dropped, run, valid_until
         )
+        self._asked = asked
+        return self._run_plan
 
-    def own_time(self, last_run: datetime, *, has_run: bool) -> datetime | None:
-        """Return the first due time after ``last_run``; None: there is none.
-
-        Arguments:
-            has_run: False: the entry has never run, and was saved then.
-        """
-        key = last_run, has_run
+    def own_time(self, entry: RedBeatSchedulerEntry) -> datetime | None:
+        """Return the first due time after the last run of ``entry``; None: there is none."""
+        if entry.computes_due_at or entry.last_run_at is None or self.is_limited:
+            return entry.due_by_schedule()
+        key = in_utc(entry.last_run_at), entry.total_run_count > 0
         if key not in self._own_times:
-            since = max(last_run, FIRST_DAY)
-            if has_run:
-                found = next_run(self.schedule, self.bounds, since, since)
-            else:
-                found = first_run(self.schedule, self.bounds, since)
-            self._own_times[key] = found and max(found, EPOCH)  # a negative score would mean never
+            self._own_times[key] = entry.due_by_schedule()
         return self._own_times[key]
 
 
@@ -252,7 +234,7 @@ class Planner:
         entry_class: returns the scheduler's class of entries.
         allowance: how much memory kept entries may take; the least recently due go first.
         book: under which labels runs are counted; None: under none.
-        reports: the log; None: nothing is logged.
+        reports: the log; None: ignored keys and slow schedules are not reported.
     """
 
     def __init__(
@@ -261,7 +243,7 @@ class Planner:
         entry_class: Callable[[], type[RedBeatSchedulerEntry]] = lambda: RedBeatSchedulerEntry,
         allowance: Allowance | None = None,
         book: Any = None,
-        reports: Reports | None = None,
+        reports: Any = None,
     ) -> None:
         self._app = app
         ensure_conf(app)
@@ -274,6 +256,7 @@ class Planner:
         self._settings: Any = None
         self._tracks: Callable[[Policy], bool] = lambda _policy: False
         self._now, self._moment = -1.0, moment_of(0)
+        self.begin()
 
     def begin(self) -> None:
         """Begin a tick: forget everything if a setting has changed that plans depend on."""
@@ -300,8 +283,6 @@ class Planner:
         Raises:
             EntryError, or another exception about the entry: quarantine it.
         """
-        if self._settings is None:
-            self.begin()
         if now != self._now:
             self._now, self._moment = now, moment_of(now)
         known = self._known(row, calendars)
@@ -310,9 +291,10 @@ class Planner:
             self._read_meta(known, row)
         failure = failure_of(row) if row.error else None
         decision = (self._plan_released if row.next_score else self._plan_due)(known, row, failure)
-        if known.is_slow and self._reports and time.thread_time() - began > SLOW_SECONDS:
-            self._reports.report_slow(row, known.entry.schedule, time.thread_time() - began)
         commit, book, entry = decision.commit, self._book, known.entry
+        seconds = time.thread_time() - began if known.is_slow else 0.0
+        if seconds > SLOW_SECONDS and self._reports is not None:
+            self._reports.report_slow(row, entry.schedule, seconds)
         if book is not None and (commit.sent or commit.counted):
             if known.labels_version != book.version:
                 is_asked = entry.policy.metrics
@@ -349,18 +331,14 @@ class Planner:
         entry = load_entry(self._entry_class(), row, self._app)
         if calendars:
             give_calendars([entry], calendars)
+        policy = entry.policy = entry.bounds()
         typos = ", ".join(filter(None, (entry.typos, getattr(entry.schedule, "typos", ""))))
-        if typos and self._reports:
+        if typos and self._reports is not None:
             self._reports.report_typos(row, typos)
         is_slow, options = type(entry.schedule) not in _KEPT_KINDS, entry.options
         timetable = self._timetable_of(entry, is_shared=not is_slow)
-        policy, own_task_id = timetable.bounds, options.get("task_id")
-        limit = self._queue_limit(entry)
-        is_timed = bool(options.get("countdown") or options.get("eta"))
-        if limit is not None:
-            expires = options.get("expires")
-            is_number = isinstance(expires, (int, float)) and not isinstance(expires, bool)
-            is_timed = is_timed or not (expires is None or is_number)
+        own_task_id, limit = options.get("task_id"), self._queue_limit(entry)
+        is_timed = bool(options.get("countdown") or options.get("eta") or (limit and options.get("expires")))
         is_plain = own_task_id is None and entry.enabled and not (is_timed or entry.computes_due_at)
         return Known(
             row=row,
@@ -391,18 +369,17 @@ class Planner:
         return queue_limit_of(entry.policy, entry.options, of_task, moment, self._app.timezone)
 
     def _timetable_of(self, entry: RedBeatSchedulerEntry, *, is_shared: bool) -> Timetable:
-        bounds, key = entry.bounds(), None
+        bounds, key = entry.policy, None
         if is_shared:
             policy = None if bounds is NO_POLICY else bounds  # hashing one takes long
             key = schedule_json(entry.schedule), policy, id(bounds.calendar)
-            found = self._timetables.get(key)
-            if found is not None:
-                return found
-        defaults = defaults_for(self._app, entry.schedule)
-        made = Timetable(entry.schedule, bounds, defaults, is_tracked=self._tracks(bounds))
-        if key is not None:
-            self._timetables[key] = made
-        return made
+        timetable = self._timetables.get(key)
+        if timetable is None:
+            defaults = defaults_for(self._app, entry.schedule)
+            timetable = Timetable(entry.schedule, bounds, defaults, is_tracked=self._tracks(bounds))
+            if is_shared:
+                self._timetables[key] = timetable
+        return timetable
 
     def _read_meta(self, known: Known, row: Stored) -> None:
         """Let the kept entry have the last run and the count that its meta says."""
@@ -425,11 +402,10 @@ class Planner:
             nominal, is_retried = failure.due, failure.attempts > 0
         if policy.jitter and not is_retried:
             nominal = self._undelayed(known, row, nominal)
-        is_usual = known.entry.enabled and not (
-            timetable.is_bounded or row.is_asked or failure or known.is_meta_foreign
-        )
-        # RedBeat has written this score for this due time; others cut it to whole seconds
-        if not is_usual or float(row.nominal).is_integer():
+        is_special = timetable.is_bounded or not known.entry.enabled
+        # RedBeat has written other scores for their due times; programs cut them to whole seconds
+        is_moved = known.is_meta_foreign or float(row.nominal).is_integer()
+        if is_special or is_moved or row.is_asked or failure:
             settled = settle(known, row, failure, nominal, self._moment, is_retried=is_retried)
             if isinstance(settled, Decision):
                 return settled
@@ -551,7 +527,7 @@ class Planner:
         if is_over:
             following = None
         elif known.computes_due_at and not row.next_score:
-            following = entry.following_run(run_plan.ran_at, following)
+            following = entry.advanced(run_plan.ran_at).due_by_schedule()
         if following is None or following is not run_plan.following:
             end = put_off(known, row, following).commit
             commit.new_score, commit.new_definition = end.new_score, end.new_definition
@@ -618,12 +594,12 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     """Return a meta's last_run_at and total_run_count; None: it is not written as RedBeat writes it."""
     if not meta:
         return None, 0
-    found = _META.fullmatch(meta)
-    if found is None:
+    if OWN_META.fullmatch(meta) is None:
         return None
-    year, month, day, hour, minute, second, microsecond = map(int, found.groups("0")[:7])
     try:
-        at = datetime(year, month, day, hour, minute, second, microsecond, timezone.utc) if year else None
+        state = decode(meta)
     except ValueError:
         return None
-    return at, int(found[8])
+    at, count = state["last_run_at"], state["total_run_count"]
+    is_in_utc = isinstance(at, datetime) and at.utcoffset() == timedelta(0)
+    return (at, count) if at is None or is_in_utc else None

@@ -401,7 +401,7 @@ class Shards:
         led = self.reached
         locks = [(shard.store, shard.leadership.fence) for shard in led]
         obstacle = self.election.heartbeat.find_obstacle()
-        errors, _ = renew_locks(self.election.store, locks, obstacle=obstacle)
+        errors = renew_locks(self.election.store, locks, obstacle=obstacle)
         for shard, error in zip(led, errors, strict=True):
             if error is not None:
                 self.fail(shard, error)

@@ -263,7 +263,7 @@ class Sink:
     def end_early(self) -> None:
         """Find out in two seconds what has arrived, as the tick ends with an error."""
         if self._unconfirmed:
-            with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+            with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS):
                 self._context.broker.settle(LAST_WORDS_SECONDS)
             self._note_settled()
 

@@ -6,8 +6,8 @@ crashes expires from the list, and the key with the last of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from redbeat.connection.retry import without_retry
 from redbeat.keys import NO_PART
@@ -23,29 +23,24 @@ _NOTE_BEAT = Script("note_beat")
 LISTED_SECONDS = 15
 
 
-class Company(NamedTuple):
-    """The reply to a beat that has announced itself.
+def note_beat(
+    store: Store, token: str, life_seconds: float, note: Callable[[frozenset[str], int], None]
+) -> Call[None]:
+    """Return the call that lists a beat, and removes beats that are older.
 
-    Attributes:
-        beats: the ids of the listed beats.
-        generation: how often the layout was changed, as Redis has it.
+    Arguments:
+        token: the beat's; '': none is listed.
+        note: called with the ids of the listed beats, and how often the layout was changed.
     """
 
-    beats: frozenset[str]
-    generation: int
+    def read(reply: Sequence[Any]) -> None:
+        generation, *found = map(text_of, reply)
+        beats = frozenset(beat for token in found if (beat := beat_of(token)) is not None)
+        note(beats, int(generation) if generation.isdecimal() else 0)
 
-
-def note_beat(store: Store, token: str, life_seconds: float) -> Call[Company]:
-    """Return the call that lists a beat by its ``token``, '' for none, and removes beats that are older."""
     keys, life_ms = store.config.keys, int(life_seconds * 1000)
     call = _NOTE_BEAT.call(NO_PART, beats=keys.beats, layout=keys.layout, beat=token, life_ms=life_ms)
-    return call.reading(_company)
-
-
-def _company(reply: Sequence[Any]) -> Company:
-    generation, *found = map(text_of, reply)
-    beats = frozenset(beat for token in found if (beat := beat_of(token)) is not None)
-    return Company(beats, int(generation) if generation.isdecimal() else 0)
+    return call.reading(read)
 
 
 def read_beats(store: Store) -> Command:

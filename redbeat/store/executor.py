@@ -308,7 +308,7 @@ class Stream:
         if self.unread:
             with (
                 suppress(RedBeatError, RedisError, OSError),
-                hold_interrupts(LAST_WORDS_SECONDS, is_firm=True),
+                hold_interrupts(LAST_WORDS_SECONDS),
             ):
                 call_briefly(self._drop_unread)
         if self.unread:

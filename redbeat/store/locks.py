@@ -99,13 +99,13 @@ class Sight(NamedTuple):
 #
 # Each returns the answer about each lock, in their order, or the error, which concerns no other one:
 # StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached; it raises StoreUnavailable if
-# none can be. What calls ``besides``, which are sent along, return comes last.
+# none can be. Calls ``besides`` are sent along.
 
 
 def look_at_locks(
     store: Store, locks: Sequence[LockKey], besides: Sequence[Sendable[Any]] = ()
 ) -> tuple[list[Sight | RedBeatError], list[Any]]:
-    """Return each lock as it is now."""
+    """Return each lock as it is now, and what the calls ``besides`` return."""
     count = len(locks)
     asked = [Command(name, lock.name) for name in ("pttl", "get") for lock in locks]
     answers = ask_locks(store, [*asked, *besides])
@@ -119,15 +119,14 @@ def renew_locks(
     idle_seconds: float = 0,
     obstacle: str = "",
     besides: Sequence[Sendable[Any]] = (),
-) -> tuple[list[RedBeatError | None], list[Any]]:
+) -> list[RedBeatError | None]:
     """Let each live for its full time from now on; LockLost stands where another beat holds it.
 
     A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does.
     """
     calls = [renew_call(part.keys, fence, idle_seconds, obstacle) for part, fence in held]
     answers = ask_locks(store, [*calls, *besides])
-    checked = [_check(*one, answer) for one, answer in zip(held, answers, strict=False)]
-    return checked, answers[len(held) :]
+    return [_check(*one, answer) for one, answer in zip(held, answers, strict=False)]
 
 
 def release_locks(store: Store, held: Sequence[tuple[Store, Fence]]) -> list[bool | RedBeatError]:

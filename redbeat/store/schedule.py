@@ -236,7 +236,7 @@ def commit_runs(
 def record_last(recordings: Sequence[Recording]) -> None:
     """Record what was published, if that is possible in two seconds, as a tick ends early."""
     if recordings:
-        with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+        with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS):
             call_briefly(lambda: run_all(recordings))
 
 

@@ -468,7 +468,9 @@ def it_stands_by(ground: Ground) -> None:
 
 def it_says_that_it_is_there(ground: Ground) -> None:
     store, token = Store(ground.app()), new_token()
-    assert store.ask(note_beat(store, token, 15)).beats == {beat_of(token)}
+    found: list[frozenset[str]] = []
+    store.ask(note_beat(store, token, 15, lambda beats, _generation: found.append(beats)))
+    assert found == [{beat_of(token)}]
     leave_beats(store, token, [])
 
 

@@ -268,10 +268,9 @@ def test_confirm_reaches_its_own_publication_in_any_order(chance: random.Random,
     count = chance.randint(1, 100)
     published: dict[int, Publication] = {}
     for number in range(2, count + 2):
-        published[number] = Publication()
-        with inflight.deferring(published[number]):
-            inflight.declared = [number]
-            inflight.publish(message_of(number), "", "queue", mandatory=True)
+        published[number] = inflight.publication = Publication()
+        inflight.declared = [number]
+        inflight.publish(message_of(number), "", "queue", mandatory=True)
     fates = {number: chance.choice(["ack", "ack", "ack", "nack", "return"]) for number in published}
     returned = [number for number, fate in fates.items() if fate == "return"]
     chance.shuffle(returned)
@@ -291,13 +290,12 @@ def test_confirm_reaches_its_own_publication_in_any_order(chance: random.Random,
 def test_reopened_channel_loses_unconfirmed_publications() -> None:
     channel = AmqpChannel()
     inflight = after_the_first(channel, lambda _: None)
-    before, after = Publication(), Publication()
-    with inflight.deferring(before):
-        inflight.publish(message_of(1), "", "queue")
+    before = inflight.publication = Publication()
+    inflight.publish(message_of(1), "", "queue")
     channel.open()  # as py-amqp does when the broker has closed it
     channel.connection.say.append(lambda: channel.tell("basic_ack", 1, False))
-    with inflight.deferring(after):
-        inflight.publish(message_of(2), "", "queue")
+    after = inflight.publication = Publication()
+    inflight.publish(message_of(2), "", "queue")
     assert before.is_lost
     assert not before.is_confirmed
     assert after.is_confirmed

@@ -243,3 +243,31 @@ def fetch(definition: Any, policy: Any = None) -> Stored:
     text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
     return fetched("redbeat:n", "1.000000", text, policy=policy)
+
+
+class Plain(Entry):
+    """A subclass without a constructor."""
+
+
+class Built(Entry):
+    """A subclass whose constructor makes its entries."""
+
+    def __init__(self, name: Any = None, **given: Any) -> None:
+        super().__init__(name, **given)
+
+
+@pytest.mark.parametrize("meta", [None, '{"total_run_count": 2}', '{"last_run_at": 1700000000}'])
+def test_decoded_entry_is_as_a_constructor_makes_it(app: Celery, meta: str | None) -> None:
+    text = json.dumps({"task": "t", "schedule": INTERVAL_JSON, "kwargs": None, "options": {"queue": "q"}})
+    stored = Stored("redbeat:x", text, meta, policy='{"jitter": 5}')
+    for plain in (decode_entry(Entry, stored, app), decode_entry(Plain, stored, app)):
+        assert vars(plain) == vars(decode_entry(Built, stored, app))
+
+
+def test_decoded_entries_share_nothing_that_an_application_may_change(app: Celery) -> None:
+    text = json.dumps({"task": "t", "schedule": {"__type__": "crontab", "hour": "1"}, "args": [[1]]})
+    one, other = (decode_entry(Entry, Stored(f"redbeat:{name}", text), app) for name in "ab")
+    one.args[0].append(2)
+    one.kwargs["k"], one.options["queue"] = 1, "q"
+    one.schedule.hour.add(5)
+    assert (other.args, other.kwargs, other.options, other.schedule.hour) == ([[1]], {}, {}, {1})

@@ -69,7 +69,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
         for name, call in {
             "look_at_locks": look,
             "ask_locks": take,
-            "renew_locks": lambda _store, locks: ([None] * len(locks), []),
+            "renew_locks": lambda _store, locks: [None] * len(locks),
         }.items():
             monkeypatch.setattr(f"redbeat.leadership.lock.{name}", call)
         monkeypatch.setattr(
@@ -225,7 +225,7 @@ def test_renewal_of_a_released_lock_does_not_take_it_back(fake_app: Celery, beat
     fence = led.leadership.fence
     led.leadership.lock.release()
     held = [(led.leadership.store, fence)]
-    [lost], _ = renew_locks(led.leadership.store, held)  # one that was on its way
+    [lost] = renew_locks(led.leadership.store, held)  # one that was on its way
     assert isinstance(lost, LockLost)
     assert not fake_app.redbeat_redis.exists(KEY)
     assert not led.leadership.is_leader
