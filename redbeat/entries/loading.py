@@ -28,7 +28,6 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import FIELDS, NO_POLICY, Policy, decode_policy, own_parameters, read_policy
 from redbeat.store.records import Stored
 
-_DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
 _KNOWN = {*DEFINITION_FIELDS, *FIELDS}
 
 #: keys of a definition that a subclass's constructor is given, and may pass on: ours ignores them
@@ -70,7 +69,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         problem = find_reserved(app, definition["options"])
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
-    others = definition.keys() - _DEFINITION_KEYS
+    others = definition.keys() - DEFINITION_FIELDS
     parameters = own_parameters(cls.__init__)
     policy, typos = NO_POLICY, ""
     if stored.policy is not None or others:

@@ -11,22 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
-from redbeat.entries.due import (
-    first_after_pause,
-    is_in_pause,
-    is_moved,
-    paused_until,
-    score_after_pause,
-)
+from redbeat.entries.due import first_after_pause, is_in_pause, is_moved, paused_until, score_after_pause
 from redbeat.entries.failures import Failure
 from redbeat.errors import EntryError
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
-from redbeat.scheduler.decisions import (
-    Decision,
-    commit_of,
-    is_asked,
-)
+from redbeat.scheduler.decisions import Decision, commit_of, is_asked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Clear, Commit, Ending, Stored, score_text
@@ -55,8 +45,8 @@ def settle(
     asked = is_asked(row, failure)
     dropped: list[Dropped] = []
     find_own_time = partial(known.timetable.own_time, entry)
-    score = float(row.nominal)
-    if not (is_retried or asked) and is_moved(entry, score, row.is_meta_foreign, at, moment, find_own_time):
+    score, is_foreign = float(row.nominal), known.is_meta_foreign
+    if not (is_retried or asked) and is_moved(entry, score, is_foreign, at, moment, find_own_time):
         own_time = find_own_time()
         excluded = exclusion_of(entry.schedule, bounds, at)
         if excluded is not None and excluded.field == "exclude":  # since its score was written

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.failures import (
-    MAX_BACKOFF_SECONDS,
-    Failure,
-    failure_of,
-    new_failure,
-    with_jitter,
-)
+from redbeat.entries.failures import MAX_BACKOFF_SECONDS, Failure, failure_of, new_failure, with_jitter
 from redbeat.history import skipped_record, unsent_record
 from redbeat.runs.limits import dropped_run
 from redbeat.store.records import Clear, Commit, Ending, Held, Push, Stored, score_text

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from sys import getsizeof
+from types import NoneType
 from typing import Any
 
 from celery.schedules import crontab, schedule, solar
@@ -338,7 +339,9 @@ class Planner:
         is_slow, options = type(entry.schedule) not in _KEPT_KINDS, entry.options
         timetable = self._timetable_of(entry, is_shared=not is_slow)
         own_task_id, limit = options.get("task_id"), self._queue_limit(entry)
-        is_timed = bool(options.get("countdown") or options.get("eta") or (limit and options.get("expires")))
+        is_timed = bool(options.get("countdown") or options.get("eta"))
+        if limit is not None and not isinstance(options.get("expires"), (int, float, NoneType)):
+            is_timed = True
         is_plain = own_task_id is None and entry.enabled and not (is_timed or entry.computes_due_at)
         return Known(
             row=row,
