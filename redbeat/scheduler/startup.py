@@ -199,7 +199,7 @@ def store_entries(
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)
             reason = f"{type(exc).__name__}: {shorten(str(exc))}"
-            message = "beat: Skipped the entry %r, it can't be stored (what was stored before stays): %s"
+            message = "beat: Skipped the entry '%s', it can't be stored (what was stored before stays): %s"
             reports.report(ERROR, ENTRY_NOT_STORED, str(name), message, reason, reason=reason)
 
     for name, fields in entries:
