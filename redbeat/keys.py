@@ -263,10 +263,6 @@ class Keys:
         """Return the key of the runs in progress of the entry under ``key``: a hash."""
         return self._beginnings.running + self.name(key)
 
-    def failing(self, key: str) -> str:
-        """Return the key of how many of the last runs of the entry under ``key`` have failed in a row."""
-        return self._beginnings.failing + self.name(key)
-
     def entry_of_running(self, running: str) -> str:
         """Return the key of the entry whose runs in progress are under the key ``running``."""
         return self.entry(running.removeprefix(self._beginnings.running))

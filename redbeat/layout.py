@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
@@ -54,6 +54,11 @@ def shards_named(shards: Iterable[int | None], total: int) -> str:
     if None in some:
         phrases.append("the part without shards")
     return " and ".join(phrases)
+
+
+def words_of(shards: int | None) -> str:
+    """Return a number of shards as a phrase."""
+    return "no shards" if shards is None else f"{shards} shards" if shards > 1 else "1 shard"
 
 
 @dataclass(frozen=True)
@@ -150,10 +155,6 @@ class ShardedKeys(Keys):
         """Return the key of the runs in progress of the entry under ``key``: a hash."""
         return self.at(key).running(key)
 
-    def failing(self, key: str) -> str:
-        """Return the key of how many of the last runs of the entry under ``key`` have failed in a row."""
-        return self.at(key).failing(key)
-
     def message_id(self, key: str) -> str | None:
         """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
         return self.at(key).message_id(key)
@@ -198,7 +199,6 @@ class Layout:
         generation: how many layouts there have been, this one included; 0: none was ever written.
         former: how many shards there were before, None: none.
         is_moving: whether entries are moving from where they were before.
-        swept_until: until when former parts are swept, UNIX seconds; None: they aren't.
     """
 
     base: Keys
@@ -206,12 +206,11 @@ class Layout:
     generation: int = 0
     former: int | None = None
     is_moving: bool = False
-    swept_until: float | None = field(default=None, compare=False)
 
     @property
     def words(self) -> str:
         """The number of shards, and the former one during a change, as a phrase."""
-        shards = f"{self.shards or 'no'} shard{'' if self.shards == 1 else 's'}"
+        shards = words_of(self.shards)
         return f"{shards}, changed from {self.former or 'none'}" if self.is_moving else shards
 
     @property
@@ -243,14 +242,12 @@ class Layout:
 
     def shard_of(self, part: Keys) -> int | None:
         """Return the number of the shard that is this part; None: it is the schedule without shards."""
-        keys = self.keys
-        return keys.shard_at(part.prefix) if isinstance(keys, ShardedKeys) else None
+        return self.former_keys.shard_at(part.prefix)
 
     def named(self, parts: Iterable[Keys]) -> str:
         """Return a phrase about some of the parts, former ones included; see :func:`shards_named`."""
-        shards = [self.former_keys.shard_at(part.prefix) for part in parts]
         total = max(self.shards or 0, (self.former or 0) if self.is_moving else 0)
-        return shards_named(shards, total)
+        return shards_named(map(self.shard_of, parts), total)
 
     def name_of(self, key: str) -> str:
         """Return the name of the entry under ``key``, also if that is where it was in another layout."""
@@ -280,7 +277,7 @@ class Layout:
         """
         here = {part.prefix for part in self.settled_parts}
         guard = self.guard if self.is_moving else f"{self.generation} closed"
-        former = self._parts_of(self.former)
+        former = self._parts_of(self.former) if self.generation > 1 or self.is_moving else ()
         return tuple(replace(part, guard=guard) for part in former if part.prefix not in here)
 
     @property

@@ -15,11 +15,11 @@ from redbeat.cli.values import Value
 from redbeat.config.config import ensure_conf, spelled
 from redbeat.entries.wording import one_line
 from redbeat.errors import ReshardRefused
-from redbeat.layout import MAX_SHARDS
+from redbeat.layout import MAX_SHARDS, words_of
 from redbeat.log.text import counted
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.reshard.resharding import Plan, Report, Resharding, words_of
-from redbeat.store.layouts import SWEPT_SECONDS
+from redbeat.reshard.resharding import Plan, Report, Resharding
+from redbeat.reshard.sweeping import SWEPT_SECONDS
 
 #: how many keys are named
 MAX_SHOWN = 20
@@ -119,7 +119,7 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     per_second = report.moved / report.seconds if report.seconds else 0.0
     if not plan.is_done or report.moved:
         what = counted(report.moved, "entry or other thing", "entries and other things")
-        rest = " The others belong where they are." if report.moved < report.entries + report.messages else ""
+        rest = " The others belong where they are." if report.moved < plan.entries + plan.messages else ""
         session.say(
             f"Moved {what} in {report.seconds:.1f} s ({per_second:.0f} a second).{rest}",
             "green",

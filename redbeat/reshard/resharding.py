@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.layout import Layout
+from redbeat.layout import Layout, words_of
 from redbeat.store.layouts import change_layout, find_latest, read_layout
 from redbeat.store.mover import MARGIN_SECONDS, WAIT_SECONDS, Mover, Tally
 from redbeat.store.nodes import Command
@@ -39,14 +39,12 @@ PATIENCE_SECONDS = 5.0
 MAX_LOOKS = 20
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Report(Tally):
     """What was done.
 
     Attributes:
-        former, shards: how many shards there were, and are; None: none.
         generation: of the layout now.
-        entries, messages: how many entries and stored messages there are in all parts.
         seconds: how long it took.
         unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
         unknown: keys in parts that have ended which aren't recognised; they were left there.
@@ -54,11 +52,7 @@ class Report(Tally):
     If anything is ``unmoved`` the change isn't ended; another call tries it again.
     """
 
-    former: int | None
-    shards: int | None
     generation: int = 0
-    entries: int = 0
-    messages: int = 0
     seconds: float = 0.0
     unled: list[int | None] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -133,29 +127,27 @@ class Resharding:
         self._say = say or self._say
         began = time.monotonic()
         in_redis, layout = self._read()
-        report = self._mover.tally = Report(former=None, shards=self._shards)
+        report = self._mover.tally = Report()
         if not layout.generation and self._is_done(in_redis, layout):
             return report  # it was never divided, and stays as it is
         with self._mover:
             if layout.generation > in_redis.generation:
-                layout = self._change(in_redis, layout)
+                layout = change_layout(self._store, in_redis, layout)
             if not layout.is_moving and layout.shards != self._shards:
                 self._finish(layout)  # else what is left of the change before is forgotten
                 generation = max(layout.generation, 0 if layout.shards is None else 1) + 1
                 moving = replace(
                     layout, shards=self._shards, former=layout.shards, generation=generation, is_moving=True
                 )
-                layout = self._change(layout, moving)
+                layout = change_layout(self._store, layout, moving)
             if layout.is_moving:
                 report.unled = self._move(layout)
             if layout.is_moving and not report.unmoved:
                 arrived = replace(layout, generation=layout.generation + 1, is_moving=False)
-                layout = self._change(layout, arrived)
+                layout = change_layout(self._store, layout, arrived)
             if not layout.is_moving:
                 report.unknown = self._finish(layout)
-        report.former, report.generation = layout.former, layout.generation
-        report.entries, report.messages = self._count(layout)
-        report.seconds = time.monotonic() - began
+        report.generation, report.seconds = layout.generation, time.monotonic() - began
         return report
 
     def _take(self, layout: Layout, parts: Sequence[Keys]) -> None:
@@ -205,12 +197,6 @@ class Resharding:
         is_known = layout.generation > 0 or self._shards is None
         is_lost = layout.generation > in_redis.generation
         return not layout.is_moving and layout.shards == self._shards and is_known and not is_lost
-
-    def _change(self, read: Layout, wanted: Layout) -> Layout:
-        layout = change_layout(self._store, read, wanted)
-        if layout is None:
-            raise ReshardRefused("Another process changes the shards at this moment: this one stops.")
-        return layout
 
     def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
         """Wait until running beats lead the new parts; return the shards without a leader."""
@@ -276,8 +262,3 @@ class Resharding:
             for part in parts:
                 mover.close(part, [part.left, part.arrived, part.arriving, *unneeded.get(part, [])])
         return sorted(unknown)
-
-
-def words_of(shards: int | None) -> str:
-    """Return a number of shards as a phrase."""
-    return "no shards" if shards is None else f"{shards} shards" if shards > 1 else "1 shard"

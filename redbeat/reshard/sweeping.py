@@ -17,13 +17,13 @@ from itertools import islice
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
-from redbeat.layout import Layout
-from redbeat.store.layouts import read_contents, read_layout
+from redbeat.store.layouts import read_contents
 from redbeat.store.mover import Mover, Stray
-from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays, hiding_in
 
+#: for how long what is written to former parts is moved to where it belongs
+SWEPT_SECONDS = 600
 #: how many entries of a former part are swept at a time
 SWEPT_AT_ONCE = 100
 #: how often a beat looks for them, and for what was left hidden
@@ -79,8 +79,9 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
 
 
 class Sweeper:
-    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed, and
-    moves on what a mover that was killed has left hidden, while it changes, too.
+    """Sweeps former parts for a beat, for a while after it has started or the layout has changed.
+
+    Then, and while entries move, it also moves on what a mover that was killed has left hidden.
 
     A look costs nothing when the time is over, and a round trip a node or two before that.
 
@@ -90,26 +91,20 @@ class Sweeper:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._layout = Layout(store.config.base_keys)  # as it was read last
+        self._generation = 0  # of the layout that is known
         self._ends_at = self._looks_at = 0.0  # monotonic
 
     def look(self) -> list[str]:
         """Sweep if it is time to; return the names of what was moved."""
-        store, now = self._store, time.monotonic()
-        generation = store.config.layout.generation
-        is_known = self._layout.generation == generation and not self._layout.is_moving
-        if not generation or now < self._looks_at or (is_known and now >= self._ends_at):
+        store, layout, now = self._store, self._store.config.layout, time.monotonic()
+        if layout.generation != self._generation:
+            self._generation, self._ends_at = layout.generation, now + SWEPT_SECONDS
+        is_over = now >= self._ends_at and not layout.is_moving
+        if not layout.generation or is_over or now < self._looks_at:
             return []
         self._looks_at = now + SWEEP_SECONDS
-        if not is_known:
-            self._layout = read_layout(store)
-            self._ends_at = now + (self._layout.swept_until or 0.0) - Server(store).now().timestamp()
-        layout = self._layout
-        if not layout.generation:
-            return []
         free_hidden(store, layout.with_ending)
-        ending = layout.ending if now < self._ends_at else []
+        ending = () if layout.is_moving else layout.ending
         found = zip(ending, read_contents(store, ending), strict=True)
-        strays = Strays(store, layout)
-        foreign = strays.found_in(part for part, contents in found if contents.entries)
+        foreign = Strays(store, layout).found_in(part for part, contents in found if contents.entries)
         return move_home(store, [*islice(foreign, SWEPT_AT_ONCE)])

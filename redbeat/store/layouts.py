@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from redbeat.errors import (
     ConfigurationError,
     LayoutChanged,
+    ReshardRefused,
     StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
@@ -41,8 +42,6 @@ from redbeat.store.scripts.script import Script
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
-#: for how long what is written to former parts is moved to where it belongs
-SWEPT_SECONDS = 600
 #: how long an entry is waited for that is moving to another shard, and how often it is looked for
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
 #: after a missing right, the layout isn't asked for so long: rules may change under running programs
@@ -51,7 +50,7 @@ RIGHT_SECONDS = 10.0
 _CREATE_LAYOUT, _CHANGE_LAYOUT = Script("create_layout"), Script("change_layout")
 _RAISE_GENERATION = Script("raise_generation")
 
-_FIELDS = "shards", "generation", "former", "state", "swept_until"
+_FIELDS = "shards", "generation", "former", "state"
 #: what a generation key holds: ``Layout.guard``
 _GUARD = re.compile(r"([1-9][0-9]{0,14}) (0|[1-9][0-9]{0,3})(?: from (0|[1-9][0-9]{0,3}))?")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
@@ -142,26 +141,26 @@ def read_layout(store: Store, *, is_slot_checked: bool = False) -> Layout:
 
 def _parsed(base: Keys, *texts: str) -> Layout | None:
     """Return the layout that has these texts in Redis, of ``_FIELDS``; None: they aren't a layout's."""
-    shards_text, generation_text, former_text, state, swept_until = texts
+    shards_text, generation_text, former_text, state = texts
     numbers = shards_text, generation_text, former_text or "0"
     if not all(map(_NUMBER.fullmatch, numbers)) or state not in ("", "moving"):
         return None
     shards, generation, former = map(int, numbers)
     if not generation or max(shards, former) > MAX_SHARDS:
         return None
-    ends_at = float(swept_until) if _NUMBER.fullmatch(swept_until) else None
-    return Layout(base, shards or None, generation, former or None, state == "moving", ends_at)
+    return Layout(base, shards or None, generation, former or None, state == "moving")
 
 
-def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout | None:
-    """Write a layout unless another process has changed it since it was ``read``; return it, or None."""
-    call = _CHANGE_LAYOUT.call(
-        wanted,
-        layout=wanted.base.layout,
-        read=str(read.generation or ""),
-        swept_seconds=SWEPT_SECONDS,
-    )
-    return wanted if store.ask(call) else None
+def change_layout(store: Store, read: Layout, wanted: Layout) -> Layout:
+    """Write a layout, and return it.
+
+    Raises:
+        ReshardRefused: another process has changed it since it was ``read``.
+    """
+    call = _CHANGE_LAYOUT.call(wanted, layout=wanted.base.layout, read=str(read.generation or ""))
+    if not store.ask(call):
+        raise ReshardRefused("Another process changes the shards at this moment: this one stops.")
+    return wanted
 
 
 def find_latest(store: Store, in_redis: Layout, shards: int | None = None) -> Layout:
@@ -191,7 +190,7 @@ def _told_by(base: Keys, guard: str) -> Layout | None:
     found = _GUARD.fullmatch(guard)
     if found is None:
         return None
-    return _parsed(base, found[2], found[1], found[3] or "", "moving" if found[3] else "", "")
+    return _parsed(base, found[2], found[1], found[3] or "", "moving" if found[3] else "")
 
 
 def look_up_layout(store: Store, *, is_slot_checked: bool = False, is_beat: bool = False) -> Layout:
@@ -207,7 +206,7 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False, is_beat: bool
     Raises:
         ConfigurationError: it isn't what the settings say, though it was never changed; or the server is part
             of a cluster, and the prefix has no hash tag.
-        StoreUnavailable: this is a program that has just started.
+        StoreUnavailable: this is a command that has just started.
         StoreCorrupt: what is there isn't a layout, and none was known before.
     """
     config = store.config
@@ -226,12 +225,8 @@ def look_up_layout(store: Store, *, is_slot_checked: bool = False, is_beat: bool
             raise
         return config.layout  # the parts know what is right, and refuse writers
     except StoreUnavailable:
-        is_divided = config.shards is not None
-        if is_beat:
-            if is_divided:
-                raise
-        elif is_first and config.layout_rule is not LayoutRule.FOLLOW:
-            if not config.is_cluster or not is_divided:
+        if is_first and config.layout_rule is not LayoutRule.FOLLOW:
+            if not config.is_cluster or config.shards is None:
                 raise  # a command isn't to wait twice
             config.looked_at = time.monotonic()  # other nodes may be there; a writer is refused
         return config.layout
@@ -256,7 +251,8 @@ def create_layout(store: Store, shards: int) -> Layout:
         if text_of(store.ask(_CREATE_LAYOUT.call(base, shards=shards))) == "undivided":
             raise _undivided(shards, base)
     elif latest.shards == shards and not latest.is_moving:
-        change_layout(store, Layout(base), latest)
+        with suppress(ReshardRefused):  # another program was first
+            change_layout(store, Layout(base), latest)
     layout = read_layout(store)
     if not layout.generation:
         raise _lost(latest.guard, layout)

@@ -74,11 +74,6 @@ class Stray(NamedTuple):
     kept: tuple[tuple[str, str], ...]
     owners: tuple[str, ...] = ()
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """Where it is."""
-        return self.source.prefix, self.name
-
 
 class Move(NamedTuple):
     """What was hidden together, on its way from one part to another.
@@ -123,7 +118,6 @@ class Mover:
         self.tally = Tally()
         self._move_seconds = 0.0  # how long the last move has taken
         self._move_items = CALL_ITEMS
-        self._unmovable = set[tuple[str, str]]()  # their places
         self._parts: dict[str, Keys] = {}  # by prefix: the parts that this mover holds
         self._renew_at = 0.0
         #: called with how many were moved by now
@@ -190,7 +184,7 @@ class Mover:
         for some in in_chunks(strays, SORTED_ITEMS):
             for _, those in groupby(sorted(some, key=_way_of), _way_of):
                 self._move_items = CALL_ITEMS
-                left = [one for one in those if one.place not in self._unmovable]
+                left = [one for one in those if printable(one.name) not in self.tally.unmoved]
                 while left:
                     self.renew()
                     those_due, again = self._move(left[: self._move_items], margin_seconds, is_foreign)
@@ -260,7 +254,6 @@ class Mover:
             if is_no_permission(problem):
                 raised(self._store.answer_of(ending, NoPermissionError(problem)))
             if problem != "before":  # what couldn't be written before is tried once more
-                self._unmovable.add((move.source.prefix, name))
                 self.tally.unmoved[printable(name)] = printable(problem)
         return ()
 

@@ -332,14 +332,14 @@ class Runs:
         """Return of each entry, by its key, how many of its last runs have failed in a row."""
         if not keys:
             return []
-        failing = self._store.keys.failing
-        asks = [Command("get", as_stored(failing(key))) for key in keys]
+        beside = map(self._store.keys.beside, keys)
+        asks = [Command("get", as_stored(failing)) for _, _, failing in beside]
         texts = [text_of(one) or "" for one in self._store.ask_all(asks, is_tolerant=True)]
         return [int(text) if text.isdecimal() and len(text) < 10 else 0 for text in texts]
 
     def forget_failures(self, key: str) -> None:
         """Count the failures in a row of the entry under ``key`` from the beginning."""
-        failing = self._store.keys.failing(key)
+        _, _, failing = self._store.keys.beside(key)
         self._store.ask(Command("delete", as_stored(failing)))
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
