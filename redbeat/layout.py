@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
@@ -69,9 +69,11 @@ class ShardedKeys(Keys):
     shard's own :class:`Keys`; it is an error to ask for it here.
 
     Attributes:
+        base: the names without shards, whatever their guard is.
         shards: how many there are; None: entries are, or are to be, where they are without shards.
     """
 
+    base: Keys = field(default_factory=Keys)
     shards: int | None = None
 
     def __post_init__(self) -> None:
@@ -87,20 +89,10 @@ class ShardedKeys(Keys):
             raise LookupError(f"Each shard has its own {self.prefix}:{name}.")
         return super().own(name)
 
-    @property
-    def schedule(self) -> str:
-        """Each shard has one."""
-        return self.own("schedule")
-
-    @property
-    def statics(self) -> str:
-        """Each shard has one."""
-        return self.own("statics")
-
     @cached_property
     def undivided(self) -> Keys:
         """The names without shards."""
-        return Keys(self.prefix, self.schedule_key, self.statics_key, self.guard)
+        return replace(self.base, guard=self.guard)
 
     def of_shard(self, shard: int) -> Keys:
         """Return the names in one shard."""
@@ -237,8 +229,7 @@ class Layout:
         return self._sharded(self.former)
 
     def _sharded(self, shards: int | None) -> ShardedKeys:
-        base = self.base
-        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=shards)
+        return ShardedKeys(self.base.prefix, guard=self.guard, base=self.base, shards=shards)
 
     def shard_of(self, part: Keys) -> int | None:
         """Return the number of the shard that is this part; None: it is the schedule without shards."""

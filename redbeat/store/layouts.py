@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 #: how long an entry is waited for that is moving to another shard, and how often it is looked for
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
-#: after a missing right, the layout isn't asked for so long: rules may change under running programs
-RIGHT_SECONDS = 10.0
 
 _CREATE_LAYOUT, _CHANGE_LAYOUT = Script("create_layout"), Script("change_layout")
 _RAISE_GENERATION = Script("raise_generation")

@@ -187,9 +187,10 @@ class Mover:
                 left = [one for one in those if printable(one.name) not in self.tally.unmoved]
                 while left:
                     self.renew()
-                    those_due, again = self._move(left[: self._move_items], margin_seconds, is_foreign)
-                    due += those_due
-                    left = again + left[self._move_items :]
+                    lot, left = left[: self._move_items], left[self._move_items :]
+                    still_due, again = self._move(lot, margin_seconds, is_foreign)
+                    due += still_due
+                    left = again + left
         return due
 
     def _move(

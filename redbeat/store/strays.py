@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
-from redbeat.layout import Layout, ShardedKeys
+from redbeat.layout import Layout
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import Command, RawCommand
@@ -111,7 +111,8 @@ class Strays:
         names |= dict.fromkeys(entries)
         strays = [one for part, name in names for one in self._stray(part, name)]
         for number, (part, kinds) in enumerate(own.items()):
-            strays += _of_a_part(part, heirs[number % len(heirs)], kinds)
+            kept = tuple((kind, part.name(part.kinds[kind])) for kind in kinds)
+            strays.append(Stray(part, heirs[number % len(heirs)], ":figures", kept))
         return strays, unneeded, unknown_keys
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
@@ -135,12 +136,11 @@ class Strays:
 
     def _keys_in(self, parts: Sequence[Keys]) -> Iterator[tuple[Keys, str]]:
         """Yield all keys in ``parts``, each with its part; each once."""
-        named = ShardedKeys(self._base.prefix)
         by_prefix = {part.prefix: part for part in parts}
         seen: set[str] = set()
         for page in Server(self._store).scan(*by_prefix):
             for key in page:
-                part = by_prefix.get(named.at(key).prefix)
+                part = by_prefix.get(self._layout.former_keys.at(key).prefix)
                 if key not in seen and part is not None and part.owns(key):
                     yield part, key
                 seen.add(key)
@@ -152,15 +152,6 @@ class Strays:
             return RawCommand(command, as_stored(key), cursor, "COUNT", PAGE_SIZE)
 
         yield from chain.from_iterable(self._store.scan(step))
-
-
-def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
-    """Yield what ``part`` keeps for no entry; its events go together with up to where they were told of."""
-    for kind in kinds:
-        if kind == "events_read" and "events" in kinds:
-            continue
-        kept = ["events", "events_read"] if kind == "events" else [kind]
-        yield Stray(part, heir, f":{kind}", tuple((one, part.name(part.kinds[one])) for one in kept))
 
 
 def hiding_in(store: Store, parts: Sequence[Keys]) -> list[Keys]:

@@ -169,8 +169,8 @@ def test_reshard_asks_first_and_names_the_setting(
     assert json.loads(record["details"]) == {"from": "none", "to": 4}
     new = make_app(redbeat_shards=4)
     assert "has 4 shards already: 20 entries" in call(new, "reshard", "--to", "4").stdout
-    report = json.loads(call(new, "reshard", "--to", "none", "--yes", "--json").stdout)["report"]
-    assert (report["former"], report["shards"], report["moved"]) == (4, None, 20)
+    done = json.loads(call(new, "reshard", "--to", "none", "--yes", "--json").stdout)
+    assert (done["from"], done["to"], done["report"]["moved"]) == (4, None, 20)
 
 
 ANN, BOB, CAROL = "ann:12:aabbccdd", "bob:7:aabbccde", "carol:9:aabbccdf"
