@@ -19,7 +19,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.scheduler.decisions import Decision, commit_of, is_asked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Clear, Commit, Ending, Stored, score_text
+from redbeat.store.records import Commit, Ending, Stored, score_text
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -121,7 +121,7 @@ def end_pause(known: Known, row: Stored, commit: Commit, *, is_over: bool) -> No
     resumed.policy = replace(policy, **{name: getattr(NO_POLICY, name) for name in PAUSE_FIELDS})
     with suppress(EntryError):  # written by hand as RedBeat would not write it: it runs, and its text stays
         commit.new_definition = resumed.encode(row)
-        commit.new_policy = encode_policy(resumed.policy, row.policy) or Clear.FIELD
+        commit.new_policy = encode_policy(resumed.policy, row.policy) or ""
 
 
 def _dropped_in_pause(known: Known, due_at: datetime) -> list[Dropped]:

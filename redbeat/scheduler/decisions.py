@@ -17,7 +17,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import MAX_BACKOFF_SECONDS, Failure, failure_of, new_failure, with_jitter
 from redbeat.history import skipped_record, unsent_record
 from redbeat.runs.limits import dropped_run
-from redbeat.store.records import Clear, Commit, Ending, Held, Push, Stored, score_text
+from redbeat.store.records import Commit, Ending, Held, Push, Stored, score_text
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.tracing.spans import RunSpan
@@ -224,7 +224,7 @@ def commit_of(
     row: Stored, new_score: str, dropped: Sequence[Dropped] = (), new_error: str | None = None
 ) -> Commit:
     """Return the row that gives an entry a new score, and removes its error unless there is a new one."""
-    error = new_error or (Clear.FIELD if row.error else None)
+    error = new_error or ("" if row.error else None)
     return Commit(row, new_score, new_error=error, records=records_of(dropped), counted=counted(dropped))
 
 

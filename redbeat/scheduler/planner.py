@@ -45,7 +45,7 @@ from redbeat.scheduler.bounds import end_pause, put_off, settle, why_dropped, wh
 from redbeat.scheduler.decisions import NO_HEADERS, Decision, Send, counted, records_of
 from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rrule, step_of
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Clear, Commit, Ending, Stored, TrackedRun, score_text
+from redbeat.store.records import Commit, Ending, Stored, TrackedRun, score_text
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import MARK as MONITORED
 from redbeat.telemetry.sentry.monitors import headers_of_check_in
@@ -457,9 +457,7 @@ class Planner:
             meta = f'{{"last_run_at": {run_plan.ran_at_json}, "total_run_count": {count}}}'
         else:  # it has keys that are kept
             meta = encode_meta(run_plan.ran_at, count, row.meta)
-        commit = Commit(
-            row, run_plan.new_score, meta, Clear.FIELD if row.error and not row.next_score else None
-        )
+        commit = Commit(row, run_plan.new_score, meta, "" if row.error and not row.next_score else None)
         commit.sent, commit.run = run_plan.nominal, run_plan.run
         if dropped or known.own_task_id is not None:
             commit.records = (*records_of(dropped), sent_record(run_plan.nominal, known.own_task_id))

@@ -8,12 +8,11 @@ reply was lost, as every script is safe to run twice.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
 
 import redis
@@ -52,6 +51,8 @@ _PLAIN_CONNECTIONS = (
 _ORDINARY_WAYS = (redis.Redis.execute_command, redis.client.Pipeline.execute)
 
 Answer = TypeVar("Answer")
+
+_ROWS = attrgetter("rows")
 
 
 @dataclass(eq=False, slots=True)
@@ -133,14 +134,12 @@ class Executor:
         self._unsent: list[Request[Any]] = []
         self._unread: deque[Request[Any]] = deque()
         self._left: list[Request[Any]] = []  # those that are sent alone, or together in another way
-        self._unsent_rows = self._unread_rows = 0
 
     def submit(self, request: Request[Any]) -> None:
         """Send a request with at most ``CALL_ROWS`` rows, and don't wait for its outcome."""
         if self._can_stream and not request.waits_for_replicas:
             self._unsent.append(request)
-            self._unsent_rows += request.rows
-            if request.rows > 1 and self._unsent_rows >= CALL_ROWS:
+            if request.rows > 1 and sum(map(_ROWS, self._unsent)) >= CALL_ROWS:
                 self.exchange(MAX_UNREAD)
         else:
             self._left.append(request)
@@ -165,17 +164,15 @@ class Executor:
                 if self._unsent:
                     self._stream = self._stream or Stream.open(self._client, is_spare=self._is_spare)
                 if self._unsent and self._stream is not None:
-                    commands = []
-                    for request in self._unsent:
-                        commands.append(request.call.words())
-                        self._unread.append(request)
-                    self._unread_rows += self._unsent_rows
-                    self._unsent, self._unsent_rows = [], 0
+                    commands = [request.call.words() for request in self._unsent]
+                    self._unread += self._unsent
+                    self._unsent = []
                     self._stream.write_all(commands)
-                while self._stream is not None and self._unread_rows > most_unread:
+                unread_rows = sum(map(_ROWS, self._unread))
+                while self._stream is not None and unread_rows > most_unread:
                     reply = self._stream.read()
                     request = self._unread.popleft()
-                    self._unread_rows -= request.rows
+                    unread_rows -= request.rows
                     if isinstance(reply, ResponseError):
                         self._left.append(request)
                     else:
@@ -192,7 +189,7 @@ class Executor:
                 request.outcome = request.call.read(reply)
             except RedBeatError as exc:
                 request.outcome = exc
-        _check_fences(request for request, _ in replies)
+        _check_fences(map(itemgetter(0), replies))
         if self._stream is None:
             self._can_stream = False
             self.close()
@@ -225,7 +222,6 @@ class Executor:
         self._left += [*self._unread, *self._unsent]
         self._unsent.clear()
         self._unread.clear()
-        self._unsent_rows = self._unread_rows = 0
         if stream is not None:
             stream.close()
 
@@ -254,12 +250,11 @@ class Stream:
         pool = _pool_of(getattr(client, "wrapped_connection", client))
         if pool is None:
             return None
-        words = ("EVALSHA",) if _wants_the_command(type(pool).get_connection) else ()
-        connection = pool.get_connection(*words)
+        connection = _connection_of(pool)
         if not is_spare:
             return cls(pool, connection)
         try:
-            return cls(pool, pool.get_connection(*words))
+            return cls(pool, _connection_of(pool))
         finally:
             pool.release(connection)
 
@@ -344,9 +339,9 @@ def _pool_of(client: Any) -> Any:
     return pool if is_plain and pool.max_connections >= MIN_CONNECTIONS else None
 
 
-@cache
-def _wants_the_command(get_connection: Any) -> bool:
-    """Tell whether connections are asked for with a command, as before redis-py 5.3."""
-    parameters = inspect.signature(get_connection).parameters
-    required = [one for one in parameters.values() if one.default is one.empty and one.name != "self"]
-    return any(one.kind is one.POSITIONAL_OR_KEYWORD for one in required)
+def _connection_of(pool: Any) -> Any:
+    """Return a connection of a pool that no other command uses until it is released."""
+    try:
+        return pool.get_connection()
+    except TypeError:  # before redis-py 5.3
+        return pool.get_connection("EVALSHA")

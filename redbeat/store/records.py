@@ -206,12 +206,6 @@ class Ending(Enum):
     DELETE = auto()
 
 
-class Clear(Enum):
-    """No new text for a field of an entry's hash: the field is removed."""
-
-    FIELD = auto()
-
-
 class TrackedRun(NamedTuple):
     """What is noted of a run in progress, and what is recorded if another one holds it back.
 
@@ -249,7 +243,8 @@ DROPPED = "dropped"
 
 @dataclass(slots=True)
 class Commit:
-    """What to record about one fetched entry. A field of its hash whose new text is None stays as it is.
+    """What to record about one fetched entry. A field of its hash whose new text is None stays as it is, and
+    one whose new text is empty is removed.
 
     Attributes:
         new_score: the next due time as the server writes it, or how the entry leaves the schedule.
@@ -269,13 +264,13 @@ class Commit:
     due_entry: Stored
     new_score: str | Ending
     new_meta: str | None = None
-    new_error: str | Clear | None = None
+    new_error: str | None = None
     is_for_this_definition: bool = False
     pushes: tuple[Push, ...] = ()
     new_definition: str | None = None
     sent: str = ""
     records: tuple[str, ...] = ()
-    new_policy: str | Clear | None = None
+    new_policy: str | None = None
     valid_until: float | None = None
     run: TrackedRun | None = None
     task_id: str = ""
@@ -338,18 +333,6 @@ class Committed:
     is_moved: bool
     results: list[Result]
     unrecorded: str = ""
-
-
-def committed_as_one(found: Sequence[Committed]) -> Committed:
-    """Return what became of several lots of commits, one after the other, as if they had been one."""
-    statuses = [one.status for one in found]
-    status = next((one for one in (LockStatus.LOST, LockStatus.RETAKEN) if one in statuses), LockStatus.HELD)
-    return Committed(
-        status,
-        is_moved=any(one.is_moved for one in found),
-        results=[result for one in found for result in one.results],
-        unrecorded=next((one.unrecorded for one in found if one.unrecorded), ""),
-    )
 
 
 @dataclass(slots=True)

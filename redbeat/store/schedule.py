@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import (
@@ -33,7 +34,6 @@ from redbeat.store.records import (
     NOWHERE,
     PUBLISHED,
     RESERVED,
-    Clear,
     Commit,
     Committed,
     Ending,
@@ -43,7 +43,6 @@ from redbeat.store.records import (
     LockStatus,
     Target,
     TrackedRun,
-    committed_as_one,
     committed_of,
     digest_of,
     fetched_of,
@@ -182,17 +181,14 @@ class Recording(Request[Committed]):
             return refusal
         if len(self.commits) == 1:
             return Committed(LockStatus.HELD, is_moved=False, results=[str(refusal)])
-        found = []
-        for commit in self.commits:
-            fence = self.fence or Fence()
-            one = commit_runs(self.store, fence, [commit], self.target, are_messages=self.are_messages)
-            [answer] = self.store.try_all([one.call], self.store.watched())
-            if isinstance(answer, StoreRefused):
-                answer = one.send_smaller(answer)
-            if isinstance(answer, RedBeatError):
-                return answer
-            found.append(answer)
-        return committed_as_one(found)
+        given: Any = {"target": self.target, "are_messages": self.are_messages}
+        alone = [commit_runs(self.store, self.fence or Fence(), [one], **given) for one in self.commits]
+        try:
+            found = [one.run() for one in alone]
+        except RedBeatError as exc:  # what was recorded is not due any more
+            return exc
+        unrecorded = "; ".join(filter(None, {one.unrecorded for one in found}))
+        return replace(found[-1], results=[*chain(*(one.results for one in found))], unrecorded=unrecorded)
 
 
 def commit_runs(
@@ -351,11 +347,11 @@ def _rare_fields(commit: Commit, *, keeps: bool) -> dict[str, Any]:
     if commit.counted:
         row["counted"] = commit.counted
     if commit.new_error is not None:
-        row["new_error"] = _CLEAR if commit.new_error is Clear.FIELD else commit.new_error
+        row["new_error"] = commit.new_error
     if commit.new_definition:
         row["new_definition"] = commit.new_definition
         if commit.new_policy is not None:
-            row["new_policy"] = _CLEAR if commit.new_policy is Clear.FIELD else commit.new_policy
+            row["new_policy"] = commit.new_policy
     if due_entry.has_lease:
         row["lease"] = _lease_of(commit)
     if run is not None:

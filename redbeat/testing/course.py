@@ -36,7 +36,7 @@ from redbeat.schedules.occurrences import (
     phase_before,
 )
 from redbeat.schedules.timezones import in_utc, moment_of, shown
-from redbeat.store.records import HASH, Clear, Commit, Stored, score_text
+from redbeat.store.records import HASH, Commit, Stored, score_text
 from redbeat.testing.nominals import Nominal, nominals
 from redbeat.testing.outages import Outages
 from redbeat.testing.overlap import DurationOf, Overlap
@@ -280,7 +280,7 @@ class Course:
         stored.meta = commit.new_meta or stored.meta
         stored.definition = commit.new_definition or stored.definition
         if commit.new_policy is not None:
-            stored.policy = None if commit.new_policy is Clear.FIELD else commit.new_policy
+            stored.policy = commit.new_policy or None
         if (commit.new_meta, commit.new_definition) != (None, None):
             calendar = self._bounds.calendar
             self._entry = decode_entry(type(self._entry), stored, self._entry.app)

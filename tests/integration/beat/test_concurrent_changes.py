@@ -17,7 +17,7 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
-from redbeat.store.records import Clear, Commit, Fence, mark_of
+from redbeat.store.records import Commit, Fence, mark_of
 from redbeat.store.schedule import commit_call
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
@@ -264,9 +264,7 @@ def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, c
     client.zadd(SCHEDULE, {"redbeat:entry": score})
     client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
     due_entry = fetched("redbeat:entry", score, "d", policy="p")
-    ended = Commit(
-        due_entry, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
-    )
+    ended = Commit(due_entry, new_score="4000000000", new_meta="m", new_definition="new", new_policy="")
     client.hset("redbeat:entry", changed, "another")
     before = client.hgetall("redbeat:entry")
     assert commit_call(Keys(), Fence(), [ended]).run(client).results == [True]  # the run is recorded

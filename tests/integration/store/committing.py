@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import redis
 
@@ -16,7 +17,6 @@ from redbeat.store.records import (
     Fence,
     Push,
     Target,
-    committed_as_one,
 )
 from redbeat.store.schedule import Recording, commit_runs
 from redbeat.store.store import Store
@@ -87,7 +87,8 @@ class Committing:
 
     def finish(self) -> Committed:
         self._executor.drain()
-        return committed_as_one([one.answer() for one in self._recordings])
+        found = [one.answer() for one in self._recordings]
+        return replace(found[-1], results=[result for one in found for result in one.results])
 
     def close(self) -> None:
         self._executor.close()

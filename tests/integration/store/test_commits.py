@@ -21,7 +21,6 @@ from redbeat.errors import LockLost, StoreRefused
 from redbeat.store import executor as module
 from redbeat.store.executor import CALL_ROWS, run_all
 from redbeat.store.records import (
-    Clear,
     Commit,
     Committed,
     Fence,
@@ -80,7 +79,7 @@ def test_commit_records_the_decision_of_each_entry(
         has_changed = chance.random() < 0.2
         due_entry = fetched(key, score, f'{{"of": {number + has_changed}}}', meta)
         pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
-        new_error, error = [(None, "{}"), (Clear.FIELD, None), (f'"{decision}"',) * 2][decision % 3]
+        new_error, error = [(None, "{}"), ("", None), (f'"{decision}"',) * 2][decision % 3]
         new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
         commit = Commit(due_entry, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
         commits.append(commit)

@@ -43,7 +43,7 @@ from redbeat.store.owners import (
     read_owners,
     read_static_names,
 )
-from redbeat.store.records import Change, Clear, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
+from redbeat.store.records import Change, Commit, Ending, Fence, LockStatus, Stored, Write, mark_of
 from redbeat.store.schedule import commit_runs, fetch_due, read_head
 from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
@@ -84,7 +84,7 @@ def commit_all(store: Store, names: list[str]) -> list[Any]:
             fetched(KEYS.about(name).entry, "5", DEFINITION, "{}"),
             endings.get(name, "65"),
             new_meta=json.dumps({"of": name}),
-            new_error=Clear.FIELD if name == "good" else name,
+            new_error="" if name == "good" else name,
             is_for_this_definition=True,
         )
         for name in names
