@@ -18,7 +18,7 @@ from celery.signals import before_task_publish
 from redbeat import RedBeatScheduler
 from redbeat.delivery.broker import Delivery, Mode
 from redbeat.errors import StoreUnavailable
-from redbeat.scheduler.shard import Shard
+from redbeat.scheduler.deliver import Deliverer
 from redbeat.store.records import Target
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience
@@ -227,14 +227,14 @@ def test_at_most_once_entry_deleted_after_the_fetch_is_not_sent(
     settings, broker = at_most_once
     scheduler = make_scheduler(**settings)
     write_burst(client, ["first", "deleted", "third"])
-    note = Shard.note_fetched
+    deliver = Deliverer.deliver
 
-    def note_and_delete(*args: Any) -> None:
+    def delete_and_deliver(*args: Any) -> None:
         client.delete("redbeat:deleted")
-        note(*args)
+        deliver(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shard, "note_fetched", note_and_delete)
+        patch.setattr(Deliverer, "deliver", delete_and_deliver)
         scheduler.tick()
     assert sent_names(broker) == ["first", "third"]
 
