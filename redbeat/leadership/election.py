@@ -94,17 +94,15 @@ class Election:
         self._members_away_until = 0.0  # until when the node that lists the beats isn't asked
         self._said = Memory[str, str]()
 
-    def _report_slow(self) -> None:
+    @staticmethod
+    def _report_slow(seconds: float) -> None:
         """Log a slow answer of Redis, unless the client has logged its retries."""
-        now, asks_since = time.monotonic(), self._progress.asks_since
-        if asks_since is None or COUNTS.retried_at > asks_since:
-            return
-        seconds = now - asks_since
-        logger.warning(
-            "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
-            seconds,
-            extra=events.REDIS_SLOW.of(seconds=round(seconds, 3)),
-        )
+        if COUNTS.retried_at < time.monotonic() - seconds:
+            logger.warning(
+                "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
+                seconds,
+                extra=events.REDIS_SLOW.of(seconds=round(seconds, 3)),
+            )
 
     # -- the shards
 

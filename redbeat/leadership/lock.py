@@ -35,7 +35,7 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import is_full
 from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
-from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
+from redbeat.store.lock_tokens import TOKEN_MARK, holder_in_words, new_token
 from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Sight, ask_locks, look_at_locks, renew_locks
 from redbeat.store.nodes import Command, Sendable
 from redbeat.store.records import Fence, text_of
@@ -157,7 +157,8 @@ class LeaderLock:
         """When it may be taken if it stays as it was seen, monotonic; infinity: never."""
         if self.seen.rest_ms == NO_KEY:
             return self.unchanged_since
-        is_left = self.seen.rest_ms == FOR_EVER or not replaceable(self.seen.token)
+        # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
+        is_left = self.seen.rest_ms == FOR_EVER or not self.seen.token.startswith(TOKEN_MARK)
         if is_left or self.timing.takeover_seconds is None:
             return math.inf
         return self.unchanged_since + self.timing.takeover_seconds

@@ -58,11 +58,6 @@ class BackgroundThread:
         self._said = Memory[str, str]()  # what has failed, and the type of error, to the error's text
 
     @property
-    def was_started(self) -> bool:
-        """Whether it was started, even if it has ended or died since."""
-        return self._thread is not None
-
-    @property
     def is_running(self) -> bool:
         """Whether it was started, and has neither ended nor died."""
         return self._thread is not None and self._thread.is_alive()

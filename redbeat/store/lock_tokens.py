@@ -76,9 +76,3 @@ def beat_of(token: str) -> str | None:
     if holder is None:
         return None
     return f"{holder.host}:{holder.pid}:{token.rpartition(':')[2][: 2 * BEAT_BYTES]}"
-
-
-def replaceable(holder: str) -> str:
-    """Return ``holder`` if its lock may be taken over once it is silent, else ''."""
-    # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
-    return holder if holder.startswith(TOKEN_MARK) else ""

@@ -77,14 +77,14 @@ class Progress:
         asks_since: since when Redis hasn't answered, monotonic; None: it isn't asked anything.
         progressed_at: when it has answered last, monotonic, which shows that the scheduler isn't stuck.
         heart: whose ``progressed_at`` is updated with that.
-        on_slow: called after an answer that took longer than ``SLOW_SECONDS``.
+        on_slow: called after an answer that took longer than ``SLOW_SECONDS``, with how long it took.
     """
 
     def __init__(self) -> None:
         self.asks_since: float | None = None
         self.progressed_at = 0.0
         self.heart: Any = self
-        self.on_slow: Callable[[], None] = lambda: None
+        self.on_slow: Callable[[float], None] = lambda _seconds: None
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -482,8 +482,8 @@ class Store:
                 self.on_round_trip()
                 progress, now = self.progress, time.monotonic()
                 progress.heart.progressed_at = now
-                if now - (progress.asks_since or now) > SLOW_SECONDS:
-                    progress.on_slow()
+                if (seconds := now - (progress.asks_since or now)) > SLOW_SECONDS:
+                    progress.on_slow(seconds)
         except Exception as exc:  # noqa: BLE001 - it is raised again
             self._raise_translated(exc, keys)
 

@@ -96,7 +96,7 @@ class EntryPings:
 
     def look(self) -> None:
         """Start the thread, and listen, if that isn't so yet."""
-        if not self._thread.was_started:
+        if not self._thread.is_running:
             for signal, receiver in self._receivers():
                 signal.connect(receiver, sender=self._app, weak=False)
         self._thread.start()
@@ -109,9 +109,8 @@ class EntryPings:
     def stop(self) -> None:
         """Stop; what was heard has a second."""
         self._ends_at = time.monotonic() + STOP_SECONDS
-        if self._thread.was_started:
-            for signal, receiver in self._receivers():
-                signal.disconnect(receiver, sender=self._app)
+        for signal, receiver in self._receivers():
+            signal.disconnect(receiver, sender=self._app)
         self._thread.stop(STOP_SECONDS)
 
     # -- in the thread of signals
