@@ -29,7 +29,9 @@ _POLICY = Policy(one_off=True, after_finish="delete")
 _content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
-def plan_message(entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: Stored, now: float) -> Send:
+def plan_message(
+    entry_class: type[RedBeatSchedulerEntry], app: Any, due_entry: Stored, now: float, _calendars: object
+) -> Send:
     """Return how the stored message of a fetched entry is sent; with it the entry is deleted.
 
     Arguments:

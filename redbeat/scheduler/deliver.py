@@ -358,16 +358,15 @@ class Deliverer:
             batch.reported += [(name, one) for one in decision.dropped if one.record in records]
         if not isinstance(decision, Send):
             return
+        if context.failures.conflicts and (isinstance(result, Held) or (result and is_pushed)):
+            context.failures.conflicts.pop(row.key, None)
         if isinstance(result, Held):
             context.reports.report_held(batch.store, decision, result)
-            context.failures.conflicts.pop(row.key, None)
         elif result and is_pushed:
             if decision.span is not None:
                 decision.span.note_sent()
             batch.events += decision.events
             batch.told.append(decision)
-            if context.failures.conflicts:
-                context.failures.conflicts.pop(row.key, None)
         elif is_pushed and not result:  # the entry has changed: the next batch plans it again
             batch.leave([row])
             if not (is_moved or batch.prepared is not None or batch.fetched.is_ahead):

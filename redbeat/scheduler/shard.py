@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 
@@ -21,11 +21,10 @@ from redbeat.layout import shard_of
 from redbeat.leadership.leadership import Leadership
 from redbeat.scheduler.batch import Batch
 from redbeat.scheduler.context import Context
-from redbeat.scheduler.decisions import Decision, Send
+from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.delayed import plan_message
 from redbeat.scheduler.prepared import LookAhead
 from redbeat.scheduler.supervision import settle_deadlines
-from redbeat.schedules.occurrences import Excluded
 from redbeat.store.ahead import FetchAhead, fetch_ahead
 from redbeat.store.records import Fetched, Head, LockStatus, Stored
 from redbeat.store.store import Store
@@ -252,13 +251,13 @@ class Shard:
 
         What a fetch of entries says is recorded, and the entries after it are asked for if that pays.
         """
-        context, now = self._context, time.monotonic()
+        context, hooks, now = self._context, self._context.hooks, time.monotonic()
         batch = Batch(
             self,
             self.store,
             self.leadership.fence,
             fetched,
-            self._plan_message if are_messages else context.planner.plan,
+            partial(plan_message, hooks.Entry, hooks.app) if are_messages else context.planner.plan,
             are_messages=are_messages,
             is_leased=prepared is None and not self.leadership.lock_key,
             prepared=prepared,
@@ -344,10 +343,6 @@ class Shard:
         """Record that prepared runs were sent; return whether to go on."""
         self.look_ahead.note_next(next_scores_of(batch))
         return not (self._context.broker.is_away or batch.is_in_doubt)
-
-    def _plan_message(self, row: Stored, now: float, _calendars: Mapping[str, Excluded]) -> Decision:
-        hooks = self._context.hooks
-        return plan_message(hooks.Entry, hooks.app, row, now)
 
     def _note_messages_sent(self, batch: Batch) -> None:
         """Record what became of a batch of stored messages, and when the next one is to be sent."""
