@@ -104,11 +104,6 @@ end
 
 local function merge_sets(home, arrived) redis.call('SUNIONSTORE', home, home, arrived) end
 
-local function merge_zsets(home, arrived)
-  local found = redis.call('ZRANGE', arrived, 0, -1, 'WITHSCORES')
-  for i = 1, #found, 2 do redis.call('ZADD', home, 'NX', found[i + 1], found[i]) end
-end
-
 local function merge_strings(home, arrived, kind)
   if kind ~= 'failing' then return end
   local ours, theirs = redis.call('GET', home), redis.call('GET', arrived)
@@ -118,7 +113,7 @@ local function merge_strings(home, arrived, kind)
 end
 
 local merge_of_type = {
-  hash = merge_hashes, list = merge_lists, set = merge_sets, zset = merge_zsets, string = merge_strings, stream = merge_streams,
+  hash = merge_hashes, list = merge_lists, set = merge_sets, string = merge_strings, stream = merge_streams,
 }
 local function merge_values(kind, home, arrived, is_foreign)
   local type_ = redis.call('TYPE', arrived).ok
