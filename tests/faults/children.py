@@ -16,7 +16,6 @@ import amqp.transport
 import pytest
 import redis.connection
 
-from redbeat.delivery import amqp as redbeat_amqp
 from redbeat.delivery.amqp import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
@@ -78,13 +77,19 @@ def between_messages(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
 def between_confirms(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
     """Touch the fuse around each write of messages to RabbitMQ, too, and at each look for their confirms.
 
-    Two messages are written at a time, after the first of the connection.
+    Two messages are written at a time, after the first of the batch.
     """
     between_round_trips(fuse, patch)
-    patch.setattr(redbeat_amqp, "MAX_WRITTEN", 2)
-    patch.setattr(Confirms, "begin_batch", lambda _: None)
+    send_now = Confirms.send
+
+    def send(confirms: Confirms, *args: Any, **kwargs: Any) -> None:
+        send_now(confirms, *args, **kwargs)
+        if len(confirms._unwritten) >= 2:  # noqa: SLF001 - of ours
+            confirms.write(_PATIENCE_SECONDS)
+
+    patch.setattr(Confirms, "send", send)
     _touch_around(fuse, patch, amqp.transport.TCPTransport, "write")
-    _touch_around(fuse, patch, Confirms, "_note_ack")
+    _touch_around(fuse, patch, Confirms, "_note_confirmed")
 
 
 def on_the_wire(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
