@@ -653,6 +653,8 @@ class RedBeatScheduler(Scheduler):
             look_at = now + self._look_seconds
             if self._shards.look():
                 break
+            due_at = min(due_at, now + self._shards.seconds_to_next())
+            ends_at = min(ends_at, due_at)
         return 0
 
     @staticmethod

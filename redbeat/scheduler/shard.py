@@ -375,6 +375,8 @@ class Shard:
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
             self.next_at = 0.0
             return True
+        if head.score is not None:  # the first fetch may have taken long, and its clock was late by that
+            self.next_at = min(self.next_at, head.score - self.look_ahead.clock.offset)
         return False
 
 
