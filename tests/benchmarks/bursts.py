@@ -1,7 +1,7 @@
 """The cases of a burst: many entries due at once, and the loops that send as many messages.
 
 Ours sends the same entries twice, in one process: when they have never run and nothing is known of them, and
-when their own schedule lets them be due again.
+when their own schedule lets them be due again. In another process it sends what was written raw.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .results import BATCHED, CONFIRMED, FLOOR, LOOP, OLD, OURS, Cost, shares
 
 BURST = "burst, messages/s"
 NEVER_RUN = "burst of entries that have never run, messages/s"
+RAW = "burst of entries written raw with score 0, messages/s"
 TOGETHER, LOGGED = "at one due time", "with the log at INFO"
 RECEIVERS, EVENTS = "with signal receivers", "with task-sent events"
 TRACKED, UNTRACKED = "with all runs tracked", "with none tracked"
@@ -58,6 +59,7 @@ def burst(bench: Bench) -> None:
                 _add(bench, BURST, subject, due, bursts[-1])
                 if subject == OURS:
                     _add(bench, NEVER_RUN, subject, due, bursts[0])
+                    _add(bench, RAW, subject, due, run_burst(bench, subject, due, way="raw")[0])
 
 
 def variants(bench: Bench, of: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = _VARIANTS) -> None:

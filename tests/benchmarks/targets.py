@@ -81,8 +81,8 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     )
     for subject, bound in ((LOOP, ">= 11.4"), (BATCHED, ">= 4.7"), (OLD, ">= 23.6")):
         yield f"{burst}, against {subject}", bound, times, against(subject, bursts.BURST)
-    never_run = against(LOOP, bursts.NEVER_RUN, other=bursts.BURST)
-    yield f"{burst} that have never run, against {LOOP}", ">= 6", times, never_run
+    raw = against(LOOP, bursts.RAW, other=bursts.BURST)
+    yield f"{burst} written raw with score 0, against {LOOP}", ">= 6", times, raw
     words = f"{burst} {bursts.RECEIVERS}, against {LOOP} with them"
     yield words, ">= 1.5", times, against(LOOP, received)
     words = f"{burst} {bursts.TRACKED}, against {bursts.UNTRACKED}"

@@ -3,8 +3,8 @@
 `is_tracked`; and `apart_micros`, which lie between the due times of two entries.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
-lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
-as many messages.
+lets all of them be due once more; `raw` sends entries that were written with the score 0, once; `old` sends
+entries that have run, once; `loop`, `batched` and `floor` send as many messages.
 
 All connections stand, and all scripts are loaded, before the clock starts.
 """
@@ -79,6 +79,15 @@ def count_due() -> int:
     return schedule.zcount("redbeat::schedule", 0, f"{seconds}.{micros:06}")
 
 
+def raw() -> Iterator[Callable[[], None]]:
+    """Tick until nothing is due of what was written by HSET and ZADD alone, and never ran."""
+    send = partial(send_due, lead(app))
+    fill(schedule, 1, has_run=False)
+    send()
+    fill(schedule, options.due, has_run=False)
+    yield send
+
+
 def old() -> Iterator[Callable[[], None]]:
     """Tick until nothing is due. 2.4.2 keeps nothing from run to run: a second is like a first."""
     send = partial(send_due, lead(app))
@@ -130,7 +139,7 @@ if options.has_receivers:
     after_task_publish.connect(receive)
 if options.log_file:
     app.log.setup_logging_subsystem(loglevel="INFO", logfile=options.log_file)
-ways = {"scheduler": scheduler, "old": old, "loop": loop, "batched": batched, "floor": floor}
+ways = {"scheduler": scheduler, "raw": raw, "old": old, "loop": loop, "batched": batched, "floor": floor}
 bursts = []
 for send in ways[options.way]():
     broker.delete(QUEUE)

@@ -28,16 +28,22 @@ _SCRIPT = """
 for i = ARGV[1], ARGV[2] do
   local key = string.format('redbeat:entry-%d', i)
   redis.call('DEL', key)
-  redis.call('HSET', key, 'definition', string.format(ARGV[3], i), 'meta', ARGV[4])
+  redis.call('HSET', key, 'definition', string.format(ARGV[3], i))
+  if ARGV[4] ~= '' then redis.call('HSET', key, 'meta', ARGV[4]) end
   redis.call('ZADD', 'redbeat::schedule', ARGV[5], key)
 end
 """
 _CHUNK = 10_000
 
 
-def fill(client: Any, count: int, is_due: bool = False) -> None:
-    """Write entry-0 .. entry-(count - 1), all due or none; what has these names is replaced."""
+def fill(client: Any, count: int, is_due: bool = False, has_run: bool = True) -> None:
+    """Write entry-0 .. entry-(count - 1), all due or none; what has these names is replaced.
+
+    Those that never ran have no meta, and the score 0, which means now.
+    """
     meta, score = (_META_DUE, DUE_SCORE) if is_due else (_META_LATER, LATER_SCORE)
+    if not has_run:
+        meta, score = "", 0
     for first in range(0, count, _CHUNK):
         last = min(first + _CHUNK, count) - 1
         client.eval(_SCRIPT, 0, first, last, _DEFINITION, meta, score)
