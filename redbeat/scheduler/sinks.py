@@ -373,10 +373,11 @@ class RecordFirstSink(Sink):
             # not tried again, as a message that broke the connection may have arrived
             if broker.is_away:
                 raise ConnectionError("the broker is away")
+            producer = context.hooks.producer  # it connects, as the connection may have ended since the fill
             if send.frames is not None:
                 broker.publish(send.frames, None, broker.publish_seconds())
             else:
-                pushes = send.pushes or context.encoder.make(send, context.hooks.producer).pushes
+                pushes = send.pushes or context.encoder.make(send, producer).pushes
                 if pushes:
                     broker.send(pushes)
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary

@@ -146,6 +146,27 @@ def test_connection_lost_while_idle_costs_no_run(
     assert warnings_in(caplog) == []
 
 
+def test_at_most_once_ended_connection_loses_no_other_run(
+    app: Celery,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    rabbitmq: RabbitMQ,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app.conf.redbeat_delivery = "at_most_once"
+    scheduler = make_scheduler(app)
+    write_burst(client, ["before"])
+    scheduler.tick()
+    rabbitmq.close_connections()
+    names = write_burst(client, 10)
+    to_nobody = {"exchange": "missing", "routing_key": "x"}  # which ends the channel
+    write_raw(client, "entry-5", score=None, schedule=SELDOM, options=to_nobody)
+    scheduler.tick()
+    assert names_of(take_messages(app)) == ["before", *(name for name in names if name != "entry-5")]
+    [lost] = errors_in(caplog)
+    assert "Lost a run of entry-5 " in lost
+
+
 def test_entry_behind_a_hundred_that_end_the_connection_is_sent_and_goes_first_from_then_on(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
 ) -> None:
