@@ -44,6 +44,20 @@ class ExitingCommand(click.Command):
         with _usage_errors_apart():
             return super().make_context(*args, **kwargs)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options; name the place of one that belongs before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            group = ctx.parent
+            while group is not None and not any(exc.option_name in one.opts for one in group.command.params):
+                group = group.parent
+            if group is None:
+                raise
+            rest = ctx.command_path.removeprefix(group.command_path)
+            usage = f"{group.command_path} {exc.option_name} ...{rest}"
+            raise click.UsageError(f"{exc.option_name} belongs before the command: {usage}", ctx) from None
+
 
 class ExitingGroup(ExitingCommand, click.Group):
     """A group of such commands."""

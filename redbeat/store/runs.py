@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redbeat.errors import RedBeatError
@@ -27,8 +26,6 @@ from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.script import Call, Script
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-
-_WORKERS = attrgetter("workers")
 
 _BEGIN_RUN, _RENEW_RUNS, _END_RUN = Script("begin_run"), Script("renew_runs"), Script("end_run")
 _NOTE_CHILD, _GIVE_UP_RUNS = Script("note_child"), Script("give_up_runs")

@@ -144,6 +144,7 @@ USAGE = {
     "next report --match r*": "Give either a NAME or --match",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to must not be before --from",
     "lst": "No such command 'lst'",
+    "list --url redis://localhost": "--url belongs before the command: .* --url ... list",
     "--url URL trigger report": "celery -A APP redbeat trigger, without --url",
     "--url URL backfill report --from 2024-01-01": "celery -A APP redbeat backfill, without --url",
     "--url URL rerun report": "celery -A APP redbeat rerun, without --url",
