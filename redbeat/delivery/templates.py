@@ -296,9 +296,10 @@ class Templates:
         if kind is not None and kind.batch != self._batch and not self._is_current(kind):
             kind = None
         try:
-            if getattr(task, "typing", False):
-                getattr(task, "__header__", dict)(*call.args, **call.kwargs)
-        except TypeError as exc:  # of this entry; apply_async will raise it
+            if getattr(task, "typing", False) and hasattr(task, "__header__"):  # only functions have one
+                task.__header__(*call.args, **call.kwargs)
+        except BaseException as exc:  # noqa: BLE001 - of this entry; apply_async will raise it
+            let_through(exc)
             return reason_of(exc)
         is_old = kind is not None and time.monotonic() >= kind.checked_at + CHECK_SECONDS
         try:

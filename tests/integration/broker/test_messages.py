@@ -190,6 +190,27 @@ def test_queue_bound_by_another_program_gets_messages_from_the_next_batch_on(
     assert broker.llen("paid") == 2
 
 
+def test_class_based_task_with_arguments_is_sent_from_a_template(
+    make_scheduler: MakeScheduler,
+    broker: redis.Redis,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Celery checks the arguments of functions only; others have no ``__header__``."""
+
+    class Report(Task):
+        name = "echo"
+
+    scheduler = make_scheduler()
+    scheduler.app.register_task(Report())
+    write_burst(client, ["text"], args=["daily"])
+    write_burst(client, ["number"], args=[1, 2])
+    with caplog.at_level("INFO"):
+        scheduler.tick()
+    assert broker.llen("celery") == 2
+    assert "aren't compiled" not in caplog.text
+
+
 # -- whatever the entry, the settings and the transport
 
 
