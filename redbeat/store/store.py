@@ -74,26 +74,32 @@ class Progress:
     """When Redis is asked and has answered; the stores of a scheduler's shards share one.
 
     Attributes:
-        asks_since: since when Redis hasn't answered, monotonic; None: it isn't asked anything.
         progressed_at: when it has answered last, monotonic, which shows that the scheduler isn't stuck.
         heart: whose ``progressed_at`` is updated with that.
         on_slow: called after an answer that took longer than ``SLOW_SECONDS``, with how long it took.
     """
 
     def __init__(self) -> None:
-        self.asks_since: float | None = None
+        #: when each question was asked that has no answer yet: a thread may still wait for what was given up
+        self._asked: list[float] = []
         self.progressed_at = 0.0
         self.heart: Any = self
         self.on_slow: Callable[[float], None] = lambda _seconds: None
 
+    @property
+    def asks_since(self) -> float | None:
+        """Since when Redis hasn't answered, monotonic; None: it isn't asked anything."""
+        return min(self._asked, default=None)
+
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Record that Redis is asked, until the block ends."""
-        asked_before, self.asks_since = self.asks_since, time.monotonic()
+    def asking(self) -> Iterator[float]:
+        """Record that Redis is asked, until the block ends; yield the monotonic time."""
+        asked_at = time.monotonic()
+        self._asked.append(asked_at)
         try:
-            yield
+            yield asked_at
         finally:
-            self.asks_since = asked_before
+            self._asked.remove(asked_at)
 
 
 class Store:
@@ -476,13 +482,13 @@ class Store:
             keys: those that are used, besides the schedule.
         """
         try:
-            with self.progress.asking():
+            with self.progress.asking() as asked_at:
                 self.on_round_trip()
                 yield
                 self.on_round_trip()
                 progress, now = self.progress, time.monotonic()
                 progress.heart.progressed_at = now
-                if (seconds := now - (progress.asks_since or now)) > SLOW_SECONDS:
+                if (seconds := now - asked_at) > SLOW_SECONDS:
                     progress.on_slow(seconds)
         except Exception as exc:  # noqa: BLE001 - it is raised again
             self._raise_translated(exc, keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -414,3 +414,12 @@ def test_answer_to_requests_of_several_shards_is_progress(make_app: MakeApp) -> 
     run_all([read_head(one) for one in stores])
     assert began_at <= shared.progressed_at <= time.monotonic()
     assert shared.asks_since is None
+
+
+def test_question_that_was_given_up_does_not_count_once_it_has_ended() -> None:
+    progress, given_up = Progress(), ExitStack()
+    given_up.enter_context(progress.asking())
+    with progress.asking():
+        given_up.close()  # by its own thread
+        assert progress.asks_since is not None
+    assert progress.asks_since is None
