@@ -6,13 +6,14 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -514,7 +515,7 @@ class RedBeatScheduler(Scheduler):
     def lock_timeout(self, seconds: float) -> None:
         self._election.set_lock(self.lock_key, seconds)
 
-    @cached_property
+    @functools.cached_property
     def _wake(self) -> WakeChannel:
         return WakeChannel(self.store.client, ())
 

@@ -25,7 +25,7 @@ from redbeat.later import batch, install
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.later import LaterStore
 from redbeat.store.messages import read_bodies
-from redbeat.store.records import DueEntry
+from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.bursts import LATER, Layout
@@ -183,7 +183,7 @@ def test_many_large_bodies_are_not_read_at_once(
     make_due(client, *names)
     sizes = []
 
-    def note_size(store: Store, rows: Sequence[DueEntry]) -> None:
+    def note_size(store: Store, rows: Sequence[Stored]) -> None:
         read_bodies(store, rows)
         sizes.append(sum(len(row.body or "") for row in rows))
 

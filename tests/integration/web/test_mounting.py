@@ -22,6 +22,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config.address import Address
 from redbeat.entries.audit import find_records
+from redbeat.store.nodes import Command
 from redbeat.store.store import Store
 from redbeat.web import User, wsgi_app
 from redbeat.web import server as web_server
@@ -266,7 +267,7 @@ def test_command_prints_a_link_that_works_and_logs_no_token(
     assert (came.status_code, came.headers["location"]) == (303, "/")
     assert "Overview" in browser.get("").text
     store = Store(app)
-    store.ask(lambda client: client.hset(store.keys.tokens, "brokenid", "{"), store.keys.tokens, "hash")
+    store.ask(Command("hset", store.keys.tokens, "brokenid", "{"))
     bearer = {"authorization": f"Bearer rb_brokenid_{'s3cret' * 7}x"}
     assert browser.get("api/v1/status", headers=bearer).status_code == 401
     process.wait_for("The token brokenid in redbeat::tokens can't be used")
