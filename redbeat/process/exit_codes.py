@@ -6,6 +6,7 @@ wrong options, 2, isn't used: it means "late" in ``celery redbeat status``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,10 +95,13 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return it; a usage error if it is out of range, or not a number."""
-        seconds = float(super().convert(value, param, ctx))
-        if not seconds <= MAX_SECONDS:  # also if it is "nan"
+        try:
+            seconds = float(value)
+        except ValueError:  # click would say "not a valid seconds"
+            seconds = math.nan
+        if not seconds <= MAX_SECONDS:
             self.fail(f"{value} is not a number of seconds.", param, ctx)
-        return seconds
+        return float(super().convert(seconds, param, ctx))
 
 
 def not_empty(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -141,6 +141,7 @@ USAGE = {
     "add report echo --every 5": "'report' already",
     "set report --jitter 5 --unset jitter": "--jitter can't be both set and unset",
     "list --limit -1": "is not in the range",
+    "status --late-after soon": "--late-after.*soon is not a number of seconds",
     "next report --match r*": "Give either a NAME or --match",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to must not be before --from",
     "lst": "No such command 'lst'",
