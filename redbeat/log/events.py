@@ -31,6 +31,7 @@ FIELDS = {
     "due": "when the run was due by its schedule, or the first of several",
     "last_due": "when the last of several runs was due",
     "lateness_seconds": "how long after that it leaves beat",
+    "lines": "the event of the lines that are left out",
     "count": "how many; missing where it isn't known",
     "reason": "why, as a sentence",
     "attempts": "how often it has been tried",
@@ -132,7 +133,7 @@ RUN_OVERDUE = _event(
 LINES_LEFT_OUT = _event(
     "lines.left_out",
     "INFO WARNING ERROR",
-    "count entries reason",
+    "lines count entries reason",
     "The same happened to more entries within a minute than have a line each; ``count``: to how many more.",
 )
 RUNS_UNTRACKED = _event(

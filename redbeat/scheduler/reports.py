@@ -58,6 +58,7 @@ class _Many:
     """What happens to many entries in a minute.
 
     Attributes:
+        event: of their lines.
         ends_at: when those without a line of their own are logged, monotonic.
         count: how many they are, and those with a line.
         names: the first of them.
@@ -65,6 +66,7 @@ class _Many:
     """
 
     level: int
+    event: LogEvent
     ends_at: float
     count: int = 0
     names: list[str] = field(default_factory=list)
@@ -112,15 +114,15 @@ class Reports:
         """
         if once and not self._said.is_news((event.name, name), once):
             return
-        if many and not self._has_line(level, many, name, fields.get("reason", "")):
+        if many and not self._has_line(level, event, many, name, fields.get("reason", "")):
             return
         logger.log(level, message, _short(name), *args, extra=event.of(entry=name, **fields))
 
-    def _has_line(self, level: int, what: str, name: str, reason: str) -> bool:
+    def _has_line(self, level: int, event: LogEvent, what: str, name: str, reason: str = "") -> bool:
         """Count what happens to an entry, and perhaps to many; return True if it has a line of its own."""
         many = self._many.get(what)
         if many is None:
-            many = self._many[what] = _Many(level, time.monotonic() + MINUTE_SECONDS)
+            many = self._many[what] = _Many(level, event, time.monotonic() + MINUTE_SECONDS)
         many.count, many.reason = many.count + 1, reason
         if many.count <= NAMED_ALONE:
             return True
@@ -143,7 +145,9 @@ class Reports:
             if others > 0:
                 names = ", ".join(map(_short, many.names)) + (", ..." if others > len(many.names) else "")
                 reason = f"; the last: {many.reason}" if many.reason else ""
-                extra = events.LINES_LEFT_OUT.of(count=others, entries=many.names, reason=f"{what}{reason}")
+                extra = events.LINES_LEFT_OUT.of(
+                    lines=many.event.name, count=others, entries=many.names, reason=f"{what}{reason}"
+                )
                 logger.log(many.level, "beat: And %d more %s: %s%s", others, what, names, reason, extra=extra)
 
     def is_time(self, topic: str, seconds: float) -> bool:
@@ -177,10 +181,12 @@ class Reports:
     def report_dropped(self, found: Sequence[tuple[str, Dropped]]) -> None:
         """Log runs that a batch has not sent, each with its entry's name."""
         for name, one in found:
-            if one.is_merged and not self._has_line(INFO, "whose missed runs are merged into one", name, ""):
+            event = events.RUN_MERGED if one.is_merged else events.RUN_SKIPPED
+            if one.is_merged and not self._has_line(
+                INFO, event, "whose missed runs are merged into one", name
+            ):
                 continue
             is_planned = one.is_merged or one.reason not in ("late", "misfire")
-            event = events.RUN_MERGED if one.is_merged else events.RUN_SKIPPED
             fields = event.of(entry=name, due=one.first, last_due=one.last, count=one.count, reason=one.why)
             logger.log(INFO if is_planned else WARNING, "beat: %s", one.describe(name), extra=fields)
 

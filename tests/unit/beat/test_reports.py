@@ -106,6 +106,7 @@ def test_what_happens_to_many_entries_is_logged_in_few_lines(caplog: Log) -> Non
     together = told(caplog)[-1]
     assert together.startswith(f"beat: And {20_001 - NAMED_ALONE} more removed from the schedule")
     assert f"redbeat:entry-{NAMED_ALONE}, " in together
+    assert vars(caplog.records[-1])["redbeat"]["lines"] == "redbeat.entry.removed"
     caplog.clear()
     remove(["redbeat:" + "x" * 1_000_000] * 20)
     reports.log_others(is_ending=True)
