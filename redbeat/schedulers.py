@@ -321,7 +321,8 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._telemetry.look()
             self._election.keep_alive()
-            if shards.leads_first and shards.reaches_base():
+            # all parts are asked, so a node that doesn't answer would make each look wait
+            if shards.leads_first and len(shards.reached) == len(shards.led):
                 with surviving("Looking for entries in former shards"):  # later, doctor finds them
                     report_moved(self._sweeper.look())
 

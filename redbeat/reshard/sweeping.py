@@ -100,7 +100,8 @@ class Sweeper:
         if layout.generation != self._generation:
             self._generation, self._ends_at = layout.generation, now + SWEPT_SECONDS
         is_over = now >= self._ends_at and not layout.is_moving
-        if not layout.generation or is_over or now < self._looks_at:
+        # of the first layout there are no former parts
+        if layout.generation < 2 or is_over or now < self._looks_at:
             return []
         self._looks_at = now + SWEEP_SECONDS
         free_hidden(store, layout.with_ending)

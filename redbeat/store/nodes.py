@@ -2,8 +2,7 @@
 
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
 client has for it. Invariant: what has no answer then, as the slot has moved or the node is away, is sent
-alone by the client itself, which finds the right node. It waits for Redis, as the settings say, once, and
-only if no node has answered.
+alone by the client itself, which finds the right node. It waits for Redis, as the settings say, once.
 """
 
 from __future__ import annotations
@@ -92,8 +91,6 @@ def send_all(client: Any, calls: Sequence[Sendable[Any]]) -> list[Any]:
                     replies[place] = reply
                 places = [place for place in places if _is_worth_sending_again(replies[place])]
             unanswered += [places] if places else []
-        if sum(map(len, unanswered)) < len(left):
-            client = without_retry(client)  # some have answered, and don't wait for a node of the others
         left = []
         for first, *others in unanswered:
             replies[first] = reply = _send_alone(client, calls[first])

@@ -43,6 +43,7 @@ from tests.integration.reshard.resharded import (
     sweep,
 )
 from tests.support.command_line import call
+from tests.support.fidelity import counting_round_trips
 from tests.support.topologies import ClusterTopology
 from tests.unit.store.test_layout import OF_ENTRIES
 
@@ -264,6 +265,16 @@ def test_key_that_cannot_be_merged_is_kept_and_named(make_app: MakeApp, raw: red
     assert report.unmerged == [f"{home}:unmoved:e"]
     assert raw.hgetall(report.unmerged[0]) == {b"definition": b"d"}
     assert raw.get(f"{home}e") == b"something else"
+
+
+def test_sweeper_asks_nothing_as_long_as_the_layout_was_never_changed(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(make_app(redbeat_shards=4))
+    look_up_layout(store, is_beat=True)
+    with counting_round_trips(monkeypatch) as trips:
+        assert Sweeper(store).look() == []
+        assert trips() == 0
 
 
 def look_as_a_beat(app: Celery, raw: redis.Redis) -> None:
