@@ -120,9 +120,12 @@ def _construct(
     }
     token = stored_extras.set(frozenset(extras))
     try:
-        return cls(**values, **extras)
+        entry = cls(**values, **extras)
     finally:
         stored_extras.reset(token)
+    if "schedule" in vars(entry):
+        entry.schedule = entry.schedule  # with the app, which its constructor may have set later
+    return entry
 
 
 def _policy_of(

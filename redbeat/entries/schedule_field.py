@@ -32,7 +32,8 @@ class ScheduleField:
         def __get__(self, entry: RedBeatSchedulerEntry, owner: type) -> Any: ...
 
     def __set__(self, entry: RedBeatSchedulerEntry, value: Any) -> None:
-        entry.__dict__["schedule"] = as_schedule(value, entry.name, entry.app, zone=entry.policy.timezone)
+        app = getattr(entry, "app", None)  # a subclass's constructor may set it afterwards
+        entry.__dict__["schedule"] = as_schedule(value, entry.name, app, zone=entry.policy.timezone)
 
 
 def as_schedule(

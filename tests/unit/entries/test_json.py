@@ -256,6 +256,22 @@ class Built(Entry):
         super().__init__(name, **given)
 
 
+class SetsAppLast(Entry):
+    """Calls no other constructor."""
+
+    def __init__(self, **given: Any) -> None:
+        for name in sorted(given, key="app".__eq__):
+            setattr(self, name, given[name])
+
+
+def test_constructor_of_a_subclass_may_set_the_app_after_the_schedule(app: Celery) -> None:
+    app.conf.timezone = "Asia/Kolkata"
+    text = json.dumps({"task": "t", "schedule": {"__type__": "crontab", "hour": 3}})
+    entry = decode_entry(SetsAppLast, Stored("redbeat:x", text), app)
+    assert (entry.app, entry.schedule.app) == (app, app)
+    assert str(entry.schedule.tz) == "Asia/Kolkata"
+
+
 @pytest.mark.parametrize("meta", [None, '{"total_run_count": 2}', '{"last_run_at": 1700000000}'])
 def test_decoded_entry_is_as_a_constructor_makes_it(app: Celery, meta: str | None) -> None:
     text = json.dumps({"task": "t", "schedule": INTERVAL_JSON, "kwargs": None, "options": {"queue": "q"}})
