@@ -78,7 +78,7 @@ class Batch:
             self.ready += [Decision(row, Commit(row, row.next_score or row.nominal)) for row in rows]
 
     def publish(self, send: Send, *, is_news: bool = True) -> None:
-        """Note that the message of a run has been sent: the run may be recorded now, and pushes nothing.
+        """Record that the message of a run was sent: the run may be committed now, and pushes nothing.
 
         Arguments:
             is_news: that is still to be logged.
@@ -91,7 +91,7 @@ class Batch:
             self.note_sent(send)
 
     def note_sent(self, send: Send) -> None:
-        """Note that a run was sent, to log it at the end."""
+        """Record that a run was sent; it is logged at the end."""
         if send.span is not None:
             send.span.note_sent()
         self.told.append(send)

@@ -143,7 +143,7 @@ class Deliverer:
     # -- planning and sending
 
     def _sort_out(self, batch: Batch, usual: list[Row], failed: list[Row]) -> None:
-        """Add the rows to plan, of entries that exist and belong to their shard: those that failed apart."""
+        """Add the rows to plan: entries that exist and belong here; failed ones have a list of their own."""
         context, shard = self._context, batch.shard
         rows: Sequence[Stored] = batch.fetched.rows
         if shard.number is not None and (misplaced := shard.find_misplaced(rows)):

@@ -82,7 +82,7 @@ class LookAhead:
         return len(self._runs)
 
     def note_next(self, scores: Mapping[str, float]) -> None:
-        """Note that entries have new due times: those that are in the time that was read are read again."""
+        """Record new due times of entries; due times in the span that was read are read again."""
         for key, score in scores.items():
             if 0 < score <= self.read_until and len(self._again) < MAX_AGAIN:
                 self._again[key] = None

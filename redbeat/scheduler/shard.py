@@ -282,7 +282,7 @@ class Shard:
         return batch
 
     def note_sent(self, batch: Batch, *, batches: int = 1) -> None:
-        """Record what became of a batch, and when to fetch next.
+        """Record the outcomes of a batch, and when to fetch next.
 
         Arguments:
             batches: how many shards send one in this tick.
@@ -345,7 +345,7 @@ class Shard:
         return not (self._context.broker.is_away or batch.is_in_doubt)
 
     def _note_messages_sent(self, batch: Batch) -> None:
-        """Record what became of a batch of stored messages, and when the next one is to be sent."""
+        """Record the outcomes of a batch of stored messages, and when the next message is due."""
         broker, fetched = self._context.broker, batch.fetched
         if batch.recorded and not broker.is_away:
             broker.note_well()

@@ -282,11 +282,11 @@ class Shards:
     # -- whose turn it is
 
     def take_due(self, *, is_waiting: bool) -> Iterator[Sequence[Batch]]:
-        """Yield the batches that a tick delivers, each time those of several shards together.
+        """Yield the batches that a tick delivers, of several shards at a time.
 
         First come prepared runs, as long as some are due; with a backlog they wait for what was due before.
         Then comes one batch of due entries of each shard, and one of its stored messages, each fetched in one
-        round trip per node. What became of them is noted when the caller asks for more.
+        round trip per node. Their outcomes are recorded when the caller asks for more.
 
         Arguments:
             is_waiting: the ticks wait, and look at all shards meanwhile; else all are fetched from where
@@ -359,7 +359,7 @@ class Shards:
         return batches
 
     def _note_sent(self, batches: Sequence[Batch]) -> None:
-        """Record what became of batches."""
+        """Record the outcomes of batches."""
         for batch in batches:
             if not batch.is_out:
                 try:

@@ -25,7 +25,7 @@ _MOVE_DOWNGRADED = Script("move_downgraded")
 
 
 class PutAway(NamedTuple):
-    """What became of entries that were to be taken out.
+    """The outcomes of entries that were to be taken out.
 
     Attributes:
         token: that of a leader of version 3, which has prevented all of it; '': no such leader.

@@ -224,7 +224,7 @@ def write_entries(
     While entries move to other parts, a store of one part writes them as an application does: each
     where it is, and whoever leads that part.
 
-    Returns what became of each entry, in the order of ``keys``.
+    Returns the outcome of each entry, in the order of ``keys``.
 
     Raises:
         EntryNotFound: ``must_exist``, and the entry is missing.

@@ -76,7 +76,7 @@ class CalendarChange:
 
 @dataclass
 class Applied:
-    """What became of changes that were to be made together.
+    """The outcome of changes that were to be made together.
 
     Attributes:
         changed: the key of an entry or a calendar that has changed since it was read, so that not all was

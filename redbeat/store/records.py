@@ -313,13 +313,13 @@ class Reserved(Enum):
 #: whether a run may be published; a str: why its entry's runs in progress can't be read
 Reservation = Reserved | Held | str
 
-#: what became of one commit
+#: the outcome of one commit
 Result = bool | str | Held
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What became of commits.
+    """The outcomes of commits.
 
     Attributes:
         is_moved: the pushes were for another server, so none was made.

@@ -68,7 +68,7 @@ class Delivery(NamedTuple):
 
 
 class End(NamedTuple):
-    """What became of a delivery.
+    """The outcome of a delivery.
 
     Attributes:
         outcome: 'succeeded', 'failed', 'revoked', 'expired', 'rejected', 'ignored', 'superseded'; if the run

@@ -441,7 +441,7 @@ class Store:
         """Do nothing: it is called before and after each round trip, so that tests can end a beat there."""
 
     def scan(self, *steps: Callable[[Any], Command]) -> Iterator[list[Any]]:
-        """Yield the pages of one or more scans, those of all of them in a round trip for each node.
+        """Yield the pages of one or more scans; each step takes one round trip per node.
 
         Arguments:
             steps: each returns the command that takes a cursor, and returns the next one and a page.
