@@ -315,6 +315,7 @@ def test_standby_leaves_a_leader_whose_server_takes_no_writes(
         eventually(is_over, retry_on=())
     finally:
         client.config_set(setting, 0)
+    eventually(lambda: client.pttl(str(leading.lock_key)) > 59_000)  # the leader has renewed it again
     assert not waiting.look()
     leading.check()
     assert leading.is_leader
