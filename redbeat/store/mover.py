@@ -277,7 +277,7 @@ class Mover:
                 self._deliver(move)
 
     def _hide(self, source: Keys, items: Sequence[Any], **about: Any) -> list[list[bytes]]:
-        """Hide items, or read those that are hidden if there is no ``target``."""
+        """Hide items, or read those that are hidden without a ``target``."""
         about = {"move": "", "target": None, "margin": None, "is_foreign": False} | about
         about |= {"token": self.token, "max_bytes": CALL_BYTES, **_beginnings(source)}
         found: list[list[bytes]] = self._call(_HIDE_ENTRIES.call(source, items=items, **about))

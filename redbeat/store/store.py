@@ -496,7 +496,7 @@ class Store:
     def _raise_translated(
         self, error: Exception, keys: Sequence[Any] = (), strings: Sequence[Any] = ()
     ) -> NoReturn:
-        """Raise what an error means; the other arguments are those of ``find_wrong_type``."""
+        """Raise what an error means; the other arguments are as in ``find_wrong_type``."""
         try:
             with naming_the_server(self.config):
                 raise error
@@ -564,7 +564,7 @@ def raised(answer: Item | RedBeatError) -> Item:
 
 
 def cursor_of(reply: Any) -> int:
-    """Return the cursor that SCAN replies; a cluster's client returns that of each node."""
+    """Return the cursor that SCAN replies; a cluster's client returns one per node."""
     return int(next(iter(reply.values())) if isinstance(reply, dict) else reply)
 
 

@@ -1,5 +1,5 @@
 -- hide_entries: take entries out of a part of the schedule, with all that is kept for them, and return it, so that it can be
--- written to another part. Until it is dropped, it stands under keys that nobody else looks at. Or read what was hidden.
+-- written to another part. Until it is dropped, it stands under keys that no other process reads. Or read what was hidden.
 --
 -- Uses check_layout, check_mover, clock, move_keys, try_rights
 -- KEYS schedule       zset of entry keys, scored by due time

@@ -79,21 +79,12 @@ def count_due() -> int:
     return schedule.zcount("redbeat::schedule", 0, f"{seconds}.{micros:06}")
 
 
-def raw() -> Iterator[Callable[[], None]]:
-    """Tick until nothing is due of what was written by HSET and ZADD alone, and never ran."""
+def written(**kind: bool) -> Iterator[Callable[[], None]]:
+    """Tick until nothing is due of what `fill` has written. 2.4.2 keeps nothing from run to run."""
     send = partial(send_due, lead(app))
-    fill(schedule, 1, has_run=False)
+    fill(schedule, 1, **kind)
     send()
-    fill(schedule, options.due, has_run=False)
-    yield send
-
-
-def old() -> Iterator[Callable[[], None]]:
-    """Tick until nothing is due. 2.4.2 keeps nothing from run to run: a second is like a first."""
-    send = partial(send_due, lead(app))
-    fill(schedule, 1, is_due=True)
-    send()
-    fill(schedule, options.due, is_due=True)
+    fill(schedule, options.due, **kind)
     yield send
 
 
@@ -139,7 +130,8 @@ if options.has_receivers:
     after_task_publish.connect(receive)
 if options.log_file:
     app.log.setup_logging_subsystem(loglevel="INFO", logfile=options.log_file)
-ways = {"scheduler": scheduler, "raw": raw, "old": old, "loop": loop, "batched": batched, "floor": floor}
+ways = {"scheduler": scheduler, "loop": loop, "batched": batched, "floor": floor}
+ways |= {"raw": partial(written, has_run=False), "old": partial(written, is_due=True)}
 bursts = []
 for send in ways[options.way]():
     broker.delete(QUEUE)
