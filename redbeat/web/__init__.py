@@ -9,7 +9,7 @@ nothing here delays beat.
 Never: decides anything about the schedule, or talks to Redis in its own words.
 """
 
-from redbeat.web.access.users import User as User
+from redbeat.access.users import User as User
 from redbeat.web.application import asgi_app as asgi_app
 from redbeat.web.application import wsgi_app as wsgi_app
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from starlette.requests import Request
 
+from redbeat.access.users import User
 from redbeat.web.access.authentication import Auth
 from redbeat.web.access.limits import MAX_BODY_BYTES
-from redbeat.web.access.users import User
 from redbeat.web.application import wsgi_app
 from redbeat.web.paths import API, STATIC
 

@@ -23,13 +23,13 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redbeat.access.rights import rights_of
+from redbeat.access.users import User
 from redbeat.config.address import Address
 from redbeat.config.networks import is_any, is_loopback
 from redbeat.errors import ConfigurationError
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
 from redbeat.web.access.headers import SafeHeaders
 from redbeat.web.access.refusals import Sending, refuse
-from redbeat.web.access.users import User
 from redbeat.web.application import build
 from redbeat.web.connections import CLOSE, MAX_HEADER_BYTES, Connection, LimitedHeads
 

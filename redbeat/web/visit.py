@@ -18,17 +18,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from redbeat.access import Right
 from redbeat.access.rights import names_of
+from redbeat.access.users import User
 from redbeat.entries.search import pattern_problem
 from redbeat.errors import AccessDenied, EntryError
+from redbeat.operations.actor import Actor
 from redbeat.schedules.timezones import zone_called
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.access import csrf
 from redbeat.web.access.cookies import Cookies, value_of
-from redbeat.web.access.users import User
 from redbeat.web.pages.rendering import ZONE_COOKIE, Frame, navigation, render
 from redbeat.web.paths import path_of, root_of
-from redbeat.web.verbs.actor import Actor
 
 if TYPE_CHECKING:
     from redbeat.web.dashboard import Dashboard

@@ -22,10 +22,10 @@ from typing import Any
 from django.utils import timezone
 
 from redbeat.access import Right
+from redbeat.access.users import User
+from redbeat.operations.actor import Actor
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.web.access.users import User
-from redbeat.web.verbs.actor import Actor
 
 #: the permissions, and the rights that each has
 RIGHTS: dict[str, tuple[Right, ...]] = {

@@ -18,8 +18,8 @@ from redbeat.entries.query import entries_called
 from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.errors import AccessDenied, BrokerUnavailable, EntryError, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
+from redbeat.operations import editing, pausing, running
 from redbeat.schedules.typed_times import read_future
-from redbeat.web.verbs import editing, pausing, running
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.views.decorators.csrf import csrf_exempt
 
+from redbeat.access.users import User
 from redbeat.contrib.django.celery_app import find_app
 from redbeat.contrib.django.entry_admin import EntryAdmin
-from redbeat.web.access.users import User
 from redbeat.web.django import urls
 from redbeat.web.paths import API, STATIC
 

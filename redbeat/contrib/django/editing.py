@@ -19,6 +19,8 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.wording import one_line, relative
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound
+from redbeat.operations import editing
+from redbeat.operations.editing import revision_of
 from redbeat.web.pages.entry_drafts import (
     NAME_IS_TAKEN,
     Draft,
@@ -32,8 +34,6 @@ from redbeat.web.pages.entry_drafts import (
 )
 from redbeat.web.pages.entry_editing import NEW, json_text, last_change, told, zone_of
 from redbeat.web.pages.entry_form import form_of
-from redbeat.web.verbs import editing
-from redbeat.web.verbs.editing import revision_of
 
 #: the value of ``as`` in an address that asks for an entry as JSON
 JSON = "json"

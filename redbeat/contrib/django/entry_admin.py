@@ -18,7 +18,7 @@ from redbeat.contrib.django.models import Entry
 from redbeat.errors import EntryNotFound
 
 if TYPE_CHECKING:
-    from redbeat.web.access.users import User
+    from redbeat.access.users import User
 
 
 class EntryAdmin(admin.ModelAdmin):

@@ -38,10 +38,10 @@ from redbeat.entries.query import entries_called, read_listed
 from redbeat.entries.wording import in_words_of, label_of, one_line
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.text import counted
+from redbeat.operations.editing import revision_of
 from redbeat.store.store import Store
 from redbeat.web.routes import sentence_of, status_of
 from redbeat.web.threads import PATIENCE_SECONDS
-from redbeat.web.verbs.editing import revision_of
 
 #: the fields of a question besides the entries: those of a pause, what tells one form from another, and which
 #: entry was seen

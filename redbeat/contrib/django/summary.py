@@ -16,10 +16,10 @@ from redbeat.entries.overview import overview_of
 from redbeat.entries.query import STATES
 from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.errors import RedBeatError
+from redbeat.operations.showing import hide_in_sentence
 from redbeat.store.owners import are_static, read_owners
 from redbeat.store.store import Store
 from redbeat.web.pages.entries import note_on
-from redbeat.web.verbs.showing import hide_in_sentence
 
 #: how many next and past runs are shown
 NEXT_RUNS, LAST_RUNS = 5, 5

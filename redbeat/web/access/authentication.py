@@ -18,13 +18,13 @@ from typing import Any, Protocol
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from redbeat.access.users import User
 from redbeat.config.networks import is_loopback
 from redbeat.errors import RedBeatError
 from redbeat.store.store import Store
 from redbeat.store.tokens import find_token
 from redbeat.web.access.attempts import Attempts
 from redbeat.web.access.proxies import IS_FORWARDED
-from redbeat.web.access.users import User
 
 #: what a mounted dashboard is given: it returns who asks, None for nobody, and may be a coroutine function
 Auth = Callable[[Any], User | Awaitable[User | None] | None]

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from redbeat.access.users import User
 from redbeat.web.access.authentication import WayIn, bearer_of, user_of_token
 from redbeat.web.access.cookies import Cookies
-from redbeat.web.access.users import User
 from redbeat.web.paths import OPEN, STATIC, is_api, path_of
 
 #: answers a request that doesn't get in: the request, and what went wrong, None where nobody is known

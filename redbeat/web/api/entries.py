@@ -23,6 +23,10 @@ from redbeat.entries.upcoming import first_of_all
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.log.text import printable
+from redbeat.operations import editing
+from redbeat.operations.editing import revision_of
+from redbeat.operations.hiding import hide, hiding_of, without_hidden
+from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import CURSOR, Wanted, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
@@ -40,10 +44,6 @@ from redbeat.web.api.operations import (
 from redbeat.web.api.patches import merged
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.hiding import hide, hiding_of, without_hidden
-from redbeat.web.verbs import editing
-from redbeat.web.verbs.editing import revision_of
-from redbeat.web.verbs.showing import hide_in_sentence, why
 
 #: how many entries one answer has at most
 MOST_LISTED = 1000

@@ -8,6 +8,7 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.log.text import as_stored
+from redbeat.operations import later
 from redbeat.store.later import Listed
 from redbeat.web.api.cursors import CURSOR, bad_cursor, decoded, encoded, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
@@ -15,7 +16,6 @@ from redbeat.web.api.kinds import Field, whole
 from redbeat.web.api.operations import IF_MATCH, Answer, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import later
 
 
 def list_messages(call: Call) -> Answer:

@@ -24,6 +24,8 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from redbeat.operations import editing, running
+from redbeat.operations.editing import revision_of
 from redbeat.web.api.choices import DRY_RUN, ONE_CHOICE, choice_of, chosen_one_by_one
 from redbeat.web.api.entries import without_added
 from redbeat.web.api.kinds import OBJECT, Field
@@ -31,8 +33,6 @@ from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Oper
 from redbeat.web.api.patches import merged
 from redbeat.web.api.running import OF_BACKFILL, OF_TRIGGER, send_one, span_in
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import editing, running
-from redbeat.web.verbs.editing import revision_of
 
 #: how many entries one request is about, and for how long it goes on, seconds
 MOST, MOST_SECONDS = 100, 5.0

@@ -15,14 +15,14 @@ from redbeat.entries.timeline import GROUPS, empty_chart
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, read_status
+from redbeat.operations import purging, repairing
+from redbeat.operations.showing import audit, hide_in_findings
 from redbeat.web.api.cursors import path_with
 from redbeat.web.api.entries import MOST_UNTOLD, ROUTING
 from redbeat.web.api.kinds import FLAG, MOMENT, PAST, PATTERN, TEXT, Field, number, one_of, whole
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import purging, repairing
-from redbeat.web.verbs.showing import audit, hide_in_findings
 
 #: for how long entries are looked at for a timeline, seconds
 TIMELINE_SECONDS = 3.0

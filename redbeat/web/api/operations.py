@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from redbeat.access import Right
 from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.operations.actor import Actor
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.api.addresses import segment_of
 from redbeat.web.api.kinds import Field
-from redbeat.web.verbs.actor import Actor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

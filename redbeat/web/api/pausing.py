@@ -9,13 +9,13 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.pauses import PauseResult, is_paused_for
 from redbeat.entries.query import entries_called
 from redbeat.errors import EntryError
+from redbeat.operations import pausing
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import Wanted
 from redbeat.web.api.entries import found_entry, stored_answer
 from redbeat.web.api.kinds import FLAG, FUTURE, PATTERN, TEXT, Field
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import pausing
 
 NOTE = (
     Field("note", TEXT, "The reason, which others see."),

@@ -19,16 +19,16 @@ from starlette.types import Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
 from redbeat.log.text import as_stored
+from redbeat.operations.actor import Actor
+from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.web.api import calendars, entries, files, later, many, operating, pausing, running
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.problems import Refusal, problem_of
-from redbeat.web.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.web.paths import root_of
 from redbeat.web.threads import TooBusy
-from redbeat.web.verbs.actor import Actor
 
 OPERATIONS: Sequence[Operation] = (
     *entries.OPERATIONS,

@@ -12,14 +12,14 @@ from redbeat.entries.documents import iso
 from redbeat.entries.rerun import document_of_rerun
 from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, with_histories
 from redbeat.history import FAILED_OUTCOMES
+from redbeat.operations import running
+from redbeat.operations.running import MAX_SENT
 from redbeat.runs.run import Run
 from redbeat.web.api.entries import found_entry
 from redbeat.web.api.kinds import ARRAY, FLAG, MOMENT, OBJECT, PAST, PATTERN, TEXT, Field, texts, whole
 from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import running
-from redbeat.web.verbs.running import MAX_SENT
 
 #: what is found without looking at each entry
 ALL_KNOWN = (*IN_PROGRESS, *FAILED_OUTCOMES)

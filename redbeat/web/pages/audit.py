@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.entries.audit import AuditRecord, details_in_words
+from redbeat.operations.showing import audit
 from redbeat.schedules.typed_times import read_span
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import page
-from redbeat.web.verbs.showing import audit
 from redbeat.web.visit import Visit
 
 #: how many records a page has, and how many names and characters of a detail each of them shows at once

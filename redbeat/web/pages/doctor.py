@@ -16,10 +16,10 @@ from redbeat.access import Right
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
 from redbeat.entries.wording import in_words_of
 from redbeat.log.text import counted
+from redbeat.operations.repairing import fix
+from redbeat.operations.showing import hide_in_findings
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import action, page
-from redbeat.web.verbs.repairing import fix
-from redbeat.web.verbs.showing import hide_in_findings
 from redbeat.web.visit import Visit
 
 #: for how long a schedule is looked at: usually, and where somebody wants all; seconds

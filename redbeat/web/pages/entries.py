@@ -32,10 +32,10 @@ from redbeat.entries.search import (
 from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, when_in
 from redbeat.history import OUTCOMES
 from redbeat.log.text import is_utf8
+from redbeat.operations.showing import hide_in_sentence
 from redbeat.web.names import Index
 from redbeat.web.queues import Queues
 from redbeat.web.routes import page, question
-from redbeat.web.verbs.showing import hide_in_sentence
 from redbeat.web.visit import Visit
 
 #: how many entries a page has

@@ -17,10 +17,10 @@ from redbeat.diagnostics.verdicts import closed
 from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
+from redbeat.operations import editing, pausing, running
 from redbeat.schedules.typed_times import read_future
 from redbeat.web.pages.entries import View, lines_of
 from redbeat.web.routes import action
-from redbeat.web.verbs import editing, pausing, running
 from redbeat.web.visit import Visit
 
 #: of how many failures each is said

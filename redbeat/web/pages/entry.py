@@ -22,12 +22,12 @@ from redbeat.entries.raw import raw_fields, read_object
 from redbeat.entries.wording import in_words_of, label_of, next_run_in_words, one_line
 from redbeat.errors import AccessDenied, EntryError, EntryNotFound
 from redbeat.history import FAILED_OUTCOMES, PastRun
+from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide
+from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
 from redbeat.schedules.timezones import moment_of
 from redbeat.schedules.typed_times import Future, read_future, read_past
-from redbeat.web.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide
 from redbeat.web.routes import page
-from redbeat.web.verbs.showing import hide_in_sentence, why
 from redbeat.web.visit import Visit
 
 #: how many next and past runs are shown, and how many somebody may ask for

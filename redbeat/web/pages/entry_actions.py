@@ -22,17 +22,17 @@ from redbeat.entries.runs import read_running
 from redbeat.entries.wording import in_words_of, one_line, relative, when_in
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
+from redbeat.operations import editing, pausing, running
+from redbeat.operations.editing import fields_of
+from redbeat.operations.hiding import hide, hiding_of
+from redbeat.operations.running import MAX_SENT
 from redbeat.schedules.timezones import time_of
 from redbeat.schedules.typed_times import Future, read_future, read_past
 from redbeat.web.changes import Ending, Tell
-from redbeat.web.hiding import hide, hiding_of
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_form import json_of, read_json
 from redbeat.web.routes import action, page, status_of
-from redbeat.web.verbs import editing, pausing, running
-from redbeat.web.verbs.editing import fields_of
-from redbeat.web.verbs.running import MAX_SENT
 from redbeat.web.visit import Visit
 
 #: how many due times of a backfill are listed

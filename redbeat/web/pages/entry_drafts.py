@@ -23,10 +23,10 @@ from redbeat.entries.problems import find_problems
 from redbeat.entries.query import read_listed
 from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.diff import differing
-from redbeat.web.hiding import hide, hiding_of, without_hidden
+from redbeat.operations.actor import Actor
+from redbeat.operations.editing import draft, fields_of, revision_of, whole
+from redbeat.operations.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json
-from redbeat.web.verbs.actor import Actor
-from redbeat.web.verbs.editing import draft, fields_of, revision_of, whole
 from redbeat.web.visit import Visit
 
 #: how many next runs a preview has

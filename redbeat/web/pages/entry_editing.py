@@ -29,6 +29,9 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.log.text import printable_json
+from redbeat.operations import editing
+from redbeat.operations.editing import revision_of
+from redbeat.operations.showing import audit
 from redbeat.schedules.timezones import zone_called
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
@@ -49,9 +52,6 @@ from redbeat.web.pages.entry_drafts import (
 )
 from redbeat.web.pages.entry_form import EXAMPLES, GROUPS, form_of
 from redbeat.web.routes import action, page, status_of
-from redbeat.web.verbs import editing
-from redbeat.web.verbs.editing import revision_of
-from redbeat.web.verbs.showing import audit
 from redbeat.web.visit import Visit
 
 #: what a new entry begins with

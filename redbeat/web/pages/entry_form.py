@@ -18,13 +18,13 @@ from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule, write_plain
 from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
 from redbeat.log.text import printable_json
+from redbeat.operations.hiding import MAX_VALUES, has_too_many
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, NO_POLICY, OVERLAPS, PAUSE_FIELDS, TRACKS
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.durations import read_seconds, write_seconds
 from redbeat.schedules.occurrences import clocked
 from redbeat.schedules.timezones import zone_called
 from redbeat.schedules.typed_times import in_zone, read_future, read_moment
-from redbeat.web.hiding import MAX_VALUES, has_too_many
 
 #: the fields of a document that can be edited, in this order
 EDITABLE = (*DEFINITION_FIELDS, *FIELDS)

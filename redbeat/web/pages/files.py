@@ -24,6 +24,7 @@ from redbeat.keys import is_owner_name
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import Declared, decode_file, read_file, write_file
 from redbeat.manifest.plan import Plan
+from redbeat.operations.actor import Actor
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.access.limits import MAX_BODY_BYTES
@@ -34,7 +35,6 @@ from redbeat.web.pace import Pace
 from redbeat.web.pages.changing import make_change
 from redbeat.web.routes import action, page
 from redbeat.web.verbs import files as verbs
-from redbeat.web.verbs.actor import Actor
 from redbeat.web.visit import Visit
 
 #: how many entries are shown of each kind, and how many days of each calendar

@@ -11,8 +11,8 @@ from redbeat.access import Right
 from redbeat.errors import AccessDenied, StoreRefused
 from redbeat.later.documents import arguments_in_words, eta_of
 from redbeat.log.text import shorten
+from redbeat.operations import later
 from redbeat.web.routes import action, page
-from redbeat.web.verbs import later
 from redbeat.web.visit import Visit
 
 #: how many messages a page has, and how many characters of the arguments of each

@@ -21,6 +21,7 @@ from redbeat.entries.rerun import Reruns, find_reruns
 from redbeat.entries.wording import one_line
 from redbeat.errors import EntryError
 from redbeat.log.text import counted
+from redbeat.operations.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
 from redbeat.runs.run import Run
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.background import Result, Tell
@@ -29,7 +30,6 @@ from redbeat.web.changes import Tell as ChangeTell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with, span_of
 from redbeat.web.routes import action, page
-from redbeat.web.verbs.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
 from redbeat.web.visit import Visit, checked_pattern
 
 

@@ -33,6 +33,7 @@ from redbeat.manifest.calendar_documents import (
     calendar_of_file,
     count_days,
 )
+from redbeat.operations.actor import Actor
 from redbeat.schedules.exclusions import spelled
 from redbeat.store.calendars import replace_calendar, scan_calendar_names
 from redbeat.store.entries import read_entries
@@ -40,7 +41,6 @@ from redbeat.store.members import count_members, scan_members
 from redbeat.store.store import Store
 from redbeat.web.background import Background, Result, Tell
 from redbeat.web.pace import Pace
-from redbeat.web.verbs.actor import Actor
 
 #: how much processor time a survey of all calendars may take, and how old it may be; seconds
 BUDGET_SECONDS, FRESH_SECONDS = 10.0, 3.0

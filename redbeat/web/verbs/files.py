@@ -28,9 +28,9 @@ from redbeat.manifest.plan import (
     shown_fields,
 )
 from redbeat.manifest.transfer import Exported, export_entries, plan_import
-from redbeat.store.records import Change
-from redbeat.store.store import Store
-from redbeat.web.hiding import (
+from redbeat.operations.actor import Actor
+from redbeat.operations.editing import words_of_other_task
+from redbeat.operations.hiding import (
     FIELDS,
     HIDDEN,
     UNREADABLE,
@@ -44,8 +44,8 @@ from redbeat.web.hiding import (
     restore,
     without_hidden,
 )
-from redbeat.web.verbs.actor import Actor
-from redbeat.web.verbs.editing import words_of_other_task
+from redbeat.store.records import Change
+from redbeat.store.store import Store
 
 #: makes a plan, without the entries of these names, which were written already
 _Make = Callable[[Collection[str]], Plan]

@@ -24,6 +24,7 @@ from redbeat.entries.query import entry_of, scan_stored
 from redbeat.entries.runs import id_of
 from redbeat.entries.timeline import Chart, empty_chart
 from redbeat.history import decode_history
+from redbeat.operations.actor import Actor
 from redbeat.store.histories import read_newest
 from redbeat.store.members import count_members
 from redbeat.store.parts import in_chunks
@@ -32,7 +33,6 @@ from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.background import WAIT_SECONDS, Background, Result, Tell
 from redbeat.web.pace import Pace
-from redbeat.web.verbs.actor import Actor
 
 #: how many columns and rows a chart has at most
 MAX_COLUMNS, MAX_ROWS = 96, 60

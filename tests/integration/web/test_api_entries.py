@@ -17,10 +17,10 @@ from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
 from redbeat.entries.query import read_listed
 from redbeat.manifest.plan import read_with_owners
+from redbeat.operations import editing
 from redbeat.schedules import clocked
 from redbeat.store.store import Store
 from redbeat.web.api import many
-from redbeat.web.verbs import editing
 from tests.integration.web.conftest import FAR, Add, Programs
 from tests.support.programs import Program
 

@@ -15,9 +15,9 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
+from redbeat.operations.hiding import MAX_DEPTH
 from redbeat.web import asgi_app
 from redbeat.web.access.limits import MAX_ADDRESS_BYTES, MAX_BODY_BYTES
-from redbeat.web.hiding import MAX_DEPTH
 from tests.integration.web.conftest import Add, Browse, Programs
 from tests.integration.web.dashboard_walk import routes
 from tests.support.dashboards import HOSTILE, Browser

@@ -16,11 +16,11 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
+from redbeat.operations.actor import Actor
 from redbeat.web import User, changes
 from redbeat.web.access.cookies import decoded
 from redbeat.web.pages import changing
 from redbeat.web.verbs import calendars, files
-from redbeat.web.verbs.actor import Actor
 from tests.integration.web.conftest import Add, Browse
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience

@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 from starlette.types import Receive, Scope, Send
 
+from redbeat.access.users import User
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, revoke_tokens
 from redbeat.web import asgi_app, connections, live
@@ -20,7 +21,6 @@ from redbeat.web import server as web_server
 from redbeat.web.access import limits
 from redbeat.web.access.headers import HEADERS, SafeHeaders
 from redbeat.web.access.limits import MAX_BODY_BYTES, MAX_BYTES_OF_STRANGERS, LimitedBodies
-from redbeat.web.access.users import User
 from redbeat.web.routes import MAX_FIELDS
 from tests.integration.web.conftest import Browse
 from tests.support.dashboards import Browser, dashboard_of, serving

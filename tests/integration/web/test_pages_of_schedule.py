@@ -18,11 +18,12 @@ from redbeat.diagnostics import fixes
 from redbeat.diagnostics.route_survey import survey_routes
 from redbeat.entries.audit import audited, find_records
 from redbeat.keys import Keys
+from redbeat.operations import editing
+from redbeat.operations.actor import Actor
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from redbeat.web import User
-from redbeat.web.verbs import editing, timelines
-from redbeat.web.verbs.actor import Actor
+from redbeat.web.verbs import timelines
 from tests.conftest import MakeApp
 from tests.integration.web.conftest import Add, Browse
 from tests.integration.web.dashboard_walk import fill

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat.web.hiding import (
+from redbeat.operations.hiding import (
     HIDDEN,
     MAX_DEPTH,
     Hiding,

@@ -10,7 +10,7 @@ from redbeat.access import Right
 from redbeat.entries import pauses
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.pauses import Paused, PauseResult
-from redbeat.web.verbs.actor import Actor
+from redbeat.operations.actor import Actor
 
 
 def pause(actor: Actor, names: Sequence[str], note: str | None, until: datetime | None) -> PauseResult:

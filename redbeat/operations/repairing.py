@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from redbeat.access import Right
 from redbeat.diagnostics.checks import Finding
 from redbeat.diagnostics.fixes import repair
-from redbeat.web.verbs.actor import Actor
+from redbeat.operations.actor import Actor
 
 
 def fix(actor: Actor, findings: Sequence[Finding], *, dry_run: bool) -> list[str]:

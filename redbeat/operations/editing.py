@@ -20,12 +20,21 @@ from redbeat.entries.query import read_listed
 from redbeat.entries.raw import raw_fields, read_object
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
+from redbeat.operations.actor import Actor
+from redbeat.operations.hiding import (
+    HIDDEN,
+    Hiding,
+    hide,
+    hiding_of,
+    kept_hidden,
+    left_hidden,
+    may_hide,
+    restore,
+)
 from redbeat.store.members import remove_members
 from redbeat.store.owners import apply_changes
 from redbeat.store.records import Change, Stored
 from redbeat.store.store import Store
-from redbeat.web.hiding import HIDDEN, Hiding, hide, hiding_of, kept_hidden, left_hidden, may_hide, restore
-from redbeat.web.verbs.actor import Actor
 
 
 def revision_of(entry: RedBeatSchedulerEntry) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from redbeat.access import Right
 from redbeat.diagnostics.orphans import Orphan, find_orphans, purge_orphans
-from redbeat.web.verbs.actor import Actor
+from redbeat.operations.actor import Actor
 
 #: how many of them one request removes, and for how long it looks, seconds
 MAX_PURGED, BUDGET_SECONDS = 10_000, 10.0

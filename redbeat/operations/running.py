@@ -16,9 +16,9 @@ from redbeat.entries.rerun import choose_run, failed_runs, rerun_each, rerun_one
 from redbeat.entries.runs import find_runs, give_up_runs
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import AccessDenied, EntryError, LockNotAcquired, RunNotSent
+from redbeat.operations.actor import Actor
+from redbeat.operations.editing import whole
 from redbeat.runs.run import Run
-from redbeat.web.verbs.actor import Actor
-from redbeat.web.verbs.editing import whole
 
 #: how many runs one backfill, or one request for all that have failed, sends at most
 MAX_SENT = 1000

@@ -11,10 +11,10 @@ from typing import Any
 from redbeat.access import Right
 from redbeat.later.documents import document_of
 from redbeat.later.revoking import cancel_messages
+from redbeat.operations.actor import Actor
+from redbeat.operations.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.store.later import LaterStore, Listed
 from redbeat.store.members import count_members
-from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
-from redbeat.web.verbs.actor import Actor
 
 #: what stands in place of a sentence that may quote what is hidden
 UNTOLD = "Why isn't shown, as it may quote arguments that are hidden."

@@ -23,11 +23,8 @@ from redbeat.diagnostics.why import explain
 from redbeat.entries.audit import AuditRecord, find_records
 from redbeat.entries.raw import read_object
 from redbeat.later.documents import document_of
-from redbeat.store.entries import read_entries
-from redbeat.store.later import LaterStore
-from redbeat.store.records import Stored
-from redbeat.store.store import Store
-from redbeat.web.hiding import (
+from redbeat.operations.actor import Actor
+from redbeat.operations.hiding import (
     HIDDEN,
     Hiding,
     hide_details,
@@ -35,8 +32,11 @@ from redbeat.web.hiding import (
     may_hide,
     without_hidden,
 )
-from redbeat.web.verbs.actor import Actor
-from redbeat.web.verbs.later import hide_in_reason
+from redbeat.operations.later import hide_in_reason
+from redbeat.store.entries import read_entries
+from redbeat.store.later import LaterStore
+from redbeat.store.records import Stored
+from redbeat.store.store import Store
 
 #: of how many entries of a change the tasks are looked up
 MAX_NAMES = 5

@@ -16,7 +16,7 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.fields import without_secrets
-from redbeat.web.signatures import UNKNOWN, Parameters, parameters_of
+from redbeat.operations.signatures import UNKNOWN, Parameters, parameters_of
 
 _WORD, _DOTTED = re.compile(r"[\w-]+"), re.compile(r"[\w.-]+")
 _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")

@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from redbeat.access import Right
+from redbeat.access.users import User
 from redbeat.config.config import ensure_conf
 from redbeat.entries.audit import audited
 from redbeat.errors import AccessDenied
 from redbeat.log.text import shorten
-from redbeat.web.access.users import User
-from redbeat.web.hiding import hide_details, hiding_of
-from redbeat.web.verbs.options import find_calls, find_trick
+from redbeat.operations.hiding import hide_details, hiding_of
+from redbeat.operations.options import find_calls, find_trick
 
 
 @dataclass(frozen=True)
