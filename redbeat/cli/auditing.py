@@ -14,10 +14,11 @@ from redbeat.cli.grid import Column, Row, cut_end, cut_middle, lines_of
 from redbeat.cli.names import NAME
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import titled
-from redbeat.cli.values import PAST, Future
+from redbeat.cli.values import BACK
 from redbeat.cli.zone import zone_options
 from redbeat.entries.audit import AuditRecord, details_in_words, find_records
 from redbeat.entries.wording import clock, one_line
+from redbeat.schedules.times import TypedTime
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
@@ -35,9 +36,8 @@ MAX_SHOWN = 5
 )
 @click.option(
     "--since",
-    type=PAST,
-    help="Only changes within this time, as 1d, or since this time: 12:00, yesterday, yesterday 9:00, or "
-    "2030-12-24T18:00.",
+    type=BACK,
+    help="Only changes since this time: 1d, 'yesterday 9:00', or 2030-12-24T18:00.",
 )
 @click.option(
     "--limit",
@@ -53,7 +53,7 @@ def audit(
     name: str | None,
     user: str | None,
     verb: str | None,
-    since: Future | None,
+    since: TypedTime | None,
     limit: int | None,
     is_json: bool,
 ) -> None:
@@ -63,7 +63,7 @@ def audit(
     entries, the first hundred names. A change that has failed has a second row, which says why.
     """
     session = Session.of(ctx)
-    begin = None if since is None else since(session.now(), session.zone)
+    begin = None if since is None else session.time(since)
     most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0
     # one more tells whether there are more
     found = find_records(

@@ -15,7 +15,7 @@ from rich.text import Text
 from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
-from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.values import BACK
 from redbeat.cli.zone import zone_options
 from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
@@ -28,6 +28,7 @@ from redbeat.errors import EntryNotFound
 from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, Seconds
+from redbeat.schedules.times import TypedTime
 from redbeat.schedules.timezones import fraction_of
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -162,12 +163,12 @@ def _show_finding(session: Session, finding: Finding) -> None:
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
 @click.option(
-    "--at", type=MOMENT, help="When the run was due. Default: the latest time of the schedule before now."
+    "--at", type=BACK, help="When the run was due. Default: the latest time of the schedule before now."
 )
 @zone_options
 @ONE_OBJECT
 @click.pass_context
-def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> None:
+def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> None:
     """Say why a run of the entry NAME did or did not happen.
 
     The answer comes from the records of the entry's last runs (redbeat_history), from its schedule, and from
@@ -179,7 +180,7 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     session = Session.of(ctx)
     facts = _facts_of(session, name)
     zone = session.zone
-    answer = explain(facts, None if at is None else in_zone(at, zone))
+    answer = explain(facts, None if at is None else session.time(at))
     obstacle = _find_obstacle(session, facts)
     if is_json:
         session.print_json({"name": name, **answer.to_dict(), "messages": document_of_way(obstacle)})

@@ -22,7 +22,7 @@ from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Command, ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, runs_lines
-from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.values import AHEAD
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
@@ -64,7 +64,7 @@ def filters(command: Command) -> Command:
     """Give ``command`` the options that choose entries."""
     for option in (
         click.option(
-            "--due-before", type=MOMENT, help="Only entries whose next run is due at this time or before."
+            "--due-before", type=AHEAD, help="Only entries whose next run is due at this time or before."
         ),
         click.option(
             "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
@@ -82,7 +82,7 @@ def filters(command: Command) -> Command:
 def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     due_before = given.pop("due_before")
     if due_before is not None:
-        due_before = in_zone(due_before, session.zone)
+        due_before = session.time(due_before)
     return {**given, "due_before": due_before}
 
 

@@ -13,7 +13,7 @@ from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.tables import runs_lines
-from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.values import AHEAD
 from redbeat.cli.zone import zone_options
 from redbeat.entries.documents import iso
 from redbeat.entries.marks import clock_changes
@@ -22,6 +22,7 @@ from redbeat.entries.upcoming import first_of_all
 from redbeat.entries.wording import local_time, when_in
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
+from redbeat.schedules.times import TypedTime
 
 MOST_NOTED = 3
 
@@ -37,7 +38,7 @@ MOST_NOTED = 3
     show_default=True,
     help="How many runs to show.",
 )
-@click.option("--after", type=MOMENT, help="Only runs later than this. Default: now.")
+@click.option("--after", type=AHEAD, help="Only runs later than this. Default: now.")
 @ONLY_MATCHING
 @zone_options
 @json_option("JSON: one object per run and line")
@@ -46,7 +47,7 @@ def next_(
     ctx: click.Context,
     name: str | None,
     wanted: int,
-    after: datetime | None,
+    after: TypedTime | None,
     match: str | None,
     is_json: bool,
 ) -> None:
@@ -56,7 +57,7 @@ def next_(
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone
-    since = None if after is None else in_zone(after, zone)
+    since = None if after is None else session.time(after)
     if name is None:
         first, untold, _ = first_of_all(session.app, wanted, since, match)
         note_untold(session, untold)

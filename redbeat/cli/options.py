@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from redbeat.cli.session import Command
-from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
+from redbeat.cli.values import AHEAD, CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, SOLAR
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, OVERLAPS, PAUSE_FIELDS, TRACKS
@@ -21,6 +21,7 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.occurrences import clocked, rrule
 from redbeat.schedules.rfc5545 import read_rule
+from redbeat.schedules.times import TypedTime
 from redbeat.schedules.timezones import zone_called
 
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")
@@ -44,7 +45,7 @@ _OPTIONS = (
         type=CRON,
         help="Run by a cron expression: five fields, such as '*/5 * * * mon-fri', or @daily.",
     ),
-    click.option("--at", type=MOMENT, help="Run once, at this time: 2030-12-24T18:00."),
+    click.option("--at", type=AHEAD, help="Run once, at this time: 2030-12-24T18:00."),
     click.option(
         "--rrule", metavar="RULE", help="Run by a recurrence rule of RFC 5545: 'FREQ=DAILY;BYHOUR=9'."
     ),
@@ -72,8 +73,8 @@ _OPTIONS = (
         metavar="ZONE",
         help="The time zone of the schedule, such as Europe/Berlin. Default: the application's.",
     ),
-    click.option("--start-time", type=MOMENT, help="No run before this time."),
-    click.option("--end-time", type=MOMENT, help="No run after this time."),
+    click.option("--start-time", type=AHEAD, help="No run before this time."),
+    click.option("--end-time", type=AHEAD, help="No run after this time."),
     click.option("--max-runs", type=click.IntRange(1), help="Never run again after this many runs."),
     click.option("--one-off/--no-one-off", default=None, help="Never run again after one run."),
     click.option(
@@ -196,7 +197,7 @@ def changes_of(given: Mapping[str, Any], zone: tzinfo, now: datetime, stored_opt
 
     Arguments:
         zone: of times without one.
-        now: what a rule begins at without a DTSTART.
+        now: by the server; a rule without a DTSTART begins then.
         stored_options: what the entry has by now, for those of which only some are given.
     """
     changes: dict[str, Any] = {name: given[name] for name in ("args", "kwargs", "options") if name in given}
@@ -212,13 +213,13 @@ def changes_of(given: Mapping[str, Any], zone: tzinfo, now: datetime, stored_opt
     for name in POLICY:
         if name in given:
             value = given[name]
-            changes[name] = in_zone(value, zone) if isinstance(value, datetime) else value
+            changes[name] = value.at(now, zone) if isinstance(value, TypedTime) else value
     return changes
 
 
 def _schedule_of(kind: str, value: Any, zone: tzinfo, now: datetime) -> Any:
     if kind == "at":
-        return clocked(in_zone(value, zone).astimezone(zone))
+        return clocked(value.at(now, zone).astimezone(zone))
     if kind == "rrule":
         try:
             return rrule(**{"dtstart": now.astimezone(zone), **read_rule(value, zone)})

@@ -20,7 +20,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.shell import login_name
-from redbeat.cli.values import FUTURE, Future
+from redbeat.cli.values import AHEAD
 from redbeat.cli.zone import zone_options
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -29,6 +29,7 @@ from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many, pause
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryNotFound
 from redbeat.process.exit_codes import USAGE, CommandLineError
+from redbeat.schedules.times import TypedTime
 
 #: changes all selected entries
 ChangeAll = Callable[[list[str], Callable[[int], object]], PauseResult]
@@ -41,8 +42,8 @@ def _common_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session: Session) -> datetime:
-    end = until(now, zone_for(entry))
+def _end_of(until: TypedTime, entry: RedBeatSchedulerEntry, now: datetime, session: Session) -> datetime:
+    end = until.at(now, zone_for(entry))
     if end <= now:
         shown = when_in(end, session.zone)
         raise CommandLineError(f"--until: {shown} is in the past; give a later time.", USAGE)
@@ -56,8 +57,8 @@ def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session:
 @click.option("--by", metavar="WHO", help="Who pauses the entries. Default: your login name.")
 @click.option(
     "--until",
-    type=FUTURE,
-    help="When they run again by themselves: 2h, 'tomorrow 9:00', 'monday 8:00', 18:30, 2030-12-24T18:00.",
+    type=AHEAD,
+    help="When they run again by themselves: 2h, 'tomorrow 9:00', or 2030-12-24T18:00.",
 )
 @_common_options
 def pause(
@@ -67,7 +68,7 @@ def pause(
     match: str | None,
     note: str | None,
     by: str | None,
-    until: Future | None,
+    until: TypedTime | None,
     dry_run: bool,
     yes: bool,
     is_json: bool,

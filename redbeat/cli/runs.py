@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from datetime import datetime
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,7 +15,7 @@ from redbeat.cli.run_tables import run_lines
 from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand, code_of
 from redbeat.cli.shell import login_name
-from redbeat.cli.values import MOMENT, PAST, Future, Value, in_zone
+from redbeat.cli.values import BACK, Value
 from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import (
@@ -47,6 +46,7 @@ from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.runs.run import Run
+from redbeat.schedules.times import TypedTime
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
@@ -81,9 +81,9 @@ STATES = _States("states", read_states)
 )
 @click.option(
     "--since",
-    type=PAST,
-    help="Past runs that have ended within this time, as 1d, or since this time: 12:00, yesterday, "
-    "yesterday 9:00, or 2030-12-24T18:00. Those in progress, too, unless --state says otherwise.",
+    type=BACK,
+    help="Past runs that have ended since this time: 1d, 'yesterday 9:00', or 2030-12-24T18:00. Those in "
+    "progress, too, unless --state says otherwise.",
 )
 @click.option(
     "--limit",
@@ -107,7 +107,7 @@ def runs(
     name: str | None,
     match: str | None,
     states: list[str] | None,
-    since: Future | None,
+    since: TypedTime | None,
     limit: int | None,
     is_giving_up: bool,
     by: str | None,
@@ -139,7 +139,7 @@ def runs(
     if yes or by is not None:
         raise CommandLineError("--yes and --by are for --give-up.", exits.USAGE)
     now, zone = session.now(), session.zone
-    begin = None if since is None else since(now, zone)
+    begin = None if since is None else session.time(since)
     found = find_runs(session.app, states, name=name, match=match, since=begin)
     if not found and name is not None:
         listed_entry(session, name)  # else it was deleted, and has runs all the same
@@ -197,14 +197,14 @@ def _give_up(
 @click.argument("name", type=NAME, required=False)
 @click.option(
     "--due",
-    type=MOMENT,
+    type=BACK,
     help="The run that was due at this time, whatever became of it. Default: the last that has failed.",
 )
 @click.option(
     "--all-failed", "is_every", is_flag=True, help="Instead of NAME, all runs that have failed since --since."
 )
 @click.option(
-    "--since", type=PAST, help="With --all-failed: runs that have failed within this time, as 1d, or since."
+    "--since", type=BACK, help="With --all-failed: runs that have failed since this time, such as 1d."
 )
 @ONLY_MATCHING
 @DRY_RUN
@@ -216,9 +216,9 @@ def rerun(
     ctx: click.Context,
     /,
     name: str | None,
-    due: datetime | None,
+    due: TypedTime | None,
     is_every: bool,
-    since: Future | None,
+    since: TypedTime | None,
     match: str | None,
     dry_run: bool,
     yes: bool,
@@ -245,9 +245,9 @@ def rerun(
     _rerun_one(session, str(name), due, is_dry=dry_run, is_json=is_json)
 
 
-def _rerun_one(session: Session, name: str, due: datetime | None, *, is_dry: bool, is_json: bool) -> None:
+def _rerun_one(session: Session, name: str, due: TypedTime | None, *, is_dry: bool, is_json: bool) -> None:
     entry = entry_called(session, name)
-    moment = None if due is None else in_zone(due, session.zone)
+    moment = None if due is None else session.time(due)
     if is_dry:
         run = choose_run(entry, moment)
         if is_json:
@@ -273,10 +273,10 @@ def _told_of(session: Session, run: Run) -> str:
 
 
 def _rerun_every(
-    session: Session, since: Future, match: str | None, *, is_dry: bool, is_yes: bool, is_json: bool
+    session: Session, since: TypedTime, match: str | None, *, is_dry: bool, is_yes: bool, is_json: bool
 ) -> None:
     """Send all runs once more that have failed since a time and match, each once."""
-    begin = since(session.now(), session.zone)
+    begin = session.time(since)
     to_do = find_reruns(RedBeatSchedulerEntry, session.app, begin, match or "*")
     found, entries, failed = to_do.runs, to_do.entries, to_do.failed
     total = sum(map(len, found.values()))

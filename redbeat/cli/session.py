@@ -45,6 +45,7 @@ from redbeat.layout import LayoutRule
 from redbeat.log.text import printable, printable_json, printable_lines
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand
+from redbeat.schedules.times import TypedTime
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -268,6 +269,10 @@ class Session:
     def now(self) -> datetime:
         """Return the time of the server's clock, in UTC."""
         return Server(Store(self.app)).now()
+
+    def time(self, typed: TypedTime) -> datetime:
+        """Return the time that the user typed, by the server's clock and in the zone shown."""
+        return typed.at(self.now(), self.zone)
 
     def audited(
         self,

@@ -18,12 +18,13 @@ from redbeat.cli.next_runs import note_untold
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import ReadingCommand, Session
-from redbeat.cli.values import MOMENT, in_zone
+from redbeat.cli.values import BACK
 from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.timeline import GROUPS, Chart, Row, edges_of, empty_chart, level_of
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable
+from redbeat.schedules.times import TypedTime
 
 _BARS = " ▁▂▃▄▅▆▇█"
 #: the cells: without runs, and with more and more of them
@@ -42,7 +43,7 @@ PIPED_WIDTH = 120
     show_default=True,
     help="How many hours to show.",
 )
-@click.option("--start", type=MOMENT, help="When the chart begins. Default: now.")
+@click.option("--start", type=BACK, help="When the chart begins. Default: now.")
 @click.option(
     "--by",
     "group",
@@ -63,7 +64,7 @@ def timeline(
     ctx: click.Context,
     /,
     hours: float,
-    start: datetime | None,
+    start: TypedTime | None,
     group: str,
     match: str | None,
     rows: int,
@@ -77,7 +78,7 @@ def timeline(
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone
-    since = now if start is None else in_zone(start, zone)
+    since = now if start is None else session.time(start)
     width = session.console.width if session.console.width < UNLIMITED_WIDTH else PIPED_WIDTH
     name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
     chart = empty_chart(since, zone, hours, max(width - name_width - 2, 5))

@@ -15,12 +15,13 @@ from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.shell import login_name
 from redbeat.cli.tables import plain_table, titled
-from redbeat.cli.values import FUTURE, Future, Value
+from redbeat.cli.values import AHEAD, Value
 from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
+from redbeat.schedules.times import TypedTime
 from redbeat.store.store import Store
 from redbeat.store.tokens import (
     add_token,
@@ -33,11 +34,11 @@ from redbeat.store.tokens import (
 NEVER = "never"
 
 
-def _read_expiry(text: str) -> Future | str:
+def _read_expiry(text: str) -> TypedTime | str:
     """Return the time that ``text`` means, as a function, or 'never'."""
     if text.strip().lower() == NEVER:
         return NEVER
-    read: Future = FUTURE.convert(text, None, None)
+    read: TypedTime = AHEAD.convert(text, None, None)
     return read
 
 
@@ -68,12 +69,12 @@ def token() -> None:
 @ONE_OBJECT
 @click.pass_context
 def add(
-    ctx: click.Context, /, name: str, rights: tuple[str, ...], expires: Future | str, is_json: bool
+    ctx: click.Context, /, name: str, rights: tuple[str, ...], expires: TypedTime | str, is_json: bool
 ) -> None:
     """Make a token called NAME, and print it. It can't be printed again: only its hash is stored."""
     session = Session.of(ctx)
     store = Store(session.app)
-    end = None if isinstance(expires, str) else expires(session.now(), session.zone)
+    end = None if isinstance(expires, str) else session.time(expires)
     problem = find_token_problem(store, name, end)
     if problem:
         raise CommandLineError(problem, exits.USAGE)

@@ -22,7 +22,7 @@ from redbeat.cli.selection import (
     select,
 )
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
-from redbeat.cli.values import JSON_ARRAY, JSON_OBJECT, MOMENT, in_zone
+from redbeat.cli.values import BACK, JSON_ARRAY, JSON_OBJECT
 from redbeat.cli.zone import zone_options
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.documents import iso
@@ -32,6 +32,7 @@ from redbeat.errors import EntryBusy, RunNotSent
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.times import TypedTime
 
 #: how many runs are sent at most by default, so that a mistyped year doesn't flood the queues
 MAX_BACKFILLED = 10_000
@@ -101,9 +102,9 @@ def trigger(
 @click.argument("name", type=NAME, required=False)
 @INSTEAD_OF_NAME
 @click.option(
-    "--from", "begin", type=MOMENT, required=True, help="Send runs that were due at this time or later."
+    "--from", "since", type=BACK, required=True, help="Send runs that were due at this time or later."
 )
-@click.option("--to", "end", type=MOMENT, help="Send runs that were due by this time. Default: now.")
+@click.option("--to", "until", type=BACK, help="Send runs that were due by this time. Default: now.")
 @DRY_RUN
 @YES
 @zone_options
@@ -121,8 +122,8 @@ def backfill(
     /,
     name: str | None,
     match: str | None,
-    begin: datetime,
-    end: datetime | None,
+    since: TypedTime,
+    until: TypedTime | None,
     dry_run: bool,
     yes: bool,
     limit: int,
@@ -138,7 +139,7 @@ def backfill(
         session.require_application("backfill")
     refuse_both_or_none(name, match)
     now = session.now()
-    begin, end = in_zone(begin, session.zone), now if end is None else in_zone(end, session.zone)
+    begin, end = since.at(now, session.zone), until.at(now, session.zone) if until else now
     if end < begin:
         raise CommandLineError("--to must not be before --from.", exits.USAGE)
     names = [name] if name is not None else []

@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any
 
 import click
 
 from redbeat.schedules.codec import make_solar, read_cron
 from redbeat.schedules.crontab import CRON_FIELDS, cron
-from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.times import TypedTime, read_seconds
 from redbeat.schedules.timezones import zone_called
-from redbeat.schedules.typed_times import Future as Future
-from redbeat.schedules.typed_times import in_zone as in_zone
-from redbeat.schedules.typed_times import read_future, read_moment, read_past
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
@@ -46,19 +43,6 @@ def _read_interval(text: str) -> float:
             f"{text!r} is no interval: it must be longer than 0 s, and shorter than 2.7 million years."
         )
     return seconds
-
-
-class _AsTyped:
-    """A time in the future, which knows how it was typed."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._read = text, read_future(text)
-
-    def __call__(self, now: datetime, zone: tzinfo) -> datetime:
-        return self._read(now, zone)
-
-    def __str__(self) -> str:
-        return self._text
 
 
 def _json_reader(kind: type, what: str) -> Callable[[str], Any]:
@@ -119,9 +103,9 @@ def _read_solar(text: str) -> Any:
 
 DURATION = Value("duration", read_seconds)
 INTERVAL = Value("duration", _read_interval)
-MOMENT = Value("time", read_moment)
-FUTURE = Value("time", _AsTyped)
-PAST = Value("time", read_past)
+#: times; '2h', 'monday' and '18:30' are ahead of now, or back from it
+AHEAD = Value("time", partial(TypedTime, ahead=True))
+BACK = Value("time", partial(TypedTime, ahead=False))
 JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
 CRON = Value("cron", _read_cron)

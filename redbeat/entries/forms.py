@@ -17,7 +17,7 @@ from redbeat.entries.due import is_pause_over
 from redbeat.entries.validation import find_kind_problem, find_priority_problem, why_undecoded
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
-from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.times import read_seconds
 from redbeat.schedules.timezones import time_of
 
 if TYPE_CHECKING:

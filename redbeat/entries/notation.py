@@ -20,8 +20,9 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import RedBeatJSONEncoder, decode, from_timestamp, objects_of, plain_json
 from redbeat.schedules.codec import encode_schedule, read_cron
 from redbeat.schedules.crontab import CRON_FIELDS
-from redbeat.schedules.durations import is_span, read_seconds, write_seconds
+from redbeat.schedules.durations import write_seconds
 from redbeat.schedules.rfc5545 import read_rule, write_rule
+from redbeat.schedules.times import is_span, read_seconds
 from redbeat.schedules.timezones import zone_called
 
 #: the forms of a schedule's object: the key that names the form, and the keys that may be beside it

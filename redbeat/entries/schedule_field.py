@@ -10,7 +10,7 @@ from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule, so
 from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule
 from redbeat.errors import EntryError
 from redbeat.schedules.codec import MAX_DAYS
-from redbeat.schedules.durations import is_span, read_seconds
+from redbeat.schedules.times import is_span, read_seconds
 from redbeat.schedules.timezones import zone_name
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.errors import AccessDenied, BrokerUnavailable, EntryError, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
 from redbeat.operations import editing, pausing, running
-from redbeat.schedules.typed_times import read_future
+from redbeat.schedules.times import read_time
 
 
 @dataclass
@@ -74,8 +74,8 @@ def _until(visit: AdminVisit, fields: Fields) -> datetime | None:
     if not text:
         return None
     try:
-        until = read_future(text)(visit.now, visit.zone)
-    except (ValueError, OverflowError) as exc:
+        until = read_time(text, visit.now, visit.zone, ahead=True)
+    except ValueError as exc:
         raise EntryError(f"until: {exc}", "") from exc
     if until <= visit.now:
         raise EntryError(f"until: {when_in(until, visit.zone)} is in the past.", "")

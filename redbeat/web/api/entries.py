@@ -30,7 +30,7 @@ from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import CURSOR, Wanted, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
-from redbeat.web.api.kinds import FLAG, MOMENT, PATTERN, TEXT, Field, one_of, whole
+from redbeat.web.api.kinds import AHEAD, BACK, FLAG, PATTERN, TEXT, Field, one_of, whole
 from redbeat.web.api.operations import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -60,7 +60,7 @@ FILTERS = (
     Field("task", PATTERN, "Only entries whose task matches; * and ? are wildcards."),
     Field("state", one_of([*STATES]), "Only entries in this state."),
     Field("enabled", FLAG, "Only enabled entries, or only disabled ones."),
-    Field("due_before", MOMENT, "Only entries whose next run is due at this time or before."),
+    Field("due_before", AHEAD, "Only entries whose next run is due at this time or before."),
 )
 LIMIT = Field("limit", whole(1, MOST_LISTED), "At most so many.", default=100)
 
@@ -429,14 +429,14 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         *("GET", "/entries/{name}/next", "next", Right.READ, "The next runs of an entry.", next_of_entry),
         {200: of("NextRuns")},
-        (_COUNT, Field("after", MOMENT, "Only runs later than this.")),
+        (_COUNT, Field("after", AHEAD, "Only runs later than this.")),
     ),
     Operation(
         *("GET", "/next", "next", Right.READ, "The next runs of all entries together.", next_of_all),
         {200: of("NextOfAll")},
         (
             Field("count", whole(1, MOST_NEXT), "How many runs.", default=10),
-            Field("after", MOMENT, "Only runs later than this."),
+            Field("after", AHEAD, "Only runs later than this."),
             FILTERS[0],
         ),
         is_heavy=True,
@@ -444,7 +444,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         *("GET", "/entries/{name}/why", "why", Right.READ, "Why a run did or did not happen.", why_entry),
         {200: of("Why")},
-        (Field("at", MOMENT, "When it was due. Default: the latest time of the schedule before now."),),
+        (Field("at", BACK, "When it was due. Default: the latest time of the schedule before now."),),
     ),
     Operation(
         *("GET", "/entries/{name}/route", "route", Right.READ, "Where the runs of an entry go.", route_entry),

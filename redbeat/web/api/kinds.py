@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.log.text import shorten
-from redbeat.schedules.typed_times import read_future, read_moment, read_past
+from redbeat.schedules.times import TypedTime
+from redbeat.schedules.timezones import time_of
 
 Reader = Callable[[Any], Any]
 
@@ -158,33 +159,18 @@ def _object(value: Any) -> dict[str, Any]:
 _WRITTEN = "as 2030-12-24T18:00:00Z or 2030-12-24T18:00:00+01:00 has it"
 
 
-def _moment(value: Any) -> datetime:
+def _typed_time(value: Any, *, ahead: bool) -> TypedTime:
+    text = _text(value)
     try:
-        moment = read_moment(_text(value))
-    except ValueError:
-        raise ValueError(f"must be a time of the years 1970 to 9998, {_WRITTEN}.") from None
-    if moment.tzinfo is None:
+        is_naive = time_of(text.strip()).tzinfo is None
+    except ValueError:  # words
+        is_naive = False
+    if is_naive:
         raise ValueError(f"must have an offset, {_WRITTEN}.")
-    return moment
+    return TypedTime(text, ahead)
 
 
-def _with_offset(read: Reader) -> Reader:
-    """Return a reader of lengths of time and words, for which a time has an offset, too."""
-
-    def read_value(value: Any) -> Any:
-        text = _text(value)
-        try:
-            is_naive = read_moment(text).tzinfo is None
-        except ValueError:  # words
-            is_naive = False
-        if is_naive:
-            raise ValueError(f"must have an offset, {_WRITTEN}.")
-        return read(text)
-
-    return read_value
-
-
-def _moment_text(text: str) -> str:
+def _time_text(text: str) -> str:
     # a plus that wasn't encoded is a space
     return re.sub(r"(:\d\d(?:\.\d+)?) (\d\d:?\d\d)$", r"\1+\2", text)
 
@@ -195,15 +181,16 @@ PATTERN = Kind({"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}, _pa
 FLAG = Kind({"type": "boolean"}, _flag, _flag_text)
 ARRAY = Kind({"type": "array"}, _list)
 OBJECT = Kind({"type": "object"}, _object)
-MOMENT = Kind({"type": "string", "format": "date-time"}, _moment, _moment_text)
-#: functions of the server's clock and the app's time zone
-FUTURE = Kind(
-    {"type": "string", "minLength": 1, "examples": ["2h", "2030-12-24T18:00:00Z"]},
-    _with_offset(read_future),
+#: times, which the call reads by the server's clock and the app's time zone; see redbeat.schedules.times
+AHEAD = Kind(
+    {"type": "string", "minLength": 1, "examples": ["2h", "tomorrow 9:00", "2030-12-24T18:00:00Z"]},
+    partial(_typed_time, ahead=True),
+    _time_text,
 )
-PAST = Kind(
-    {"type": "string", "minLength": 1, "examples": ["1d", "2030-12-24T18:00:00Z"]},
-    _with_offset(read_past),
+BACK = Kind(
+    {"type": "string", "minLength": 1, "examples": ["1d", "yesterday 9:00", "2030-12-24T18:00:00Z"]},
+    partial(_typed_time, ahead=False),
+    _time_text,
 )
 
 

@@ -19,7 +19,7 @@ from redbeat.operations import purging, repairing
 from redbeat.operations.showing import audit, hide_in_findings
 from redbeat.web.api.cursors import path_with
 from redbeat.web.api.entries import MOST_UNTOLD, ROUTING
-from redbeat.web.api.kinds import FLAG, MOMENT, PAST, PATTERN, TEXT, Field, number, one_of, whole
+from redbeat.web.api.kinds import BACK, FLAG, PATTERN, TEXT, Field, number, one_of, whole
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
@@ -82,7 +82,7 @@ def purge(call: Call) -> Answer:
 
 def list_audit(call: Call) -> Answer:
     """List who has changed what, the latest change first."""
-    given, limit, since = call.query, call.query["limit"], call.moment(call.query["since"])
+    given, limit, since = call.query, call.query["limit"], call.query["since"]
     try:
         found = audit(
             call.actor,
@@ -146,7 +146,7 @@ OPERATIONS: Sequence[Operation] = (
         {200: of("Timeline")},
         (
             Field("hours", number(0.25, 24 * 366), "How many hours.", default=24.0),
-            Field("start", MOMENT, "When it begins. Default: now."),
+            Field("start", BACK, "When it begins. Default: now."),
             Field("by", one_of([*GROUPS]), "What a row stands for.", default="load"),
             Field("match", PATTERN, "Only entries whose name matches."),
             Field("columns", whole(5, 1000), "At most so many columns.", default=96),
@@ -182,7 +182,7 @@ OPERATIONS: Sequence[Operation] = (
             Field("name", TEXT, "Only changes of this entry, calendar or token."),
             Field("user", PATTERN, "Only changes by this user; * and ? are wildcards."),
             Field("verb", PATTERN, "Only changes by this command; likewise."),
-            Field("since", PAST, "Only changes within this time, as 1d, or since a time."),
+            Field("since", BACK, "Only changes within this time, as 1d, or since a time."),
             Field("before", TEXT, "Only older ones than this: `before` of the answer before."),
             Field("limit", whole(1, 1000), "At most so many.", default=100),
         ),

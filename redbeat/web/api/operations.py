@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redbeat.access import Right
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.operations.actor import Actor
+from redbeat.schedules.times import TypedTime
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.api.addresses import segment_of
@@ -141,8 +142,8 @@ class Call:
         self.app = actor.app
         self.actor = actor
         self.place = place
-        self.query = query
-        self.body = body
+        self.query = self._with_times(query)
+        self.body: Any = self._with_times(body) if isinstance(body, dict) else body
         self.media = media
         self.headers = headers
         self.root = root
@@ -162,9 +163,12 @@ class Call:
         """The server's clock, UTC."""
         return Server(Store(self.app)).now()
 
-    def moment(self, given: Callable[..., datetime] | None) -> datetime | None:
-        """Return the time that a value of the kind FUTURE or PAST means; None for None."""
-        return None if given is None else given(self.now, self.app.timezone)
+    def _with_times(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` with typed times read by the server's clock, in the app's time zone."""
+        return {
+            name: value.at(self.now, self.app.timezone) if isinstance(value, TypedTime) else value
+            for name, value in values.items()
+        }
 
     def href(self, *names: str) -> str:
         """Return the path of something below the interface's own; names become addresses."""

@@ -13,14 +13,14 @@ from redbeat.operations import pausing
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import Wanted
 from redbeat.web.api.entries import found_entry, stored_answer
-from redbeat.web.api.kinds import FLAG, FUTURE, PATTERN, TEXT, Field
+from redbeat.web.api.kinds import AHEAD, FLAG, PATTERN, TEXT, Field
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.schemas import of
 
 NOTE = (
     Field("note", TEXT, "The reason, which others see."),
     Field(
-        "until", FUTURE, "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when resumed."
+        "until", AHEAD, "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when resumed."
     ),
 )
 _DRY_RUN_OF_ONE = Field("dry_run", FLAG, "Change nothing, and answer the entry as it is.", default=False)
@@ -34,7 +34,7 @@ OF_PAUSE = (
 def pause_entry(call: Call) -> Answer:
     """Pause an entry; one that is paused already gets what is given."""
     found = found_entry(call)
-    until = call.moment(call.body["until"])
+    until = call.body["until"]
     if call.body["dry_run"]:
         call.actor.require(Right.PAUSE)
         return stored_answer(call, found)
@@ -60,7 +60,7 @@ def pause_entries(call: Call) -> Answer:
         return entry.state not in ("paused", "disabled", "missing")
 
     names, cursor = chosen_names(call, is_running)
-    until = call.moment(call.body["until"])
+    until = call.body["until"]
     if call.body["dry_run"]:
         return _planned(call, names, is_running, cursor)
     return _many(

@@ -16,7 +16,7 @@ from redbeat.operations import running
 from redbeat.operations.running import MAX_SENT
 from redbeat.runs.run import Run
 from redbeat.web.api.entries import found_entry
-from redbeat.web.api.kinds import ARRAY, FLAG, MOMENT, OBJECT, PAST, PATTERN, TEXT, Field, texts, whole
+from redbeat.web.api.kinds import ARRAY, BACK, FLAG, OBJECT, PATTERN, TEXT, Field, texts, whole
 from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
@@ -28,7 +28,7 @@ _KEY = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 def runs_of_all(call: Call) -> Answer:
     """List runs of all entries."""
-    since = call.moment(call.query["since"])
+    since = call.query["since"]
     states = set(call.query["state"] or (["running"] if since is None else ALL_KNOWN))
     # a past run may be "sent", too, and looking for these would be a look at the history of each entry
     sought = ["running" if state == "sent" else state for state in states]
@@ -43,7 +43,7 @@ def _is_in(run: Run, states: Collection[str]) -> bool:
 
 def runs_of_entry(call: Call) -> Answer:
     """List runs of an entry; it may have been deleted."""
-    since = call.moment(call.query["since"])
+    since = call.query["since"]
     found = find_runs(call.app, call.query["state"], name=call.name, since=since)
     if not found:
         found_entry(call)  # raises where there is none
@@ -108,9 +108,7 @@ def rerun_entry(call: Call) -> Answer:
 
 def rerun_failed(call: Call) -> Answer:
     """Send all runs once more that have failed since a time."""
-    since = call.moment(call.body["since"])
-    if since is None:
-        raise AssertionError("since is needed")
+    since = call.body["since"]
     dry_run = call.body["dry_run"]
     done = running.rerun_failed(call.actor, since, call.body["match"] or "*", dry_run=dry_run)
     return Answer({"sent": done.sent, "failed": dict(done.failed), "is_dry_run": dry_run})
@@ -135,7 +133,7 @@ def _given_up(call: Call, task_ids: Sequence[str] | None) -> Answer:
 
 
 _LIMIT = Field("limit", whole(1, 1000), "At most so many.", default=100)
-_SINCE = Field("since", PAST, "Past runs that have ended within this time, as 1d, or since a time.")
+_SINCE = Field("since", BACK, "Past runs that have ended within this time, as 1d, or since a time.")
 _DRY_RUN = Field("dry_run", FLAG, "Send nothing, and answer what would be sent.", default=False)
 OF_TRIGGER = (
     Field("args", ARRAY, "Positional arguments for this run. Default: the entry's."),
@@ -144,8 +142,8 @@ OF_TRIGGER = (
     _DRY_RUN,
 )
 OF_BACKFILL = (
-    Field("from", MOMENT, "Runs that were due at this time or later.", is_needed=True),
-    Field("to", MOMENT, "And by this time. Default: now."),
+    Field("from", BACK, "Runs that were due at this time or later.", is_needed=True),
+    Field("to", BACK, "And by this time. Default: now."),
     _DRY_RUN,
     Field("limit", whole(1, MAX_SENT), "Send nothing if there are more.", default=MAX_SENT),
 )
@@ -226,7 +224,7 @@ OPERATIONS: Sequence[Operation] = (
         *("PUT", "/entries/{name}/rerun", "rerun", Right.RUN, "Send a run once more.", rerun_entry),
         {200: of("Rerun")},
         body=Body(
-            (Field("due", MOMENT, "The run that was due then. Default: the last that has failed."), _DRY_RUN)
+            (Field("due", BACK, "The run that was due then. Default: the last that has failed."), _DRY_RUN)
         ),
     ),
     Operation(
@@ -235,7 +233,7 @@ OPERATIONS: Sequence[Operation] = (
         body=Body(
             (
                 Field(
-                    "since", PAST, "Runs that have failed within this time, as 1d, or since.", is_needed=True
+                    "since", BACK, "Runs that have failed within this time, as 1d, or since.", is_needed=True
                 ),
                 Field("match", PATTERN, "Only of entries whose name matches."),
                 _DRY_RUN,

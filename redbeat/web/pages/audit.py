@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta, tzinfo
+from datetime import datetime, tzinfo
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.entries.audit import AuditRecord, details_in_words
 from redbeat.operations.showing import audit
-from redbeat.schedules.typed_times import read_span
+from redbeat.schedules.times import read_time
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -45,14 +45,14 @@ def show_audit(visit: Visit) -> Response:
     before, errors = visit.query.get("before") or None, dict[str, str]()
     result = Result[Sequence[AuditRecord]]()
     try:
-        span = read_span(given["since"]) if given["since"] else None
+        since = read_time(given["since"], visit.now, visit.zone, ahead=False) if given["since"] else None
     except ValueError as exc:
         errors["since"] = str(exc)
-        span = None
+        since = None
     if before is not None and not _is_id(before):
         before = None
     if not errors:
-        result = _find(visit, given, span, before)
+        result = _find(visit, given, since, before)
     records = list(result.found or ())
     kept = {field: value for field, value in given.items() if value}
     last = records[SHOWN - 1].id if len(records) > SHOWN else None
@@ -74,17 +74,15 @@ def show_audit(visit: Visit) -> Response:
 
 
 def _find(
-    visit: Visit, given: dict[str, str], span: timedelta | None, before: str | None
+    visit: Visit, given: dict[str, str], since: datetime | None, before: str | None
 ) -> Result[Sequence[AuditRecord]]:
-    begin = None if span is None else visit.now - span
-
     def find(_tell: Tell[Sequence[AuditRecord]]) -> Sequence[AuditRecord]:
         return audit(
             visit.actor,
             name=given["name"] or None,
             user=given["user"] or None,
             verb=given["verb"] or None,
-            since=begin,
+            since=since,
             before_id=before,
             limit=SHOWN + 1,
         )

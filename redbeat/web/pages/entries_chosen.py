@@ -18,7 +18,7 @@ from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
 from redbeat.operations import editing, pausing, running
-from redbeat.schedules.typed_times import read_future
+from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
 from redbeat.web.routes import action
 from redbeat.web.visit import Visit
@@ -35,8 +35,8 @@ def pause_entries(visit: Visit) -> Response:
     until = None
     if typed:
         try:
-            until = read_future(typed)(visit.now, visit.zone)
-        except (ValueError, OverflowError) as exc:
+            until = read_time(typed, visit.now, visit.zone, ahead=True)
+        except ValueError as exc:
             return _ask(visit, "pause", names, note=note, until=typed, problem=str(exc))
         if until <= visit.now:
             return _ask(visit, "pause", names, note=note, until=typed, problem="That is in the past.")

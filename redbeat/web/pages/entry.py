@@ -25,8 +25,8 @@ from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
+from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import moment_of
-from redbeat.schedules.typed_times import Future, read_future, read_past
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -170,8 +170,8 @@ def _after(visit: Visit) -> tuple[datetime | None, str]:
     """Return the time after which next runs are asked for, and what is wrong with what was typed."""
     text = visit.query.get("after", "").strip()
     try:
-        return read_future(text)(visit.now, visit.zone) if text else None, ""
-    except (ValueError, OverflowError) as exc:
+        return read_time(text, visit.now, visit.zone, ahead=True) if text else None, ""
+    except ValueError as exc:
         return None, one_line(exc)
 
 
@@ -197,19 +197,11 @@ def _answer(visit: Visit, facts: Facts | None) -> tuple[Answer | None, str]:
     if not text or facts is None:
         return None, ""
     try:
-        at = _moment(text)(visit.now, visit.zone)
+        at = read_time(text, visit.now, visit.zone, ahead=False)
     except ValueError as exc:
         return None, one_line(exc)
     answer = why(visit.actor, facts, at)
     return answer, in_words_of(one_line(answer.reason, 1000), visit.zone)
-
-
-def _moment(text: str) -> Future:
-    """Return a time of the past as it is typed, or one that is to come."""
-    try:
-        return read_past(text)
-    except ValueError:
-        return read_future(text)
 
 
 def why_not_run(visit: Visit, entry: RedBeatSchedulerEntry) -> str:

@@ -26,8 +26,8 @@ from redbeat.operations import editing, pausing, running
 from redbeat.operations.editing import fields_of
 from redbeat.operations.hiding import hide, hiding_of
 from redbeat.operations.running import MAX_SENT
+from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import time_of
-from redbeat.schedules.typed_times import Future, read_future, read_past
 from redbeat.web.changes import Ending, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.entry import see_entry
@@ -89,8 +89,8 @@ def _read(
         return otherwise
 
 
-def _time(read: Callable[[str], Future], visit: Visit) -> Callable[[str], datetime]:
-    return lambda text: read(text)(visit.now, visit.zone)
+def _time(visit: Visit, *, ahead: bool) -> Callable[[str], datetime]:
+    return lambda text: read_time(text, visit.now, visit.zone, ahead=ahead)
 
 
 # -- pause and resume
@@ -109,7 +109,7 @@ def pause(visit: Visit) -> Response:
     field = "until" if typed["until"] else "clock"
     if typed["until"] and typed["clock"]:
         problems["clock"] = "Give one of the two."
-    until = _read(problems, field, typed[field], _time(read_future, visit))
+    until = _read(problems, field, typed[field], _time(visit, ahead=True))
     if until is not None and until <= visit.now:
         problems[field] = f"{when_in(until, visit.zone)} is in the past."
     if problems:
@@ -203,8 +203,8 @@ def show_backfill(visit: Visit) -> Response:
 def backfill(visit: Visit) -> Response:
     """Show which runs a span has that weren't sent, and after a confirmation send them."""
     entry, typed, problems = _entry(visit), _typed(visit, "begin", "end"), dict[str, str]()
-    begin = _read(problems, "begin", typed["begin"], _time(read_past, visit))
-    end = _read(problems, "end", typed["end"], _time(read_past, visit), visit.now)
+    begin = _read(problems, "begin", typed["begin"], _time(visit, ahead=False))
+    end = _read(problems, "end", typed["end"], _time(visit, ahead=False), visit.now)
     begin, end = begin and begin.replace(microsecond=0), end.replace(microsecond=0)
     if begin is None:
         problems.setdefault("begin", "Give the time from which on runs are sent.")

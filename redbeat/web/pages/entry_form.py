@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 
 from redbeat.decoder import DEFINITION_FIELDS, plain_json
@@ -21,10 +21,10 @@ from redbeat.log.text import printable_json
 from redbeat.operations.hiding import MAX_VALUES, has_too_many
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, NO_POLICY, OVERLAPS, PAUSE_FIELDS, TRACKS
 from redbeat.schedules.codec import encode_schedule
-from redbeat.schedules.durations import read_seconds, write_seconds
+from redbeat.schedules.durations import write_seconds
 from redbeat.schedules.occurrences import clocked
-from redbeat.schedules.timezones import zone_called
-from redbeat.schedules.typed_times import in_zone, read_future, read_moment
+from redbeat.schedules.times import read_seconds, read_time
+from redbeat.schedules.timezones import time_of, zone_called
 
 #: the fields of a document that can be edited, in this order
 EDITABLE = (*DEFINITION_FIELDS, *FIELDS)
@@ -262,7 +262,7 @@ def _shown(name: str, value: Any, zone: tzinfo) -> str:
         return str(write_seconds(value))
     if name in _MOMENTS and isinstance(value, str):
         try:
-            return typed(in_zone(read_moment(value), zone), zone)
+            return typed(time_of(value), zone)
         except (ValueError, OverflowError):
             return value
     return value if isinstance(value, str) else json_of(value)
@@ -366,10 +366,11 @@ class _Reader:
         return None if not value or value == getattr(NO_POLICY, name) else value
 
     def future(self, name: str) -> str | None:
-        return self._read(name, lambda text: read_future(text)(self._now, self._zone).isoformat())  # type: ignore[no-any-return]
+        text: str | None = self._read(name, self._read_time)
+        return text
 
     def _read_time(self, text: str) -> str:
-        return in_zone(read_moment(text), self._zone).astimezone(timezone.utc).isoformat()
+        return read_time(text, self._now, self._zone, ahead=True).isoformat()
 
     def json(self, name: str, kind: type, what: str) -> Any:
         value = self._read(name, lambda text: read_json(text, kind, what))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -15,7 +15,7 @@ from redbeat.entries.run_wording import remark_on
 from redbeat.entries.runs import IN_PROGRESS, has_workers, read_states, with_histories
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
-from redbeat.schedules.typed_times import read_span
+from redbeat.schedules.times import read_time
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -64,11 +64,11 @@ def show_runs(visit: Visit) -> Response:
     except ValueError as exc:
         errors["state"] = str(exc)
     try:
-        span = span_of(filters["since"])
+        since = read_time(filters["since"], visit.now, visit.zone, ahead=False) if filters["since"] else None
     except ValueError as exc:
         errors["since"] = str(exc)
     if not errors:
-        result = _search(visit, states, span, filters, limit)
+        result = _search(visit, states, since, filters, limit)
     runs = result.found.runs if result.found is not None else ()
     spans = choices_with(SPANS, filters["since"])
     here = _here(visit, filters, limit=limit if limit > SHOWN else None)
@@ -105,7 +105,7 @@ def show_runs(visit: Visit) -> Response:
 
 
 def _search(
-    visit: Visit, states: Sequence[str], span: timedelta | None, filters: Mapping[str, str], limit: int
+    visit: Visit, states: Sequence[str], since: datetime | None, filters: Mapping[str, str], limit: int
 ) -> Result[FoundRuns]:
     def search(tell: Tell[FoundRuns]) -> FoundRuns:
         found = search_runs(
@@ -113,7 +113,7 @@ def _search(
             states,
             name=filters["name"] or None,
             match=filters["match"] or None,
-            since=None if span is None else visit.now - span,
+            since=since,
             most=limit,
             max_seconds=SEARCH_SECONDS,
             tell=tell,
@@ -145,15 +145,6 @@ def choices_with(choices: Sequence[tuple[str, str]], value: str) -> list[tuple[s
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 7 else 0
-
-
-def span_of(text: str) -> timedelta | None:
-    """Return a length of time such as '1d'; None: any.
-
-    Raises:
-        ValueError: it isn't one.
-    """
-    return read_span(text) if text else None
 
 
 ROUTES: list[BaseRoute] = [page("/runs", show_runs)]

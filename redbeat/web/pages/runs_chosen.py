@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,13 @@ from redbeat.errors import EntryError
 from redbeat.log.text import counted
 from redbeat.operations.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
 from redbeat.runs.run import Run
+from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.background import Result, Tell
 from redbeat.web.changes import Ending
 from redbeat.web.changes import Tell as ChangeTell
 from redbeat.web.pages.changing import make_change
-from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with, span_of
+from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit, checked_pattern
 
@@ -100,11 +101,10 @@ def show_rerun(visit: Visit) -> Response:
     since, match = visit.query.get("since", "1d").strip(), visit.pattern("match")
     errors, result = dict[str, str](), Result[Reruns]()
     try:
-        span = span_of(since or "1d") or timedelta(days=1)
+        begin = read_time(since or "1d", visit.now, visit.zone, ahead=False)
     except ValueError as exc:
         errors["since"] = str(exc)
     else:
-        begin = visit.now - span
 
         def look(_tell: Tell[Reruns]) -> Reruns:
             return find_reruns(RedBeatSchedulerEntry, visit.app, begin, match or "*")
@@ -138,12 +138,10 @@ def do_rerun_failed(visit: Visit) -> Response:
     if visit.form.get("confirmed") != "yes":
         return visit.see("runs", "rerun", since=since or None, match=match or None)
     try:
-        span = span_of(since)
+        begin = read_time(since, visit.now, visit.zone, ahead=False)
     except ValueError as exc:
         raise EntryError(f"since: {exc}", "") from None
-    if span is None:
-        raise EntryError("since: it is empty; write a length of time, such as 1d.", "")
-    actor, begin = visit.actor, visit.now - span
+    actor = visit.actor
 
     def send(tell: ChangeTell) -> Rerun:
         tell("Sending what has failed")

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from redbeat.entries.timeline import GROUPS
 from redbeat.entries.wording import local_time
 from redbeat.log.text import is_utf8
-from redbeat.schedules.typed_times import read_past
+from redbeat.schedules.times import read_time
 from redbeat.web.background import WAIT_SECONDS
 from redbeat.web.charts.heatmap import FATES, draw_heat_map
 from redbeat.web.routes import page
@@ -38,8 +38,8 @@ def show_timeline(visit: Visit) -> Response:
     more = visit.query.get("more", "0")
     if typed:
         try:
-            start = read_past(typed)(visit.now, visit.zone)
-        except (ValueError, OverflowError) as exc:
+            start = read_time(typed, visit.now, visit.zone, ahead=False)
+        except ValueError as exc:
             problem = str(exc)
     # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
     start = start and start.replace(second=0, microsecond=0)

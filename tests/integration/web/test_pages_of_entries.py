@@ -242,7 +242,7 @@ def test_next_runs_name_clock_changes_and_excluded_days(app: Celery, browse: Bro
         ({"name": "summer", "more": "yes"}, "Europe/Berlin skips 02:00 to 03:00"),
         ({"name": "autumn", "more": "yes"}, "02:30 comes twice in Europe/Berlin: this is the first"),
         ({"name": "daily", "after": "2098-10-24"}, "Next runs after 2098-10-24 00:00:00 UTC"),
-        ({"name": "daily", "after": "easter"}, "is no time; write it as"),
+        ({"name": "daily", "after": "easter"}, "is not a time; write it as"),
     ):
         assert words in browser.read("/entry", **query), query
 

@@ -7,14 +7,11 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import click
 import pytest
 from dateutil.rrule import rrulestr
 
-from redbeat.cli.values import FUTURE, PAST, Value
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.policy.policy import NO_POLICY
-from redbeat.schedules.durations import read_seconds
 from redbeat.schedules.occurrences import rrule, runs_after
 from redbeat.schedules.rfc5545 import read_rule
 
@@ -22,51 +19,6 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("1h30m", 5400), ("90", 90), ("1.5h", 5400), ("2d", 172_800), ("1w", 604_800), ("250ms", 0.25),
-        ("1H 30M", 5400), ("5 min", 300), ("1e3", 1000), (".5s", 0.5),
-    ],
-)  # fmt: skip
-def test_duration_is_read(text: str, seconds: float) -> None:
-    assert read_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "s", "1x", "1h30", "-1", "nan", "1.2.3", "٣s"])
-def test_invalid_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="length of time"):
-        read_seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "ago"),
-    [
-        ("1d", timedelta(days=1)), ("12:00", timedelta(hours=1)), ("13:00", timedelta(days=1)),
-        ("13:30", timedelta(hours=23, minutes=30)), ("today", timedelta(hours=13)),
-        ("yesterday", timedelta(hours=37)), ("Yesterday 9:00", timedelta(hours=28)),
-        ("at 12:00", timedelta(hours=1)), ("2030-01-01T11:00Z", timedelta(hours=1)),
-    ],
-)  # fmt: skip
-def test_past_time_is_read_in_words(text: str, ago: timedelta) -> None:
-    """It is 13:00 in Berlin; a clock without a day is the last time that clocks have shown it."""
-    assert PAST.convert(text, None, None)(NOW, BERLIN) == NOW - ago
-
-
-@pytest.mark.parametrize(
-    ("text", "ahead"),
-    [("12:00", timedelta(hours=23)), ("13:30", timedelta(minutes=30)), ("tomorrow", timedelta(hours=11))],
-)
-def test_time_of_day_is_the_next_one_in_the_future(text: str, ahead: timedelta) -> None:
-    assert FUTURE.convert(text, None, None)(NOW, BERLIN) == NOW + ahead
-
-
-@pytest.mark.parametrize(("kind", "text"), [(PAST, "tomorrow"), (FUTURE, "yesterday"), (PAST, "at noon")])
-def test_time_in_the_wrong_direction_is_refused(kind: Value, text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time; write it as"):
-        kind.convert(text, None, None)
 
 
 @pytest.mark.parametrize(

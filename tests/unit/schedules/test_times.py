@@ -12,8 +12,8 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
-from redbeat.schedules.durations import length_in_words, read_seconds, seconds_in_words
-from redbeat.schedules.typed_times import read_future, read_past
+from redbeat.schedules.durations import length_in_words, seconds_in_words
+from redbeat.schedules.times import read_seconds
 from redbeat.store.records import Stored
 from tests.support.ticks import memory_app
 
@@ -87,34 +87,6 @@ def test_a_naive_time_of_just_now_still_comes(tokyo_app: Celery, seconds: int, i
     berlin = {"timezone": "Europe/Berlin"}
     wall = datetime.fromtimestamp(NOON.timestamp() - seconds, ZoneInfo("Europe/Berlin")).replace(tzinfo=None)
     assert (entry(tokyo_app, clocked(wall), **berlin).due_at is not None) is is_first
-
-
-BERLIN = ZoneInfo("Europe/Berlin")
-AT_THREE = datetime(2026, 11, 24, 2, tzinfo=timezone.utc)
-
-
-@pytest.mark.parametrize(
-    ("text", "following", "last"),
-    [
-        ("monday 8:00", "2026-11-30 08:00", "2026-11-23 08:00"),
-        ("Mon at 8:00", "2026-11-30 08:00", "2026-11-23 08:00"),
-        ("sunday", "2026-11-29 00:00", "2026-11-22 00:00"),
-        ("tuesday 5:00", "2026-11-24 05:00", "2026-11-17 05:00"),
-        ("tue 3:00", "2026-12-01 03:00", "2026-11-17 03:00"),
-        ("wed", "2026-11-25 00:00", "2026-11-18 00:00"),
-        ("18:30", "2026-11-24 18:30", "2026-11-23 18:30"),
-    ],
-)
-def test_a_weekday_is_the_next_one_or_the_last_one(text: str, following: str, last: str) -> None:
-    for read, expected in ((read_future, following), (read_past, last)):
-        moment = read(text)(AT_THREE, BERLIN).astimezone(BERLIN)
-        assert f"{moment:%Y-%m-%d %H:%M}" == expected
-
-
-@pytest.mark.parametrize("text", ["mond", "monday tuesday", "monday 25:00", "at monday", "next monday"])
-def test_what_only_looks_like_a_weekday_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no time|hour must be"):
-        read_future(text)(AT_THREE, BERLIN)
 
 
 @pytest.mark.parametrize(
