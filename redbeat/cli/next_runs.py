@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -17,8 +17,8 @@ from redbeat.cli.values import AHEAD
 from redbeat.cli.zone import zone_options
 from redbeat.entries.documents import iso
 from redbeat.entries.marks import clock_changes
-from redbeat.entries.preview import next_runs
-from redbeat.entries.upcoming import first_of_all
+from redbeat.entries.timeline import first_of_all
+from redbeat.entries.upcoming import next_runs
 from redbeat.entries.wording import local_time, when_in
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
@@ -98,7 +98,7 @@ def _runs_of_one(
         yield entry, due
 
 
-def note_untold(session: Session, untold: list[str]) -> None:
+def note_untold(session: Session, untold: Sequence[str]) -> None:
     """Warn about entries of which not all runs are shown."""
     for words in untold[:MOST_NOTED]:
         session.note(f"Not all of its runs are shown: {words}")

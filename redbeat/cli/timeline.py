@@ -6,6 +6,7 @@ Invariant: the chart fits the terminal's width, and its total counts all entries
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 
 import click
@@ -20,8 +21,17 @@ from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.values import BACK
 from redbeat.cli.zone import zone_options
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.timeline import GROUPS, Chart, Row, edges_of, empty_chart, level_of
+from redbeat.entries.timeline import (
+    GROUPS,
+    Chart,
+    Counting,
+    Row,
+    Timeline,
+    chart_from,
+    edges_of,
+    legend_of,
+    level_of,
+)
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable
 from redbeat.schedules.times import TypedTime
@@ -81,30 +91,28 @@ def timeline(
     since = now if start is None else session.time(start)
     width = session.console.width if session.console.width < UNLIMITED_WIDTH else PIPED_WIDTH
     name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
-    chart = empty_chart(since, zone, hours, max(width - name_width - 2, 5))
-    untold: list[str] = []
+    chart = chart_from(since, zone, hours, max(width - name_width - 2, 5))
+    counting = Counting(session.app, chart, since, match=match, max_rows=rows)
     with meter("Looking") as progress:
-        # for the past, entries that are due later count, too
-        last = chart.end if since >= now else None
-        listed = RedBeatSchedulerEntry.list(session.app, match=match, due_before=last)
-        for number, entry in enumerate(listed, start=1):
-            untold += filter(None, [chart.add_entry(entry, group, since, now)])
-            progress(number)
-    note_untold(session, untold)
-    shown = chart.rows_by(group)[:rows]
+        for _ in counting.steps():
+            progress(counting.looked_at)
+    found = counting.found()
+    note_untold(session, found.untold)
     if is_json:
-        session.print_json(chart.to_dict(shown))
+        session.print_json(found.to_dict(group))
         return
-    name_width = min(name_width, max([cell_len(printable(name)) for name, _ in shown] + [len("total")]))
+    shown = found.rows[group]
+    name_width = min(name_width, max([cell_len(printable(row.name)) for row in shown] + [len("total")]))
     session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
-    for line in _lines(chart, shown, zone, name_width):
+    for line in _lines(found, group, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)
-    peak = max(chart.total)
+    total = found.total.counts
+    peak = max(total)
     if peak:
-        at = chart.begin + chart.total.index(peak) * chart.step
+        at = chart.begin + total.index(peak) * chart.step
         session.draw(Text(_legend(_peak(shown)), "dim").wrap(session.console, width))
         most = f"the most, {peak}, in the {_length(chart.step)} from {clock(at, zone)} on"
-        session.say(f"{sum(chart.total)} runs; {most}.")
+        session.say(f"{sum(total)} runs; {most}.")
     else:
         session.say("Nothing is going to run.")
 
@@ -126,37 +134,33 @@ def _heading(chart: Chart, zone: tzinfo) -> str:
     )
 
 
-def _lines(chart: Chart, shown: list[Row], zone: tzinfo, name_width: int) -> list[Text]:
-    lines = [Text(_fit("", name_width) + _ruler(chart, zone), "bold")]
+def _lines(found: Timeline, group: str, zone: tzinfo, name_width: int) -> list[Text]:
+    shown, total = found.rows[group], found.total.counts
+    lines = [Text(_fit("", name_width) + _ruler(found.chart, zone), "bold")]
     edges = edges_of(_peak(shown), len(_SHADES) - 1)
-    for name, counts in shown:
-        line = Text(_fit(printable(name), name_width))
-        for column in range(chart.columns):
-            level = level_of(counts.get(column, 0), edges)
+    for row in shown:
+        line = Text(_fit(printable(row.name), name_width))
+        for runs in row.counts:
+            level = level_of(runs, edges)
             line.append(_SHADES[level], _SHADE_STYLES[level])
         lines.append(line)
-    if len(chart.rows) > len(shown):
-        lines.append(Text(f"and {len(chart.rows) - len(shown)} more, in the total", "dim"))
-    most = max(chart.total) or 1
-    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // most)] for runs in chart.total)
+    more = found.row_counts[group] - len(shown)
+    if more:
+        lines.append(Text(f"and {more} more, in the total", "dim"))
+    most = max(total) or 1
+    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // most)] for runs in total)
     lines.append(Text(_fit("total", name_width) + bars, "bold"))
     return lines
 
 
-def _peak(shown: list[Row]) -> int:
-    return max((max(counts.values()) for _, counts in shown), default=0)
+def _peak(shown: Sequence[Row]) -> int:
+    return max((max(row.counts) for row in shown), default=0)
 
 
 def _legend(peak: int) -> str:
     """Return the legend: each shade and its numbers of runs."""
-    words, least = [f"{_SHADES[0]} none"], 1
-    for shade, most in zip(_SHADES[1:], edges_of(peak, len(_SHADES) - 1), strict=True):
-        if least > peak:
-            break
-        most = min(most, peak)
-        words.append(f"{shade} {least}" if least == most else f"{shade} {least} to {most}")
-        least = most + 1
-    return ",  ".join(words)
+    words = legend_of(edges_of(peak, len(_SHADES) - 1), peak)
+    return ",  ".join(f"{shade} {word}" for shade, word in zip(_SHADES, words, strict=False))
 
 
 def _fit(text: str, width: int) -> str:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from celery.result import AsyncResult
 
 from redbeat.config.suggestions import find_typos
-from redbeat.entries.preview import runs_between
 from redbeat.entries.sending import send
+from redbeat.entries.upcoming import runs_between
 from redbeat.errors import EntryError, LockNotAcquired
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts

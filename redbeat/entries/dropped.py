@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule
 
+from redbeat.entries.upcoming import crontab_key
 from redbeat.history import dropped_record
 from redbeat.policy.misfires import Choice
 from redbeat.policy.policy import Policy
 from redbeat.process.memory import Memory
-from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.crontab import count_of_crontab
-from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
+from redbeat.schedules.occurrences import is_own_kind, last_runs, runs_after, runs_back, zone_of
 from redbeat.schedules.timezones import shown
 from redbeat.store.records import score_text
 
@@ -144,28 +144,13 @@ def dropped_until(
     ):
         more = max((end - first) // schedule_.run_every, 0)
         return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged, reason)
-    key = _key_of(schedule_, bounds, first, end)
-    if key is None or key not in _counted:
+    crontab_ = crontab_key(schedule_, bounds)
+    found = None if crontab_ is None else _counted.get((crontab_, first, end))
+    if found is None:
         found = _count_until(schedule_, bounds, first, end)
-        if key is None:
-            return Dropped(first, *found, why, is_merged, reason)
-        _counted[key] = found
-    return Dropped(first, *_counted[key], why, is_merged, reason)
-
-
-def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> Any:
-    """Return the key by which the count is remembered; None: it isn't."""
-    is_bounded = (bounds.start_time, bounds.end_time, bounds.calendar) != (None, None, None)
-    if is_bounded or not isinstance(schedule_, crontab) or type(schedule_) not in (crontab, cron):
-        return None
-    key = (
-        *cronspecs(schedule_),
-        getattr(schedule_, "expression", None),
-        zone_of(schedule_, bounds),
-        first,
-        end,
-    )
-    return key if all(type(part) is not list for part in key) else None
+        if crontab_ is not None:
+            _counted[crontab_, first, end] = found
+    return Dropped(first, *found, why, is_merged, reason)
 
 
 def _count_until(

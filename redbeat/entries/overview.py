@@ -16,8 +16,8 @@ from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import shown_value
 from redbeat.entries.forms import LENGTHS
-from redbeat.entries.preview import next_runs as runs_of
 from redbeat.entries.runs import Last, read_last, read_running
+from redbeat.entries.upcoming import next_runs as runs_of
 from redbeat.entries.wording import one_line, when_in
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.history import PastRun

@@ -1,43 +1,76 @@
-"""How many runs fall into which stretch of time: a chart with a row for each entry, and a total.
+"""The runs of all entries together: the first ones to come, and how many fall into which stretch of time.
 
-Invariant: the total counts all entries, shown or not. Pure.
+Invariant: what a timeline keeps grows with the rows that are shown and with MAX_GROUPS, not with the entries.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
+import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import islice
-from typing import Any
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain, islice, takewhile
+from operator import add
+from typing import Any, NamedTuple
 
-from celery.schedules import crontab, schedule
+from celery.schedules import schedule
 
+from redbeat.config.config import ensure_conf
+from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.documents import iso
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.preview import runs_between
-from redbeat.entries.upcoming import MOST_SECONDS, in_time, reason_of
+from redbeat.entries.query import entry_of, read_all
+from redbeat.entries.runs import id_of
+from redbeat.entries.upcoming import crontab_key, in_time, reason_of, runs_from
+from redbeat.entries.wording import local_time
 from redbeat.errors import EntryError
+from redbeat.history import PastRun, decode_history
+from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.schedules.occurrences import is_own_kind
+from redbeat.store.histories import read_newest
+from redbeat.store.members import count_members
+from redbeat.store.parts import in_chunks
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+
+#: when (UTC), the entry's name, the entry
+NextRun = tuple[datetime, str, RedBeatSchedulerEntry]
+#: entries in these states are going to run; paused ones if their pause ends by itself
+RUNNING = ("scheduled", "due", "failing", "paused")
 
 #: possible lengths of a column, minutes
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
 _TICK = timedelta(microseconds=1)
-_CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-#: how many crontabs are remembered while a chart is made, and how many parts of the runs of each
+#: how many crontabs are remembered while a timeline is made
 MAX_SHARED = 2000
+#: how many tasks and prefixes have rows of their own, and how many characters of their names count
+MAX_GROUPS, MAX_NAME = 5_000, 300
+#: the row of the others
+OTHERS = "(all others)"
+#: how many entries of which not all runs are known are named
+MAX_UNTOLD = 1000
+#: how many entries are counted at a time, and how many records of the history of one are read at most
+_CHUNK, _MAX_RECORDS = 50, 500
 
-#: the functions that name the row of an entry, by the value of --by
+#: what a row stands for, by the value of --by
 GROUPS: dict[str, Callable[[Any], str]] = {
     "load": lambda entry: str(entry.name),
     "task": lambda entry: str(entry.task),
     "prefix": lambda entry: _prefix_of(str(entry.name)),
     "next": lambda entry: str(entry.name),
 }
+
+#: how runs of the past ended, the worst first; all other outcomes count as sent
+HAPPENED = ("lost", "failed", "skipped", "sent")
+_HAPPENED = {"never_started": "lost", "merged": "skipped", **{word: word for word in HAPPENED}}
 
 
 def _prefix_of(name: str) -> str:
@@ -46,154 +79,433 @@ def _prefix_of(name: str) -> str:
     return f"{found[0]}*" if found is not None else name
 
 
-#: the name of a row, and its number of runs in each column
-Row = tuple[str, Counter[int]]
-
-
-@dataclass
-class Chart:
-    """How many runs there are in each column.
+class FirstRuns(NamedTuple):
+    """The next runs of all entries together.
 
     Attributes:
-        begin: where the first column begins.
-        step: the length of a column.
-        total: the runs of all entries.
-        rows: how many runs which row has in which columns.
-        entry_seconds: how much processor time the runs of one entry may take.
+        runs: the first ones first.
+        untold: of which entries not all runs are known, and why.
+        is_complete: all entries were looked at that may have one of these runs; False: time was up before.
     """
+
+    runs: list[NextRun]
+    untold: list[str]
+    is_complete: bool
+
+
+def first_of_all(
+    app: Any,
+    wanted: int,
+    after: datetime | None = None,
+    match: str | None = None,
+    *,
+    max_seconds: float | None = None,
+) -> FirstRuns:
+    """Return the next runs of all entries together, or those later than ``after``, the first ones first.
+
+    Entries come by their scores, and none is sent before its score, so those that are later than the last run
+    that is wanted needn't be looked at.
+
+    Arguments:
+        wanted: at most so many runs.
+        max_seconds: for how long entries are looked at; the runs of the last one may take longer. None: until
+            it is complete.
+    """
+    found: list[NextRun] = []
+    untold: list[str] = []
+    store = Store(app)
+    began = time.monotonic()
+    for _, stored, now in read_all(store):
+        score = -1.0 if stored.score is None else stored.score
+        if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
+            break
+        if max_seconds is not None and time.monotonic() - began > max_seconds:
+            return FirstRuns(found, untold, is_complete=False)
+        if match is not None and not fnmatchcase(store.keys.name(stored.key), match):
+            continue
+        entry = entry_of(RedBeatSchedulerEntry, stored, app, now)
+        due = entry.next_due_at
+        if due is not None and entry.state in RUNNING and entry.schedule is not None:
+            try:
+                dues = list(islice(runs_from(entry, due, after), wanted))
+            except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
+                untold.append(reason_of(entry, exc))
+                dues = [due] if after is None or due > after else []
+            # in UTC: two times of one zone are compared by the clock on the wall
+            runs = ((local_time(run, timezone.utc), str(entry.name), entry) for run in dues)
+            found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
+    return FirstRuns(found, untold, is_complete=True)
+
+
+# -- how many runs fall into which stretch of time
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Columns of equal length."""
 
     begin: datetime
     step: timedelta
     columns: int
-    total: list[int] = field(default_factory=list)
-    rows: dict[str, Counter[int]] = field(default_factory=dict)
-    entry_seconds: float = MOST_SECONDS
-    #: the runs of crontabs that many entries share
-    _shared: Memory[Hashable, _SharedRuns] = field(default_factory=lambda: Memory(MAX_SHARED), repr=False)
 
     @property
     def end(self) -> datetime:
+        """Where the last column ends."""
         return self.begin + self.columns * self.step
 
     def column_of(self, moment: datetime) -> int:
         """Return the number of the column that ``moment`` is in; one before the first is negative."""
         return (moment - self.begin) // self.step
 
-    def count_between(
-        self, counts: Counter[int], entry: RedBeatSchedulerEntry, first: datetime, last: datetime
-    ) -> None:
-        """Count the runs of ``entry`` from ``first`` to ``last``, by their columns.
 
-        Raises:
-            EntryError: they take too much processor time; some of them are counted.
-        """
-        first, key = max(first, self.begin), _key_of(entry)
-        if key is None:
-            for run in in_time(entry, runs_between(entry, first, last), self.entry_seconds):
-                counts[self.column_of(run)] += 1
-            return
-        shared = self._shared.get(key)
-        if shared is None:
-            shared = self._shared[key] = _SharedRuns.of(entry, self)
-        counts.update(shared.between(first, last, self))
-        if shared.problem:
-            raise EntryError(shared.problem, entry.key)
-
-    def add(self, row: str, counts: Mapping[int, int]) -> None:
-        """Count the runs of an entry in its ``row``."""
-        if counts:
-            self.rows.setdefault(row, Counter()).update(counts)
-            for column, runs in counts.items():
-                self.total[column] += runs
-
-    def add_entry(self, entry: RedBeatSchedulerEntry, group: str, since: datetime, now: datetime) -> str:
-        """Count the runs of ``entry``, if it is going to run, in its row by ``GROUPS``.
-
-        Arguments:
-            since: before now: those that its schedule had until then are counted, too.
-
-        Returns:
-            Why not all of them are counted, with its name; '': they are.
-        """
-        counts, untold = self.runs_of(entry, since, now)
-        self.add(GROUPS[group](entry), counts)
-        return untold
-
-    def runs_of(
-        self, entry: RedBeatSchedulerEntry, since: datetime, now: datetime
-    ) -> tuple[Counter[int], str]:
-        """Return how many runs ``entry`` has in which columns, and why these aren't all; '': they are."""
-        counts: Counter[int] = Counter()
-        try:
-            due = entry.next_due_at
-            if due is not None and entry.stored is not None and not entry.stored.is_away:
-                count_runs(counts, entry, due, since, now, self)
-        except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
-            return counts, reason_of(entry, exc)
-        return counts, ""
-
-    def rows_by(self, group: str) -> list[Row]:
-        """Return all rows in the order of ``group``: as they were added (next), else the busiest first."""
-        rows = list(self.rows.items())
-        if group != "next":
-            rows.sort(key=lambda row: (-sum(row[1].values()), row[0]))
-        return rows
-
-    def to_dict(self, shown: Iterable[Row]) -> dict[str, Any]:
-        """Return it as plain JSON, with these rows."""
-        return {
-            "begin": iso(self.begin),
-            "end": iso(self.end),
-            "column_seconds": self.step.total_seconds(),
-            "total": self.total,
-            "entries": [
-                {"name": name, "runs": [counts.get(column, 0) for column in range(self.columns)]}
-                for name, counts in shown
-            ],
-        }
+def chart_from(since: datetime, zone: tzinfo, hours: float, room: int) -> Chart:
+    """Return a chart whose columns begin at full hours in ``zone``, or at parts of them; at most ``room``."""
+    minutes = next((step for step in _STEPS if hours * 60 / step <= room), _STEPS[-1])
+    step = timedelta(minutes=minutes)
+    local = since.astimezone(zone)
+    into = timedelta(hours=local.hour, minutes=local.minute, seconds=local.second)
+    # in UTC: the distance of two times of one zone is counted by the clock on the wall
+    begin = since.replace(microsecond=0).astimezone(timezone.utc) - into % step
+    return Chart(begin, step, max(min(int(-(-hours * 60 // minutes)), room), 1))
 
 
 @dataclass
-class _SharedRuns:
-    """All runs that a crontab has within a chart, and how many they are from one of them to another.
+class Row:
+    """The runs of an entry, of a task, of the names with a prefix, or of all entries.
 
-    ``problem``: why there are more of them; '': these are all.
+    Attributes:
+        counts: how many are planned in each column.
+        happened: how many have ended in the past as ``HAPPENED`` says, in columns; without words of which
+            there are none.
+        score: of an entry.
     """
 
-    runs: list[datetime]
-    problem: str = ""
-    counted: dict[tuple[int, int], Mapping[int, int]] = field(default_factory=dict)
+    name: str
+    counts: list[int]
+    happened: dict[str, list[int]] = field(default_factory=dict)
+    score: float = 0.0
 
-    @classmethod
-    def of(cls, entry: RedBeatSchedulerEntry, chart: Chart) -> _SharedRuns:
-        found = cls([])
+    @property
+    def runs(self) -> int:
+        """How many are planned."""
+        return sum(self.counts)
+
+    def add(self, other: Row) -> None:
+        """Add the runs of ``other``."""
+        self.counts = [*map(add, self.counts, other.counts)]
+        for word, counts in other.happened.items():
+            self.happened[word] = [*map(add, self.happened.get(word, [0] * len(counts)), counts)]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The runs of the entries that were looked at.
+
+    Attributes:
+        now: when it was begun, by the server's clock.
+        looked_at: how many entries were looked at.
+        entries: how many there are.
+        total: the row of all of them.
+        rows: the first rows by each of ``GROUPS``.
+        row_counts: how many rows there are by each.
+        untold: sentences about entries of which not all runs are known.
+        known_since: before this not all histories say how runs ended; None: they all do.
+    """
+
+    chart: Chart
+    now: datetime
+    looked_at: int
+    entries: int
+    total: Row
+    rows: Mapping[str, Sequence[Row]]
+    row_counts: Mapping[str, int]
+    untold: Sequence[str]
+    known_since: datetime | None
+
+    @property
+    def has_past(self) -> bool:
+        """Whether a whole column of it is in the past."""
+        return self.chart.begin + self.chart.step <= self.now
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all entries were looked at."""
+        return self.looked_at >= self.entries
+
+    def to_dict(self, group: str) -> dict[str, Any]:
+        """Return what is planned as plain JSON, with the rows of one group."""
+        return {
+            "begin": iso(self.chart.begin),
+            "end": iso(self.chart.end),
+            "column_seconds": self.chart.step.total_seconds(),
+            "total": self.total.counts,
+            "entries": [{"name": row.name, "runs": row.counts} for row in self.rows[group]],
+        }
+
+
+class Counting:
+    """Counts the runs of all entries.
+
+    Arguments:
+        since: before now: with the runs that the schedules had from then on.
+        match: a pattern of names; None: all entries.
+        max_rows: how many rows of each group are kept.
+        with_outcomes: for the past also how runs ended.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        chart: Chart,
+        since: datetime,
+        *,
+        match: str | None = None,
+        max_rows: int,
+        with_outcomes: bool = False,
+    ) -> None:
+        self.chart, self.looked_at = chart, 0
+        self._store = Store(app)
+        self._app, self._since, self._match, self._max_rows = app, since, match, max_rows
+        self._now = Server(self._store).now()
+        self._entries = count_members(self._store)
+        has_past = with_outcomes and chart.begin + chart.step <= self._now
+        self._records = min(ensure_conf(app).history, _MAX_RECORDS) if has_past else 0
+        self._total, self._row_count = Row("", [0] * chart.columns), 0
+        self._rows: dict[str, list[Row]] = {"load": [], "next": []}
+        self._sums: dict[str, dict[str, Row]] = {"task": {}, "prefix": {}}
+        self._untold: list[str] = []
+        self._known_since: datetime | None = None
+        #: all runs in the chart of crontabs that many entries share, with why there are more
+        self._shared = Memory[Hashable, tuple[list[datetime], str]](MAX_SHARED)
+        #: how many of these are in which columns, from one of them to another
+        self._counted = Memory[Hashable, Counter[int]](50 * MAX_SHARED)
+
+    def steps(self) -> Iterator[None]:
+        """Count; yields after each entry, so that its caller can rest, or stop."""
+        # an entry that is due later than the end has no run in the chart, unless that is in the past
+        last_score = self.chart.end.timestamp() if self._since >= self._now else None
+        for chunk in in_chunks(read_all(self._store, last_score), _CHUNK):
+            entries = [
+                entry_of(RedBeatSchedulerEntry, stored, self._app, now)
+                for _, stored, now in chunk
+                if self._match is None or fnmatchcase(self._store.keys.name(stored.key), self._match)
+            ]
+            named = [entry for entry in entries if not entry.problem and entry.policy.exclude is not None]
+            give_calendars(named, read_calendars(self._store, {str(one.policy.exclude) for one in named}))
+            planned = []
+            for entry in entries:
+                planned.append(self._planned(entry))
+                yield
+            for entry, counts, happened in zip(
+                entries, planned, self._happened(entries, planned), strict=True
+            ):
+                self._add(entry, counts, happened)
+                yield
+            for group, order in _ORDERS.items():
+                self._rows[group] = heapq.nsmallest(self._max_rows, self._rows[group], key=order)
+            self.looked_at += len(chunk)
+            yield
+        self.looked_at = self._entries = max(self._entries, self.looked_at)
+
+    def found(self) -> Timeline:
+        """Return what was counted so far."""
+        rows = {**self._rows, **{group: [*sums.values()] for group, sums in self._sums.items()}}
+        return Timeline(
+            self.chart,
+            self._now,
+            self.looked_at,
+            max(self._entries, self.looked_at),
+            _copy(self._total),
+            {
+                group: [
+                    _copy(row)
+                    for row in heapq.nsmallest(self._max_rows, rows[group], key=_ORDERS.get(group, _busiest))
+                ]
+                for group in GROUPS
+            },
+            {group: len(self._sums[group]) if group in self._sums else self._row_count for group in GROUPS},
+            tuple(self._untold),
+            self._known_since,
+        )
+
+    def _add(
+        self, entry: RedBeatSchedulerEntry, planned: Counter[int], happened: Mapping[str, Counter[int]]
+    ) -> None:
+        """Add the runs of an entry."""
+        if not planned or entry.policy.one_off or entry.policy.max_runs is not None:
+            # its schedule doesn't say what it had: what happened is taken for planned
+            planned = sum(happened.values(), planned)
+        if not planned and not happened:
+            return
+        columns = range(self.chart.columns)
+        lists = {word: [counts[column] for column in columns] for word, counts in happened.items()}
+        score = (entry.stored and entry.stored.score) or 0.0
+        row = Row(str(entry.name), [planned[column] for column in columns], lists, score)
+        self._total.add(row)
+        self._row_count += 1
+        for rows in self._rows.values():
+            rows.append(row)
+        for group, sums in self._sums.items():
+            name = shorten(GROUPS[group](entry), MAX_NAME)
+            name = name if name in sums or len(sums) < MAX_GROUPS else OTHERS
+            sums.setdefault(name, Row(name, [0] * self.chart.columns)).add(row)
+
+    @contextmanager
+    def _naming(self, entry: RedBeatSchedulerEntry) -> Iterator[None]:
+        """Name an entry of which not all runs can be computed: its calendar is missing, say."""
         try:
-            every = runs_between(entry, chart.begin, chart.end - _TICK)
-            found.runs.extend(
-                run.astimezone(timezone.utc) for run in in_time(entry, every, chart.entry_seconds)
-            )
-        except EntryError as exc:
-            found.problem = str(exc)
+            yield
+        except (EntryError, ValueError, OverflowError) as exc:
+            if len(self._untold) < MAX_UNTOLD:
+                self._untold.append(reason_of(entry, exc))
+
+    # -- planned
+
+    def _planned(self, entry: RedBeatSchedulerEntry) -> Counter[int]:
+        """Count the run that an entry has in Redis and those that its schedule has, by their columns."""
+        counts, chart = Counter[int](), self.chart
+        with self._naming(entry):
+            due = entry.next_due_at
+            if due is None or entry.stored is None or entry.stored.is_away:
+                return counts
+            at_once = max(due, self._now)  # an entry that is due already runs now
+            if entry.policy.one_off or entry.policy.max_runs is not None:
+                for run in takewhile(lambda run: run < chart.end, runs_from(entry, due)):
+                    run = at_once if run == due else run
+                    if chart.begin <= run < chart.end:
+                        counts[chart.column_of(run)] += 1
+                return counts
+            if self._since < self._now:
+                self._count(counts, entry, self._since, due - _TICK, due)
+            if chart.begin <= at_once < chart.end:
+                counts[chart.column_of(at_once)] += 1
+            self._count(counts, entry, at_once + _TICK, chart.end, due)
+        return counts
+
+    def _count(
+        self,
+        counts: Counter[int],
+        entry: RedBeatSchedulerEntry,
+        first: datetime,
+        last: datetime,
+        due: datetime,
+    ) -> None:
+        """Count the runs that the schedule of an entry has from ``first`` to ``last``; ``due`` is a run.
+
+        Raises:
+            EntryError: they can't be computed, or take too long; some of them are counted.
+        """
+        chart, policy, rule = self.chart, entry.policy, entry.schedule
+        first, last = max(first, chart.begin), min(last, chart.end - _TICK)
+        key = crontab_key(rule, policy)
+        if first > last:
+            return
+        if isinstance(rule, schedule) and not (
+            is_own_kind(rule, schedule) or rule.relative or policy.exclude
+        ):
+            first, last = max(first, policy.start_time or first), min(last, policy.end_time or last)
+            counts.update(_count_interval(chart, due, rule.run_every, first, last))
+        elif key is None:
+            for run in in_time(entry, entry.runs_between(first, last)):
+                counts[chart.column_of(run)] += 1
+        else:
+            runs, problem = self._runs_of(key, entry)
+            span = bisect_left(runs, first), bisect_right(runs, last)
+            if (key, span) not in self._counted:
+                self._counted[key, span] = Counter(map(chart.column_of, runs[slice(*span)]))
+            counts.update(self._counted[key, span])
+            if problem:
+                raise EntryError(problem, entry.key)
+
+    def _runs_of(self, key: Hashable, entry: RedBeatSchedulerEntry) -> tuple[list[datetime], str]:
+        """Return all runs in the chart of a crontab that many entries share, and why there are more."""
+        if key not in self._shared:
+            runs, problem = list[datetime](), ""
+            every = entry.runs_between(self.chart.begin, self.chart.end - _TICK)
+            try:
+                runs.extend(run.astimezone(timezone.utc) for run in in_time(entry, every))
+            except EntryError as exc:
+                problem = str(exc)
+            self._shared[key] = runs, problem
+        return self._shared[key]
+
+    # -- happened
+
+    def _happened(
+        self, entries: Sequence[RedBeatSchedulerEntry], planned: Sequence[Counter[int]]
+    ) -> Iterator[Mapping[str, Counter[int]]]:
+        """Yield how the runs of each entry ended, by the words of ``HAPPENED``."""
+        if not self._records:
+            yield from ({} for _ in entries)
+            return
+        # runs in progress and attempts that failed have records, too
+        limit = min(2 * max((counts.total() for counts in planned), default=0) + 20, self._records)
+        records = read_newest(self._store, [entry.key for entry in entries], limit)
+        for entry, texts in zip(entries, records, strict=True):
+            runs = decode_history(texts, partial(id_of, entry.key))
+            if len(texts) >= limit and runs:  # there may be older ones
+                oldest = min(run.due for run in runs)
+                if oldest > self.chart.begin:
+                    self._known_since = max(oldest, self._known_since or oldest)
+            yield self._ended(entry, runs)
+
+    def _ended(self, entry: RedBeatSchedulerEntry, history: Iterable[PastRun]) -> Mapping[str, Counter[int]]:
+        """Count how runs ended, each once, however many records it has, but none that users asked for."""
+        found, seen = dict[str, Counter[int]](), set[datetime]()
+        with self._naming(entry):
+            for run in in_time(entry, history):
+                if not run.is_manual and run.due not in seen:
+                    seen.add(run.due)
+                    counts = self._columns_of(entry, run)
+                    if counts:
+                        found.setdefault(_HAPPENED.get(run.outcome, "sent"), Counter()).update(counts)
         return found
 
-    def between(self, first: datetime, last: datetime, chart: Chart) -> Mapping[int, int]:
-        begin, end = bisect_left(self.runs, first), bisect_right(self.runs, last)
-        counts = self.counted.get((begin, end))
-        if counts is None:
-            counts = Counter(map(chart.column_of, self.runs[begin:end]))
-            if len(self.counted) < MAX_SHARED:
-                self.counted[begin, end] = counts
+    def _columns_of(self, entry: RedBeatSchedulerEntry, run: PastRun) -> Counter[int]:
+        """Return the columns of the runs that a record is about."""
+        counts, chart = Counter[int](), self.chart
+        if run.last is not None and run.last > run.due and entry.schedule is not None:
+            self._count(counts, entry, run.due, min(run.last, self._now), run.due)
+            if counts or run.due < chart.begin:
+                return counts
+        if chart.begin <= run.due < chart.end:  # one run, or what the schedule of today knows nothing about
+            counts[chart.column_of(run.due)] += run.count or 1
         return counts
 
 
-def _key_of(entry: RedBeatSchedulerEntry) -> Hashable | None:
-    """Return what the runs of ``entry`` depend on, a crontab and its bounds; None: on more than that."""
-    schedule_, policy = entry.schedule, entry.policy
-    is_crontab = isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
-    if not is_crontab or policy.exclude is not None or policy.one_off or policy.max_runs is not None:
-        return None
-    fields = (getattr(schedule_, f"_orig_{name}") for name in _CRONTAB_FIELDS)
-    return (*map(str, fields), policy.timezone, policy.start_time, policy.end_time)
+def _busiest(row: Row) -> tuple[Any, ...]:
+    return -row.runs, row.name
+
+
+#: the orders of entries: the busiest first, and those that run first
+_ORDERS: dict[str, Callable[[Row], tuple[Any, ...]]] = {
+    "load": _busiest,
+    "next": lambda row: (row.score, row.name),
+}
+
+
+def _copy(row: Row) -> Row:
+    return replace(row, happened=dict(row.happened))
+
+
+def _count_interval(
+    chart: Chart, due: datetime, every: timedelta, first: datetime, last: datetime
+) -> Counter[int]:
+    """Count the runs of an interval by arithmetic, as there may be many thousands."""
+    # in whole microseconds from the beginning of the first column, as timedeltas take ten times as long
+    step, length = chart.step // _TICK, every // _TICK
+    begin, end = (first - chart.begin) // _TICK, (last - chart.begin) // _TICK
+    begin += ((due - first) // _TICK) % length
+    if length >= step:
+        return Counter(run // step for run in range(begin, end + 1, length))
+    counts, before = Counter[int](), 0
+    for column in range(begin // step, end // step + 1):
+        upto = (min((column + 1) * step - 1, end) - begin) // length + 1  # runs by the end of the column
+        counts[column], before = upto - before, upto
+    return counts
+
+
+# -- shades
 
 
 def edges_of(peak: int, levels: int) -> list[int]:
@@ -207,110 +519,14 @@ def edges_of(peak: int, levels: int) -> list[int]:
 
 def level_of(runs: int, edges: Sequence[int]) -> int:
     """Return the level that ``runs`` is in, by ``edges_of``; 0 for none."""
-    return 0 if not runs else next(level for level, most in enumerate(edges, start=1) if runs <= most)
+    return bisect_left(edges, runs) + 1 if runs else 0
 
 
-def empty_chart(since: datetime, zone: tzinfo, hours: float, room: int) -> Chart:
-    """Return a chart whose columns begin at full hours, or at parts of them, in ``zone``."""
-    minutes = next((step for step in _STEPS if hours * 60 / step <= room), _STEPS[-1])
-    step = timedelta(minutes=minutes)
-    local = since.astimezone(zone)
-    into = timedelta(hours=local.hour, minutes=local.minute, seconds=local.second)
-    # in UTC: the distance of two times of one zone is counted by the clock on the wall
-    begin = since.replace(microsecond=0).astimezone(timezone.utc) - into % step
-    columns = max(min(int(-(-hours * 60 // minutes)), room), 1)
-    return Chart(begin, step, columns, total=[0] * columns)
-
-
-def count_runs(
-    counts: Counter[int],
-    entry: RedBeatSchedulerEntry,
-    due: datetime,
-    since: datetime,
-    now: datetime,
-    chart: Chart,
-) -> None:
-    """Count the runs of ``entry`` by their columns: the one in Redis, at ``due``, and those after it.
-
-    Arguments:
-        since: before now: those that its schedule had until then are counted, too.
-    """
-    policy = entry.policy
-    most = 1 if policy.one_off else policy.max_runs
-    left = None if most is None else most - entry.total_run_count
-    last = chart.end - _TICK if policy.end_time is None else min(chart.end - _TICK, policy.end_time)
-    at_once = max(due, now)  # an entry that is due already runs now
-    if since < now and left is None:
-        count_past(counts, entry, since, due - _TICK, chart, due)
-    if at_once >= chart.end or (left is not None and left <= 0):
-        return
-    if at_once >= chart.begin:
-        counts[(at_once - chart.begin) // chart.step] += 1
-    every = _interval_of(entry) if left is None else None
-    if every is not None:
-        _count_interval(counts, due, max(now, chart.begin - _TICK), every, last, chart)
-        return
-    if left is None:
-        chart.count_between(counts, entry, max(due, now) + _TICK, last)
-        return
-    later = in_time(entry, runs_between(entry, due + _TICK, last), chart.entry_seconds)
-    for run in islice(later, left - 1):
-        if run >= chart.begin:
-            counts[chart.column_of(run)] += 1
-
-
-def _interval_of(entry: RedBeatSchedulerEntry) -> timedelta | None:
-    """Return the interval of ``entry``, if its schedule is only an interval."""
-    schedule_ = entry.schedule
-    is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
-    is_plain = is_interval and not schedule_.relative and not entry.policy.exclude
-    return schedule_.run_every if is_plain else None
-
-
-def count_past(
-    counts: Counter[int],
-    entry: RedBeatSchedulerEntry,
-    since: datetime,
-    until: datetime,
-    chart: Chart,
-    due: datetime | None = None,
-) -> None:
-    """Count the runs that the schedule of ``entry`` has from ``since``, in the chart, to ``until``.
-
-    Arguments:
-        due: when it is due next, if that is known already.
-    """
-    until, every = min(until, chart.end - _TICK), _interval_of(entry)
-    due = entry.next_due_at if due is None and every is not None else due
-    if every is None or due is None:
-        chart.count_between(counts, entry, since, until)
-        return
-    if entry.policy.start_time is not None:
-        since = max(since, entry.policy.start_time)
-    first = due - ((due - since) // every) * every
-    if first <= until:
-        counts[(first - chart.begin) // chart.step] += 1
-        _count_interval(counts, first, first, every, until, chart)
-
-
-def _count_interval(
-    counts: Counter[int], due: datetime, now: datetime, every: timedelta, end: datetime, chart: Chart
-) -> None:
-    """Count the runs after ``due`` by arithmetic, as there may be many thousands."""
-    # in whole microseconds from the beginning of the first column, as timedeltas take ten times as long
-    step, length = chart.step // _TICK, every // _TICK
-    start, stop = (due - chart.begin) // _TICK, (end - chart.begin) // _TICK
-    # runs that were missed before now aren't counted one by one
-    before, last = max(((now - chart.begin) // _TICK - start) // length, 0), (stop - start) // length
-    if last <= before:
-        return
-    if length >= step:
-        for run in range(start + (before + 1) * length, start + last * length + 1, length):
-            counts[run // step] += 1
-        return
-    # how many runs there are by the end of each column
-    first = (start + (before + 1) * length) // step
-    ends = range((first + 1) * step - 1 - start, stop - start, step)
-    for column, upto in enumerate([*(at // length for at in ends), last], start=first):
-        counts[column] += upto - before
-        before = upto
+def legend_of(edges: Sequence[int], peak: int) -> list[str]:
+    """Return the numbers of runs of each level up to that of ``peak`` in words, beginning with none."""
+    words, least = ["none"], 1
+    for most in edges[: level_of(peak, edges)]:
+        most = min(most, peak)
+        words.append(str(most) if least == most else f"{least} to {most}")
+        least = most + 1
+    return words

@@ -1,92 +1,99 @@
-"""What an entry runs next, as lists of many entries have it: the run that is in Redis, and those after it.
-
-Invariant: the runs of one entry take no more than ``MOST_SECONDS`` of processor time.
-"""
+"""The runs to come of one entry, and its runs between two times. Pure."""
 
 from __future__ import annotations
 
-import heapq
 import time
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta, timezone
-from fnmatch import fnmatchcase
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from itertools import chain, dropwhile, islice, takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import entry_of, read_all
-from redbeat.entries.wording import local_time, one_line
+from celery.schedules import crontab
+
+from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
+from redbeat.entries.wording import one_line
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
-from redbeat.store.store import Store
+from redbeat.policy.policy import Policy
+from redbeat.schedules.codec import cronspecs
+from redbeat.schedules.occurrences import (
+    FIRST_OCCURRENCE_GRACE,
+    cron,
+    first_run,
+    phase_before,
+    runs_after,
+    zone_of,
+)
+from redbeat.schedules.timezones import FIRST_DAY, find_time_problem, in_utc
+
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 Item = TypeVar("Item")
-#: when (UTC), the entry's name, the entry
-NextRun = tuple[datetime, str, RedBeatSchedulerEntry]
+
+#: how much processor time the runs of one entry may take in a list of many entries; seconds
+MAX_SECONDS = 1.0
 _INSTANT = timedelta(microseconds=1)
 _END = datetime.max.replace(tzinfo=timezone.utc)
-#: how much processor time the runs of one entry may take; seconds
-MOST_SECONDS = 2.0
-#: entries in these states are going to run; paused ones if their pause ends by itself
-RUNNING = ("scheduled", "due", "failing", "paused")
 
 
-class FirstRuns(NamedTuple):
-    """The next runs of all entries together.
+def next_runs(
+    entry: RedBeatSchedulerEntry,
+    count: int,
+    after: datetime | None,
+    tz: tzinfo | None,
+    now: datetime | None = None,
+) -> list[datetime]:
+    """Return the next runs of ``entry``, at most ``count``; see its method of the same name.
 
-    Attributes:
-        runs: the first ones first.
-        untold: of which entries not all runs are known, and why.
-        is_complete: all entries were looked at that may have one of these runs; False: time was up before.
+    ``now``: by the server's clock; None: by this machine's.
     """
+    since = None if after is None else _checked(entry, "after", after)
+    runs = islice(_runs(entry, since, rests=True, now=now), count)
+    shown_in = tz or zone_of(entry.schedule, entry.policy)
+    return [due.astimezone(shown_in) for due in runs]
 
-    runs: list[NextRun]
-    untold: list[str]
-    is_complete: bool
+
+def runs_between(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -> Iterator[datetime]:
+    """Yield the runs of ``entry`` from ``begin`` to ``end``, both included."""
+    first, last = _checked(entry, "the first time", begin), in_utc(end)
+    shown_in = zone_of(entry.schedule, entry.policy)
+    for due in takewhile(lambda due: due <= last, _runs(entry, max(first, FIRST_DAY) - _INSTANT)):
+        yield due.astimezone(shown_in)
 
 
-def first_of_all(
-    app: Any,
-    wanted: int,
-    after: datetime | None = None,
-    match: str | None = None,
-    *,
-    max_seconds: float | None = None,
-) -> FirstRuns:
-    """Return the next runs of all entries together, or those later than ``after``, the first ones first.
+def runs_from(
+    entry: RedBeatSchedulerEntry, due: datetime, after: datetime | None = None
+) -> Iterator[datetime]:
+    """Yield the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
 
-    Entries come by their scores, and none is sent before its score, so those that are later than the last run
-    that is wanted needn't be looked at.
+    With ``after`` the later ones; those before it count among the runs that a policy allows.
 
-    Arguments:
-        wanted: at most so many runs.
-        max_seconds: for how long entries are looked at; the runs of the last one may take longer. None: until
-            it is complete.
+    Raises:
+        EntryError: they can't be computed, or take too much processor time.
     """
-    found: list[NextRun] = []
-    untold: list[str] = []
-    store = Store(app)
-    began = time.monotonic()
-    for _, stored, now in read_all(store):
-        score = -1.0 if stored.score is None else stored.score
-        if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
-            break
-        if max_seconds is not None and time.monotonic() - began > max_seconds:
-            return FirstRuns(found, untold, is_complete=False)
-        if match is not None and not fnmatchcase(store.keys.name(stored.key), match):
-            continue
-        entry = entry_of(RedBeatSchedulerEntry, stored, app, now)
-        due = entry.next_due_at
-        if due is not None and entry.state in RUNNING and entry.schedule is not None:
-            try:
-                dues = upcoming(entry, due, wanted, after)
-            except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
-                untold.append(reason_of(entry, exc))
-                dues = [due] if after is None or due > after else []
-            # in UTC: two times of one zone are compared by the clock on the wall
-            runs = ((local_time(run, timezone.utc), str(entry.name), entry) for run in dues)
-            found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
-    return FirstRuns(found, untold, is_complete=True)
+    limit = 1 if entry.policy.one_off else entry.policy.max_runs
+    if limit is None and after is not None and after >= due:
+        yield from in_time(entry, runs_between(entry, after + _INSTANT, _END))
+        return
+    runs = chain([due], runs_between(entry, due + _INSTANT, _END))
+    left = None if limit is None else max(limit - entry.total_run_count, 0)
+    every = in_time(entry, islice(runs, left))
+    yield from every if after is None else dropwhile(lambda run: run <= after, every)
+
+
+def in_time(entry: RedBeatSchedulerEntry, runs: Iterable[Item]) -> Iterator[Item]:
+    """Yield the ``runs`` of ``entry`` while they take less than ``MAX_SECONDS`` of processor time together.
+
+    Raises:
+        EntryError: they take more.
+    """
+    until = time.thread_time() + MAX_SECONDS
+    for run in runs:
+        yield run
+        if time.thread_time() > until:
+            words = f"its schedule has more of them than {MAX_SECONDS:g} s of processor time suffice for."
+            raise EntryError(words, entry.key)
 
 
 def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
@@ -94,36 +101,86 @@ def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
     return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
 
-def in_time(
-    entry: RedBeatSchedulerEntry, runs: Iterable[Item], most_seconds: float = MOST_SECONDS
-) -> Iterator[Item]:
-    """Yield the ``runs`` of ``entry`` while they don't take too much processor time together.
+def crontab_key(schedule_: Any, policy: Policy) -> Hashable | None:
+    """Return what the runs of a crontab depend on; None: on a calendar, too, or it isn't a crontab."""
+    if type(schedule_) not in (crontab, cron) or policy.exclude is not None or policy.calendar is not None:
+        return None
+    fields = [spec if isinstance(spec, (int, str)) else tuple(spec) for spec in cronspecs(schedule_)]
+    expression = getattr(schedule_, "expression", None)
+    return (*fields, expression, zone_of(schedule_, policy), policy.start_time, policy.end_time)
+
+
+def _checked(entry: RedBeatSchedulerEntry, name: str, moment: datetime) -> datetime:
+    problem = find_time_problem(moment, first_year=1)
+    if problem:
+        raise EntryError(f"{entry.key}: {name} {problem}", entry.key)
+    return in_utc(moment)
+
+
+def _runs(
+    entry: RedBeatSchedulerEntry,
+    after: datetime | None,
+    *,
+    rests: bool = False,
+    now: datetime | None = None,
+) -> Iterator[datetime]:
+    """Yield the runs of ``entry`` later than ``after``; None: from now on, beginning with its first one.
+
+    ``rests``: leave out those before the end of its pause, or before a run is tried again that couldn't be
+    sent.
 
     Raises:
-        EntryError: they do.
+        EntryError: they can't be computed.
     """
-    until = time.thread_time() + most_seconds
-    for run in runs:
-        yield run
-        if time.thread_time() > until:
-            words = f"its schedule has more of them than {most_seconds:g} s of processor time suffice for."
-            raise EntryError(words, entry.key)
+    try:
+        yield from _computed_runs(entry, after, rests, now)
+    except EntryError:
+        raise
+    except ValueError as exc:
+        raise EntryError(f"{entry.key}: its next run can't be computed: {exc}", entry.key) from exc
 
 
-def upcoming(
-    entry: RedBeatSchedulerEntry, due: datetime, wanted: int, after: datetime | None
-) -> list[datetime]:
-    """Return the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
+def _computed_runs(
+    entry: RedBeatSchedulerEntry, after: datetime | None, rests: bool, now: datetime | None
+) -> Iterator[datetime]:
+    policy = entry.bounds()
+    limit = 1 if policy.one_off else policy.max_runs
+    left = None if limit is None else max(limit - entry.total_run_count, 0)
+    never_ran_at = _score_of_new(entry)
+    anchor = never_ran_at if entry.last_run_at is None else anchor_of(entry)
+    first, until = None, paused_until(entry)
+    now = datetime.now(timezone.utc) if now is None else now
+    if rests and until is not None and until > now and (after is None or after < until):
+        after = until - _INSTANT
+        if entry.last_run_at is not None:
+            first = first_after_pause(entry, policy)
+            if first is None:
+                return
+            later = runs_after(entry.schedule, policy, first, anchor)
+            yield from islice(chain([first], later), left)
+            return
+    retry = retry_of(entry.stored) if rests and entry.stored is not None else None
+    if retry is not None and entry.is_enabled_at(now) and (after is None or after < retry):
+        yield from islice(chain([retry], runs_after(entry.schedule, policy, retry, anchor)), left)
+        return
+    if after is None:
+        after = now
+        if never_ran_at is not None:
+            first = never_ran_at
+        elif entry.last_run_at is not None and not entry.total_run_count:
+            first = first_run(entry.schedule, policy, in_utc(entry.last_run_at))
+    if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # beat is about to send it
+        runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
+    else:
+        if anchor is not None and anchor > after:
+            anchor = phase_before(entry.schedule, policy, anchor, after)
+        runs = runs_after(entry.schedule, policy, after, anchor)
+    yield from islice(runs, left)
 
-    With ``after`` those that are later; they count among the runs that a policy allows from ``due`` on.
-    """
-    policy = entry.policy
-    most = 1 if policy.one_off else policy.max_runs
-    left = wanted if most is None else max(most - entry.total_run_count, 0)
-    begin = after if after is not None and due <= after else due
-    if most is not None and begin > due:
-        before = in_time(entry, entry.runs_between(due + _INSTANT, begin))
-        left = max(left - 1 - sum(1 for _ in islice(before, left)), 0)
-    first = [due] if begin == due and due != after else []
-    later = in_time(entry, entry.runs_between(begin + _INSTANT, _END))
-    return list(islice(chain(first, later), min(left, wanted)))
+
+def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
+    """Return when an entry that was stored without a last run is sent first; None: it had a last run."""
+    if entry.last_run_at is not None or entry.stored is None or not entry.stored.score:
+        return None
+    due: datetime | None = entry.next_due_at
+    return due

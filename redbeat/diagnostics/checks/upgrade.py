@@ -26,7 +26,7 @@ from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.compatibility import EFFECTS, find_ignored, find_trouble
 from redbeat.entries.due import defaults_of, next_due
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.preview import runs_between
+from redbeat.entries.upcoming import runs_between
 from redbeat.entries.validation import find_name_problem
 from redbeat.entries.wording import label_of
 from redbeat.errors import StoreRefused

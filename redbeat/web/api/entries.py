@@ -15,11 +15,11 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
 from redbeat.entries.optimistic import MAX_TRIES, retry_when_changed
 from redbeat.entries.overview import overview_of
-from redbeat.entries.preview import next_runs
 from redbeat.entries.problems import find_problems
 from redbeat.entries.query import STATES, read_listed
 from redbeat.entries.runs import read_last
-from redbeat.entries.upcoming import first_of_all
+from redbeat.entries.timeline import first_of_all
+from redbeat.entries.upcoming import next_runs
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.log.text import printable

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 
 from redbeat.access import Right
 from redbeat.declared.modules import load_tasks
 from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.routes import find_route
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.timeline import GROUPS, empty_chart
+from redbeat.entries.timeline import GROUPS, Counting, chart_from
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, read_status
@@ -38,19 +36,20 @@ def show_status(call: Call) -> Answer:
 def show_timeline(call: Call) -> Answer:
     """Count when which entries run."""
     since, group, match = call.query["start"] or call.now, call.query["by"], call.query["match"]
-    chart = empty_chart(since, call.app.timezone, call.query["hours"], call.query["columns"])
-    ends_at, seen, is_complete = time.perf_counter() + TIMELINE_SECONDS, 0, True
-    untold: list[str] = []
-    last = chart.end if since >= call.now else None
-    for entry in RedBeatSchedulerEntry.list(call.app, due_before=last):
-        seen += 1
-        if match is None or fnmatchcase(str(entry.name), match):
-            untold += filter(None, [chart.add_entry(entry, group, since, call.now)])
+    chart = chart_from(since, call.app.timezone, call.query["hours"], call.query["columns"])
+    counting = Counting(call.app, chart, since, match=match, max_rows=call.query["rows"])
+    ends_at, is_complete = time.perf_counter() + TIMELINE_SECONDS, True
+    for _ in counting.steps():
         if time.perf_counter() >= ends_at:
             is_complete = False
             break
-    told = chart.to_dict(chart.rows_by(group)[: call.query["rows"]])
-    return Answer({**told, "is_complete": is_complete, "entries_seen": seen, "untold": untold[:MOST_UNTOLD]})
+    found = counting.found()
+    about = {
+        "is_complete": is_complete,
+        "entries_seen": found.looked_at,
+        "untold": found.untold[:MOST_UNTOLD],
+    }
+    return Answer({**found.to_dict(group), **about})
 
 
 def show_doctor(call: Call) -> Answer:

@@ -1,5 +1,5 @@
-"""The heat map of the timeline: cells whose shade tells how many runs there are, what became of those in the
-past, bars for all together, and the times below them. Pure.
+"""The heat map of the timeline: cells whose shade tells how many runs there are, how those of the past ended,
+bars for all together, and the times below them. Pure.
 
 Invariant: a shade, a colour and a height are never all there is: each row and each column has its numbers in
 words.
@@ -7,42 +7,35 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from statistics import fmean
 from typing import NamedTuple
 
-from redbeat.entries.load import LoadChart, LoadRow
-from redbeat.entries.timeline import edges_of, level_of
+from redbeat.entries.timeline import HAPPENED, Chart, Row, Timeline, edges_of, legend_of, level_of
 from redbeat.entries.wording import clock, local_time, offset_of
 from redbeat.schedules.durations import length_in_words
 
 __all__ = ["FATES", "WIDTH", "Column", "HeatMap", "HeatRow", "draw_heat_map"]
 
-#: the width of a chart, in its own units; the height of a row's cells and of what became of them; of the bars
+#: the width of a chart, in its own units; the height of a row's cells and of how they ended; of the bars
 WIDTH, ROW_HEIGHT, FATE_HEIGHT, BARS_HEIGHT = 640.0, 16.0, 6.0, 48.0
 LEVELS = 5
 #: how much room the label of a time takes, and that of a number; how many columns with many runs are named
 LABEL_WIDTH, NUMBER_WIDTH, MAX_PILES = 40.0, 30.0, 4
-#: a column has many runs if it has so many times the mean of those with any; the highest of all, if so many
-PILE_FACTOR, PEAK_FACTOR = 2.0, 1.5
-
-#: what became of planned runs, in words that a row has numbers for: the words of ``HAPPENED`` that each has,
-#: its class, and its height; the worst comes first
-FATES: Mapping[str, tuple[Sequence[str], str, float]] = {
-    "lost": (("lost",), "fill-danger", 1.0),
-    "failed": (("failed",), "fill-danger", 1.0),
-    "skipped": (("skipped",), "fill-neutral", 0.35),
-    "sent": (("succeeded", "sent", "other"), "fill-good", 0.6),
+#: a column has many runs if it has so many times the mean of columns with any
+PILE_FACTOR = 2.0
+#: the class and the height of what is drawn for each of ``HAPPENED``
+FATES = {
+    "lost": ("fill-danger", 1.0),
+    "failed": ("fill-danger", 1.0),
+    "skipped": ("fill-neutral", 0.35),
+    "sent": ("fill-good", 0.6),
 }
 
-
-class Path(NamedTuple):
-    """A shape: its class, and what it is drawn by."""
-
-    name: str
-    path: str
+#: what is drawn, by its class
+Paths = Mapping[str, str]
 
 
 class Column(NamedTuple):
@@ -53,7 +46,7 @@ class Column(NamedTuple):
         when: its time, in the viewer's zone.
         words: its numbers.
         runs: how many are planned.
-        fates: how many there were of each of ``FATES``; {}: it isn't in the past.
+        fates: how many ended as each of ``FATES``; {}: it isn't in the past.
         is_pile: many runs are there.
         label: their number, where there is room for it; '': none.
     """
@@ -75,22 +68,12 @@ class Mark(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True)
-class HeatRow:
-    """A row.
-
-    Attributes:
-        name: of an entry, a task or a prefix.
-        cells: its planned runs.
-        fates: what became of them.
-        runs: how many are planned.
-        counts: how many of them became what, by the words of ``FATES``.
-        words: all that in words.
-    """
+class HeatRow(NamedTuple):
+    """A row: its planned runs, how those of the past ended with their numbers, and all that in words."""
 
     name: str
-    cells: Sequence[Path]
-    fates: Sequence[Path]
+    cells: Paths
+    fates: Paths
     runs: int
     counts: Mapping[str, int]
     words: str
@@ -101,18 +84,18 @@ class HeatMap:
     """What the page draws.
 
     Attributes:
-        bars: all runs; ``fates``: what became of them, over these.
+        bars: all runs; ``fates``: how they ended, over these.
         columns: one for each, from left to right; ``width`` is their width.
         marks: the times below.
         now_x: where the present is; None: at the left edge or outside.
         fates_shown: those of ``FATES`` of which there are any, and 'sent' in the past.
-        legend: six texts, for the shades.
+        legend: texts for the shades, beginning with none.
         summary: how many runs, and where the most are.
     """
 
     rows: Sequence[HeatRow]
-    bars: Sequence[Path]
-    fates: Sequence[Path]
+    bars: Paths
+    fates: Paths
     columns: Sequence[Column]
     width: float
     marks: Sequence[Mark]
@@ -122,167 +105,113 @@ class HeatMap:
     summary: str
 
 
-def draw_heat_map(found: LoadChart, rows: Sequence[LoadRow], zone: tzinfo) -> HeatMap:
+def draw_heat_map(found: Timeline, rows: Sequence[Row], zone: tzinfo) -> HeatMap:
     """Return the heat map of these rows, with times in ``zone``."""
-    width = WIDTH / found.columns
-    past = max(min((found.now - found.begin) // found.step + 1, found.columns), 0) if found.has_past else 0
-    edges = edges_of(max((max(row.counts) for row in rows), default=0), LEVELS)
-    highest = _highest(found.total.counts)
-    piles = _piles(found.total.counts, highest)
-    labelled = _labelled(piles or highest[:1], width)
-    columns = [
-        _column(found, column, zone, past, width, is_pile=column in piles, is_labelled=column in labelled)
-        for column in range(found.columns)
-    ]
-    now_x = (found.now - found.begin) / found.step * width
+    chart, total = found.chart, found.total.counts
+    width = WIDTH / chart.columns
+    past = max(min(chart.column_of(found.now) + 1, chart.columns), 0) if found.has_past else 0
+    peak = max((max(row.counts) for row in rows), default=0)
+    edges = edges_of(peak, LEVELS)
+    busiest = sorted((column for column, runs in enumerate(total) if runs), key=lambda column: -total[column])
+    mean = fmean(total[column] for column in busiest) if busiest else 0.0
+    piles = [column for column in busiest[:MAX_PILES] if total[column] >= PILE_FACTOR * mean]
+    labelled = _with_room(piles or busiest[:1], width)
+    columns = []
+    for column, runs in enumerate(total):
+        fates = {fate: _happened(found.total, fate, column) for fate in HAPPENED} if column < past else {}
+        words = [_many(runs), *(f"{number} {fate}" for fate, number in fates.items() if number)]
+        label = f"{runs:,}" if column in labelled else ""
+        when = _short(chart, column, zone)
+        columns.append(
+            Column(round(column * width, 1), when, ", ".join(words), runs, fates, column in piles, label)
+        )
+    bars = (
+        ("fill-warn" if column in piles else "fill-accent", column, max(BARS_HEIGHT * runs / max(total), 1.0))
+        for column, runs in enumerate(total)
+        if runs
+    )
+    now_x = (found.now - chart.begin) / chart.step * width
     return HeatMap(
-        [_row(row, edges, width, past, found, zone) for row in rows],
-        _bars(found.total.counts, piles, width),
+        [_row(row, edges, width, past, chart, zone) for row in rows],
+        _paths(bars, width, BARS_HEIGHT),
         _fates(found.total, width, past, BARS_HEIGHT),
         columns,
         width,
-        _marks(found, zone, width),
+        _marks(chart, zone, width),
         now_x if found.has_past and 0 < now_x < WIDTH else None,
-        [fate for fate, number in _counts(found.total).items() if past and (number or fate == "sent")],
-        _legend(edges),
-        _summary(found, highest, zone),
+        [fate for fate in HAPPENED if past and (fate == "sent" or fate in found.total.happened)],
+        legend_of(edges, peak),
+        _summary(chart, total, busiest[:1] + [one for one in piles if one != busiest[0]], zone),
     )
 
 
-def _row(
-    row: LoadRow, edges: Sequence[int], width: float, past: int, found: LoadChart, zone: tzinfo
-) -> HeatRow:
-    cells: dict[str, str] = {}
-    for column, runs in enumerate(row.counts):
-        if runs:
-            name = f"heat-{level_of(runs, edges)}"
-            cells[name] = cells.get(name, "") + _cell(column * width, 0, width, ROW_HEIGHT)
-    counts = _counts(row)
-    most = max(row.counts, default=0)
+def _row(row: Row, edges: Sequence[int], width: float, past: int, chart: Chart, zone: tzinfo) -> HeatRow:
+    cells = (
+        (f"heat-{level_of(runs, edges)}", column, ROW_HEIGHT)
+        for column, runs in enumerate(row.counts)
+        if runs
+    )
+    counts = {fate: sum(row.happened.get(fate, ())) for fate in HAPPENED}
+    most = max(row.counts)
     words = _many(row.runs)
     if most:
-        at = found.begin + row.counts.index(most) * found.step
-        words += f"; the most, {most}, from {_short(at, found, zone)} on"
+        words += f"; the most, {most}, from {_short(chart, row.counts.index(most), zone)} on"
     if past:
-        words += "".join(f"; {number} {word}" for word, number in counts.items() if number)
-    return HeatRow(row.name, _paths(cells), _fates(row, width, past, ROW_HEIGHT), row.runs, counts, words)
+        words += "".join(f"; {number} {fate}" for fate, number in counts.items() if number)
+    fates = _fates(row, width, past, ROW_HEIGHT)
+    return HeatRow(row.name, _paths(cells, width, ROW_HEIGHT), fates, row.runs, counts, words)
 
 
-def _counts(row: LoadRow) -> dict[str, int]:
-    return {
-        fate: sum(sum(row.happened[word]) for word in words if word in row.happened)
-        for fate, (words, _, _) in FATES.items()
-    }
+def _happened(row: Row, fate: str, column: int) -> int:
+    return row.happened[fate][column] if fate in row.happened else 0
 
 
-def _column(
-    found: LoadChart, column: int, zone: tzinfo, past: int, width: float, *, is_pile: bool, is_labelled: bool
-) -> Column:
-    begin = found.begin + column * found.step
-    runs = found.total.counts[column]
-    fates = {}
-    if column < past:
-        for fate, (words, _, _) in FATES.items():
-            fates[fate] = sum(
-                found.total.happened[word][column] for word in words if word in found.total.happened
-            )
-    words = [_many(runs), *(f"{number} {fate}" for fate, number in fates.items() if number)]
-    when, label = _short(begin, found, zone), f"{runs:,}" if is_labelled else ""
-    return Column(_round(column * width), when, ", ".join(words), runs, fates, is_pile, label)
-
-
-def _highest(total: Sequence[int]) -> list[int]:
-    """Return the columns with many runs, the highest first; the highest of all in any case."""
-    order = sorted((column for column, runs in enumerate(total) if runs), key=lambda column: -total[column])
-    mean = fmean(total[column] for column in order) if order else 0.0
-    return [
-        column for column in order[:MAX_PILES] if column == order[0] or total[column] >= PILE_FACTOR * mean
-    ]
-
-
-def _piles(total: Sequence[int], highest: Sequence[int]) -> list[int]:
-    """Return those of the highest columns in which runs pile up: none, where all are much the same."""
-    if not highest:
-        return []
-    mean = fmean(runs for runs in total if runs)
-    return [*highest] if total[highest[0]] >= PEAK_FACTOR * mean else []
-
-
-def _labelled(columns: Sequence[int], width: float) -> list[int]:
+def _with_room(columns: Sequence[int], width: float) -> list[int]:
     """Return the columns over which there is room for a number, the highest first."""
-    labelled: list[int] = []
+    found: list[int] = []
     for column in columns:
-        if all(abs(column - other) * width >= NUMBER_WIDTH for other in labelled):
-            labelled.append(column)
-    return labelled
+        if all(abs(column - other) * width >= NUMBER_WIDTH for other in found):
+            found.append(column)
+    return found
 
 
-def _bars(total: Sequence[int], piles: Sequence[int], width: float) -> list[Path]:
-    most, paths = max(total, default=0) or 1, dict[str, str]()
-    for column, runs in enumerate(total):
-        if runs:
-            tall = max(BARS_HEIGHT * runs / most, 1.0)
-            name = "fill-warn" if column in piles else "fill-accent"
-            paths[name] = paths.get(name, "") + _cell(column * width, BARS_HEIGHT - tall, width, tall)
-    return _paths(paths)
+def _fates(row: Row, width: float, past: int, top: float) -> Paths:
+    """Return how planned runs ended, in a lane below ``top``: in each column the worst."""
+    worst = ((next((fate for fate in HAPPENED if _happened(row, fate, at)), None), at) for at in range(past))
+    shapes = ((FATES[fate][0], column, FATE_HEIGHT * FATES[fate][1]) for fate, column in worst if fate)
+    return _paths(shapes, width, top + 2 + FATE_HEIGHT)
 
 
-def _fates(row: LoadRow, width: float, past: int, top: float) -> list[Path]:
-    """Return what became of planned runs, in a lane below ``top``: in each column the worst."""
-    paths: dict[str, str] = {}
-    for column in range(past):
-        for words, name, height in FATES.values():
-            if any(row.happened[word][column] for word in words if word in row.happened):
-                tall = FATE_HEIGHT * height
-                y = top + 2 + FATE_HEIGHT - tall
-                paths[name] = paths.get(name, "") + _cell(column * width, y, width, tall)
-                break
-    return _paths(paths)
-
-
-def _marks(found: LoadChart, zone: tzinfo, width: float) -> list[Mark]:
+def _marks(chart: Chart, zone: tzinfo, width: float) -> list[Mark]:
     """Return the times below the bars, as many as there is room for."""
     marks: list[Mark] = []
-    before = local_time(found.begin - timedelta(seconds=1), zone)
+    before = local_time(chart.begin - timedelta(seconds=1), zone)
     free_from = 0.0
-    by_days = found.columns * found.step > timedelta(days=2)
-    for column in range(found.columns):
-        last = local_time(found.begin + (column + 1) * found.step - timedelta(seconds=1), zone)
+    by_days = chart.columns * chart.step > timedelta(days=2)
+    for column in range(chart.columns):
+        last = local_time(chart.begin + (column + 1) * chart.step - timedelta(seconds=1), zone)
         x = column * width
         if last.utcoffset() != before.utcoffset():
-            marks.append(Mark(_round(x), f"clocks change to {offset_of(last)}", "clocks"))
+            marks.append(Mark(round(x, 1), f"clocks change to {offset_of(last)}", "clocks"))
         if last.date() != before.date():
             if marks and marks[-1].kind == "hour" and x < marks[-1].x + LABEL_WIDTH:
                 marks.pop()  # the day needs its room
-            marks.append(Mark(_round(x), f"{last:%a %d}", "day"))
+            marks.append(Mark(round(x, 1), f"{last:%a %d}", "day"))
             free_from = x + 1.3 * LABEL_WIDTH
         elif last.hour != before.hour and x >= free_from and x + 0.8 * LABEL_WIDTH < WIDTH and not by_days:
-            marks.append(Mark(_round(x), f"{last:%H}:00", "hour"))
+            marks.append(Mark(round(x, 1), f"{last:%H}:00", "hour"))
             free_from = x + LABEL_WIDTH
         before = last
     return marks
 
 
-def _legend(edges: Sequence[int]) -> list[str]:
-    words, least = ["none"], 1
-    for most in edges:
-        words.append(str(least) if least == most else f"{least} to {most}")
-        least = most + 1
-    return words
-
-
-def _summary(found: LoadChart, piles: Sequence[int], zone: tzinfo) -> str:
-    if not piles:
+def _summary(chart: Chart, total: Sequence[int], highest: Sequence[int], zone: tzinfo) -> str:
+    if not highest:
         return "Nothing runs in this time."
-    total, length = found.total.counts, length_in_words(found.step.total_seconds())
-    first = found.begin + piles[0] * found.step
-    words = (
-        f"{_many(sum(total))}; most: {total[piles[0]]:,} in the {length} from {_short(first, found, zone)}"
-    )
-    others = [
-        f"{total[column]:,} from {_short(found.begin + column * found.step, found, zone)}"
-        for column in piles[1:]
-    ]
+    times = [_short(chart, column, zone) for column in highest]
+    length = length_in_words(chart.step.total_seconds())
+    words = f"{_many(sum(total))}; most: {total[highest[0]]:,} in the {length} from {times[0]}"
+    others = [f"{total[column]:,} from {at}" for column, at in zip(highest[1:], times[1:], strict=True)]
     return f"{words}; many, too: {', '.join(others)}." if others else f"{words}."
 
 
@@ -290,24 +219,18 @@ def _many(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs:,} runs"
 
 
-def _short(moment: datetime, found: LoadChart, zone: tzinfo) -> str:
-    """Return a time without the day, where the chart is about one day, and without seconds."""
-    text = clock(moment, zone)
-    day, _, rest = text.partition(" ")
+def _short(chart: Chart, column: int, zone: tzinfo) -> str:
+    """Return the time of a column without the day, where the chart is about one day, and without seconds."""
+    day, _, rest = clock(chart.begin + column * chart.step, zone).partition(" ")
     rest = f"{rest[:5]}{rest[8:]}"
-    is_short = found.columns * found.step <= timedelta(days=1)
-    return rest if is_short else f"{day} {rest}"
+    return rest if chart.end - chart.begin <= timedelta(days=1) else f"{day} {rest}"
 
 
-def _paths(found: Mapping[str, str]) -> list[Path]:
-    return [Path(name, path) for name, path in found.items()]
-
-
-def _cell(x: float, y: float, width: float, height: float) -> str:
-    """Return a rectangle, a little narrower than its column."""
-    wide = _round(width * 0.9)
-    return f"M{_round(x):g} {_round(y):g}h{wide:g}v{_round(height):g}h-{wide:g}z"
-
-
-def _round(number: float) -> float:
-    return round(number, 1)
+def _paths(shapes: Iterable[tuple[str, int, float]], width: float, foot: float) -> Paths:
+    """Return rectangles on ``foot``, each given by its class, its column and its height."""
+    paths: dict[str, str] = {}
+    wide = round(width * 0.9, 1)  # a little narrower than a column
+    for name, column, height in shapes:
+        x, y = round(column * width, 1), round(foot - height, 1)
+        paths[name] = paths.get(name, "") + f"M{x:g} {y:g}h{wide:g}v{round(height, 1):g}h-{wide:g}z"
+    return paths

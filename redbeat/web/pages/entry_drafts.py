@@ -18,9 +18,9 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS
 from redbeat.entries.marks import Mark, marks_of
 from redbeat.entries.notation import schedule_in_short
-from redbeat.entries.preview import next_runs
 from redbeat.entries.problems import find_problems
 from redbeat.entries.query import read_listed
+from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.diff import differing
 from redbeat.operations.actor import Actor

@@ -1,7 +1,12 @@
-"""The timeline: the runs of the hours to come, or of a time in the past beside what became of them."""
+"""The timeline: the runs of the hours to come, or of a time in the past beside how they ended.
+
+Invariant: counting leaves the processor to others after every slice, and ends when its budget is used up;
+what it has found by then says how many entries it covers.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -9,14 +14,14 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.entries.timeline import GROUPS
+from redbeat.entries.timeline import GROUPS, Counting, Timeline, chart_from
 from redbeat.entries.wording import local_time
 from redbeat.log.text import is_utf8
 from redbeat.schedules.times import read_time
-from redbeat.web.background import WAIT_SECONDS
+from redbeat.web.background import WAIT_SECONDS, Result, Tell
 from redbeat.web.charts.heatmap import FATES, draw_heat_map
+from redbeat.web.pace import Pace
 from redbeat.web.routes import page
-from redbeat.web.verbs.timelines import MAX_DOUBLINGS, MAX_ROWS, Wanted, timeline
 from redbeat.web.visit import Visit
 
 #: the spans to choose from: hours and label
@@ -25,6 +30,12 @@ SPANS = ((6, "6 hours"), (24, "24 hours"), (168, "7 days"))
 BY = {"load": "Busiest entries", "next": "Next entries", "task": "Tasks", "prefix": "Prefixes"}
 #: how many characters the name of a row with a link has at most
 MAX_LINKED = 1000
+#: how many columns and rows a chart has at most
+MAX_COLUMNS, MAX_ROWS = 96, 60
+#: how much processor time one chart may take; each time that a user asks for more it is doubled
+BUDGET_SECONDS, MAX_DOUBLINGS = 15.0, 5
+#: how often the job tells what it has found so far, and what is younger isn't made anew; seconds
+TELL_SECONDS, FRESH_SECONDS = 0.7, 10.0
 
 
 def show_timeline(visit: Visit) -> Response:
@@ -44,10 +55,7 @@ def show_timeline(visit: Visit) -> Response:
     # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
     start = start and start.replace(second=0, microsecond=0)
     doublings = min(int(more[:4]), MAX_DOUBLINGS) if more.isascii() and more.isdigit() else 0
-    wanted = Wanted(float(hours), start, visit.zone, match or None, doublings)
-    # a page that is shown again has something to show already
-    waiting = 0.0 if visit.is_fragment else WAIT_SECONDS
-    result = timeline(visit.actor, visit.dashboard.background, wanted, wait_seconds=waiting)
+    result = _count(visit, hours, start, match, doublings)
     found = result.found
     given = {"hours": hours if hours != 24 else None, "by": by if by != "load" else None}
     given |= {"match": match or None, "start": typed or None}
@@ -75,6 +83,32 @@ def show_timeline(visit: Visit) -> Response:
         url=visit.link("timeline", **given, more=doublings or None),
         more_url=visit.link("timeline", **given, more=doublings + 1) if doublings < MAX_DOUBLINGS else None,
         neighbours=_neighbours(visit, start, hours, given),
+    )
+
+
+def _count(visit: Visit, hours: int, start: datetime | None, match: str, doublings: int) -> Result[Timeline]:
+    """Return the timeline that was made last, and have another one made if it is old."""
+    app, zone, now = visit.app, visit.zone, visit.now
+
+    def count(tell: Tell[Timeline]) -> Timeline:
+        since = start or now
+        chart = chart_from(since, zone, hours, MAX_COLUMNS)
+        counting = Counting(app, chart, since, match=match or None, max_rows=MAX_ROWS, with_outcomes=True)
+        pace, told_at = Pace(BUDGET_SECONDS * 2**doublings), 0.0
+        for _ in counting.steps():
+            pace.rest()
+            if pace.is_over:
+                break
+            if time.monotonic() > told_at + TELL_SECONDS:
+                tell(counting.found())
+                told_at = time.monotonic()
+        return counting.found()
+
+    # a page that is shown again has something to show already
+    waiting = 0.0 if visit.is_fragment else WAIT_SECONDS
+    key = (hours, start, zone, match, doublings)
+    return visit.dashboard.background.result_of(
+        "timeline", key, count, fresh_seconds=FRESH_SECONDS, wait_seconds=waiting
     )
 
 

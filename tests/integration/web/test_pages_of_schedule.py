@@ -23,7 +23,7 @@ from redbeat.operations.actor import Actor
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from redbeat.web import User
-from redbeat.web.verbs import timelines
+from redbeat.web.pages import timeline
 from tests.conftest import MakeApp
 from tests.integration.web.conftest import Add, Browse
 from tests.integration.web.dashboard_walk import fill
@@ -130,7 +130,7 @@ def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
     app: Celery, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(f"a{n}", "t", 600, app=app) for n in range(1200)])
-    monkeypatch.setattr(timelines, "BUDGET_SECONDS", 0.0)
+    monkeypatch.setattr(timeline, "BUDGET_SECONDS", 0.0)
     page = browse("read").read_whole("/timeline")
     assert re.search(r"Covers \d+ of 1,200 entries", page), "fewer than a thousand"
     assert "more=1" in page

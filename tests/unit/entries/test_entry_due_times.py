@@ -17,7 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.decoder import encode_meta
 from redbeat.entries.failures import Failure
 from redbeat.entries.loading import decode_entry
-from redbeat.entries.preview import next_runs
+from redbeat.entries.upcoming import next_runs
 from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.planner import Planner, entry_to_send
 from redbeat.schedules import clocked, cron, rrule
