@@ -17,7 +17,7 @@ LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|so
   tests/contract tests/integration tests/unit)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-oldest faults bench check docs screenshots clean
+.PHONY: help demo test test-all test-oldest faults bench check generated docs screenshots clean
 
 # Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
 test test-all faults bench: export PYTHONDONTWRITEBYTECODE :=
@@ -42,6 +42,9 @@ test-oldest:  ## `make test` with the oldest supported versions, e.g. make test-
 
 faults: $(STAMP) $(NODE)  ## beats and servers killed by the thousand, a million entries, all cases of all tests; an hour or more
 	@REDBEAT_FAULTS=long $(BIN)/python -m pytest $(LONG_FORMS) $(ARGS)
+
+generated: $(STAMP)  ## types and JSON Schemas that follow from the table of an entry's fields
+	@$(BIN)/python -m docs.generate
 
 check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/ruff check .

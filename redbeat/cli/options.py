@@ -5,7 +5,7 @@ Owns which option stands for which field. Invariant: what isn't given isn't in w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -14,9 +14,9 @@ from click.core import ParameterSource
 
 from redbeat.cli.session import Command
 from redbeat.cli.values import AHEAD, CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, SOLAR
-from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.entries.validation import MAX_PRIORITY
-from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, OVERLAPS, PAUSE_FIELDS, TRACKS
+from redbeat.policy.fields import Kind
+from redbeat.policy.policy import FIELDS, PAUSE_FIELDS, ROWS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.occurrences import clocked, rrule
@@ -37,6 +37,23 @@ _ROUTING = (
     click.option("--routing-key", help="The routing key of its messages. Default: the queue's."),
     click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="The priority of its messages."),
 )
+
+#: the types of their values, where click has none
+_TYPES = {Kind.TIME: AHEAD, Kind.DELAY: DURATION, Kind.LENGTH: DURATION}
+
+
+def _option_of(field: str) -> Callable[[Command], Command]:
+    """Return the option for a field of the policy."""
+    row, option = ROWS[field], f"--{field.replace('_', '-')}"
+    if row.kind is Kind.FLAG:
+        return click.option(f"{option}/--no-{option[2:]}", default=None, help=row.help)
+    type_: Any = _TYPES.get(row.kind)
+    if row.kind is Kind.CHOICE:
+        type_ = click.Choice(row.values)
+    elif row.kind is Kind.COUNT:
+        type_ = click.IntRange(1, row.most)
+    return click.option(option, type=type_, metavar=row.kind.metavar, help=row.help)
+
 
 _OPTIONS = (
     click.option("--every", type=INTERVAL, help="Run at this interval: 30s, 1h30m, or 0.2 for seconds."),
@@ -68,94 +85,7 @@ _OPTIONS = (
         type=JSON_OBJECT,
         help="All options of apply_async as one object, instead of the stored ones.",
     ),
-    click.option(
-        "--timezone",
-        metavar="ZONE",
-        help="The time zone of the schedule, such as Europe/Berlin. Default: the application's.",
-    ),
-    click.option("--start-time", type=AHEAD, help="No run before this time."),
-    click.option("--end-time", type=AHEAD, help="No run after this time."),
-    click.option("--max-runs", type=click.IntRange(1), help="Never run again after this many runs."),
-    click.option("--one-off/--no-one-off", default=None, help="Never run again after one run."),
-    click.option(
-        "--after-finish",
-        type=click.Choice(AFTER_FINISH),
-        help="What to do with an entry that never runs again. Default: keep.",
-    ),
-    click.option("--jitter", type=DURATION, help="Delay each run by up to this time. Default: 0."),
-    click.option(
-        "--expires-after",
-        type=DURATION,
-        help="Skip the message when a worker has not started it within this time after the run was due.",
-    ),
-    click.option(
-        "--misfire",
-        type=click.Choice(MISFIRES),
-        help="Of the runs that were missed, send the latest, all or the earliest, or skip them. "
-        "Default: redbeat_misfire.",
-    ),
-    click.option(
-        "--misfire-limit",
-        type=click.IntRange(1, MAX_MISFIRE_LIMIT),
-        help="With --misfire all: send at most this many, the latest. Default: redbeat_misfire_limit.",
-    ),
-    click.option(
-        "--misfire-grace-time",
-        type=DURATION,
-        help="Skip a run that is later than this. Default: redbeat_misfire_grace_time.",
-    ),
-    click.option(
-        "--run-missed/--no-run-missed",
-        default=None,
-        help="At the end of a pause, send the runs missed in it as --misfire says. Default: skip them.",
-    ),
-    click.option("--exclude", metavar="CALENDAR", help="The calendar on whose days the entry doesn't run."),
-    click.option(
-        "--overlap",
-        type=click.Choice(OVERLAPS),
-        help="When a run is due while another one is in progress: send it (allow), skip it, let one wait "
-        "(buffer_one), or revoke the one in progress first (replace). Default: allow.",
-    ),
-    click.option(
-        "--max-runtime", type=DURATION, help="A run that takes longer is overdue, and holds back no other."
-    ),
-    click.option(
-        "--revoke-overdue/--no-revoke-overdue",
-        default=None,
-        help="Revoke a run that is overdue. Default: no.",
-    ),
-    click.option(
-        "--queue-timeout",
-        type=DURATION,
-        help="Give up a run that no worker has started within this time after it was sent; its message "
-        "expires then. Default: 1h; with --overlap allow a day, and the message doesn't expire.",
-    ),
-    click.option(
-        "--metrics/--no-metrics",
-        default=None,
-        help="Count its runs under its own name in the metrics, however many entries there are. Default: no.",
-    ),
-    click.option(
-        "--pause-after-failures",
-        type=click.IntRange(1),
-        help="Pause the entry after this many failures in a row. Default: never.",
-    ),
-    click.option(
-        "--resume-after",
-        type=DURATION,
-        help="End a pause by --pause-after-failures after this time. Default: it has no end.",
-    ),
-    click.option(
-        "--tracks",
-        type=click.Choice(TRACKS),
-        help="When a run is over: with its task, or with all that its task has sent. Default: task.",
-    ),
-    click.option(
-        "--ping-url",
-        metavar="URL",
-        help="Call URL/start when a run starts, URL when it succeeds and URL/fail when it fails. Beat calls "
-        "the hosts in redbeat_ping_hosts only.",
-    ),
+    *(_option_of(name) for name in POLICY),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import product
@@ -13,6 +14,7 @@ from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import DAILY
 
 from redbeat.entries.wording import label_of
+from redbeat.policy.policy import LENGTHS, ROWS, given_of
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.durations import length_in_words
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
@@ -39,11 +41,6 @@ _MONTHS = (
 )
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 # fmt: on
-_OVERLAPPING = {
-    "skip": "not while a run is in progress",
-    "buffer_one": "after the run in progress",
-    "replace": "in place of the run in progress",
-}
 #: a rule with one of these isn't put into words, but shown as RFC 5545 writes it
 _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
 #: a rule with more times a day isn't put into words
@@ -61,21 +58,12 @@ def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
         words = [_describe_schedule(entry.schedule, zone)]
     if not isinstance(entry.schedule, (clocked, solar)) and not _is_interval(entry.schedule):
         words[0] += f" ({getattr(zone, 'key', zone)})"
-    if policy.start_time is not None:
-        words.append(f"not before {_shown(policy.start_time, instants)}")
-    if policy.end_time is not None:
-        words.append(f"not after {_shown(policy.end_time, instants)}")
-    if policy.one_off or policy.max_runs == 1:
-        words.append("once")
-    elif policy.max_runs is not None:
-        words.append(f"{policy.max_runs} times at the most")
-    if policy.exclude is not None:
-        words.append(f"except on {policy.exclude}")
-    if policy.jitter:
-        words.append(f"up to {length_in_words(policy.jitter)} later")
-    if policy.overlap in _OVERLAPPING:
-        words.append(_OVERLAPPING[policy.overlap])
-    return ", ".join(words)
+    is_once = policy.one_off or policy.max_runs == 1
+    policy = replace(policy, one_off=True, max_runs=None) if is_once else policy
+    for name, value in given_of(policy).items():
+        shown = _shown(value, instants) if isinstance(value, datetime) else str(value)
+        words.append(ROWS[name].phrase_of(value, length_in_words(value) if name in LENGTHS else shown))
+    return ", ".join(filter(None, words))
 
 
 def description_of(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:

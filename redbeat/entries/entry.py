@@ -62,11 +62,11 @@ from redbeat.policy.misfires import ran_from
 from redbeat.policy.policy import (
     FIELDS,
     NAMES,
-    NO_POLICY,
     Policy,
     PolicyFields,
     PolicyHolder,
     decode_policy,
+    given_of,
     read_policy,
 )
 from redbeat.schedules.occurrences import first_run, next_run
@@ -184,9 +184,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor's arguments, from which Celery makes the entry as it is after a run."""
         own = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
-        policy = {field: getattr(self.policy, field) for field in FIELDS}
-        own |= {field: value for field, value in policy.items() if value != getattr(NO_POLICY, field)}
-        return iter(own.items())
+        return iter({**own, **given_of(self.policy)}.items())
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""

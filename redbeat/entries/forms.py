@@ -16,7 +16,7 @@ from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.validation import find_kind_problem, find_priority_problem, why_undecoded
 from redbeat.errors import EntryError
-from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
+from redbeat.policy.policy import FIELDS, LENGTHS, PAUSE_FIELDS, given_of
 from redbeat.schedules.times import read_seconds
 from redbeat.schedules.timezones import time_of
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 EntryT = TypeVar("EntryT", bound=Any)
 
 STATE_FIELDS = ("last_run_at", "total_run_count")
-#: fields that are lengths of time: a number of seconds, or here also a text such as '1h30m'
-LENGTHS = ("jitter", "expires_after", "misfire_grace_time", "max_runtime", "queue_timeout", "resume_after")
 #: how many characters a schedule has at most: a rule that names each day of a year has 2,000
 MAX_SCHEDULE_LENGTH = 20_000
 #: the keys of the dict, in this order
@@ -63,10 +61,8 @@ def arguments_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """
     values: dict[str, Any] = {name: getattr(entry, name) for name in DEFINITION_FIELDS}
     values["args"] = list(entry.args or ())
-    for name in FIELDS:
-        value = getattr(entry.policy, name)
-        if value != getattr(NO_POLICY, name):
-            values[name] = value.isoformat() if isinstance(value, datetime) else value
+    for name, value in given_of(entry.policy).items():
+        values[name] = value.isoformat() if isinstance(value, datetime) else value
     moment = entry.last_run_at
     values["last_run_at"] = None if moment is None else moment.isoformat()
     values["total_run_count"] = entry.total_run_count
@@ -104,7 +100,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         if given.get(field) is None:
             place = "" if name is None else f"{name}: "
             raise EntryError(f"{place}{field} is missing.", str(name))
-    for field in LENGTHS:
+    for field in LENGTHS:  # a number of seconds, or here also a text such as '1h30m'
         if isinstance(given.get(field), str):
             try:
                 given[field] = read_seconds(given[field])

@@ -14,14 +14,13 @@ from typing import Any
 from redbeat.entries.documents import document_of, iso, outcome_of
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import shown_value
-from redbeat.entries.forms import LENGTHS
+from redbeat.entries.fields import without_secrets
 from redbeat.entries.runs import Last, read_last, read_running
 from redbeat.entries.upcoming import next_runs as runs_of
 from redbeat.entries.wording import one_line, when_in
 from redbeat.errors import EntryError, StoreCorrupt
 from redbeat.history import PastRun
-from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
+from redbeat.policy.policy import LENGTHS, PAUSE_FIELDS, given_of
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
 from redbeat.schedules.durations import length_in_words
@@ -120,15 +119,15 @@ def _next_runs(
 def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, str]]:
     """Return the fields of the policy that aren't defaults."""
     rows = []
-    fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())
-    for field in filter(fields.__contains__, FIELDS):
-        value = shown_value(field, getattr(entry.policy, field))
-        if value != getattr(NO_POLICY, field):
-            if isinstance(value, bool):
-                text = "yes" if value else "no"
-            elif field in LENGTHS:
-                text = length_in_words(value)
-            else:
-                text = when_in(value, zone) if isinstance(value, datetime) else one_line(value)
-            rows.append((field, text))
+    left_out = PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ()
+    for field, value in without_secrets(given_of(entry.policy)).items():
+        if field in left_out:
+            continue
+        if isinstance(value, bool):
+            text = "yes" if value else "no"
+        elif field in LENGTHS:
+            text = length_in_words(value)
+        else:
+            text = when_in(value, zone) if isinstance(value, datetime) else one_line(value)
+        rows.append((field, text))
     return rows

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redbeat.entries.forms import LENGTHS
 from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.history import OUTCOMES
+from redbeat.policy.policy import LENGTHS
 
 #: where JSON Schema has the parts of a schema, and where OpenAPI has them
 _PARTS, COMPONENTS = "#/$defs/", "#/components/schemas/"

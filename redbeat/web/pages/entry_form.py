@@ -13,13 +13,23 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from redbeat.decoder import DEFINITION_FIELDS, plain_json
-from redbeat.entries.forms import LENGTHS
 from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule, write_plainly
 from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
 from redbeat.log.text import printable_json
 from redbeat.operations.hiding import MAX_VALUES, has_too_many
-from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, NO_POLICY, OVERLAPS, PAUSE_FIELDS, TRACKS
+from redbeat.policy.fields import Kind
+from redbeat.policy.policy import (
+    FIELDS,
+    LENGTHS,
+    MESSAGES,
+    MISSED,
+    PAUSE,
+    PAUSE_FIELDS,
+    ROWS,
+    RUNS,
+    WHEN,
+)
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.durations import write_seconds
 from redbeat.schedules.occurrences import clocked
@@ -42,10 +52,6 @@ EXAMPLES = {
     "json": ('{"__type__": "interval", "every": 30}', "an object as it stands in Redis"),
 }
 STATES = ("runs", "paused", "disabled")
-_TIMES = ("start_time", "end_time")
-_MOMENTS = (*_TIMES, "paused_until")
-_NUMBERS = ("max_runs", "misfire_limit", "pause_after_failures")
-_CHECKS = ("one_off", "run_missed", "revoke_overdue", "metrics")
 
 Form = Mapping[str, str]
 
@@ -69,8 +75,24 @@ class Field:
     example: str = ""
 
 
-def _choice(name: str, label: str, choices: tuple[str, ...], hint: str) -> Field:
-    return Field(name, label, "choice", hint, ("", *choices))
+#: the kind of the form's field for a kind of the policy's
+_KINDS = {Kind.FLAG: "check", Kind.CHOICE: "choice", Kind.TEXT: "note", Kind.URL: "wide"}
+
+
+def _policy_fields(group: str) -> tuple[Field, ...]:
+    """Return the fields of the policy in a group, but those that ``state`` shows."""
+    return tuple(
+        Field(
+            name,
+            row.label,
+            _KINDS.get(row.kind, "text"),
+            "" if row.label == row.about.rstrip(".") else row.help,
+            ("", *row.values),
+            row.example,
+        )
+        for name, row in ROWS.items()
+        if row.group == group and name not in ("paused", "paused_by")
+    )
 
 
 GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
@@ -83,7 +105,7 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         ),
     ),
     (
-        "When",
+        WHEN,
         (
             Field("schedule_kind", "Kind of schedule", "choice", choices=KINDS),
             Field("schedule", "Schedule", "schedule"),
@@ -92,85 +114,19 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
                 "At whole hours, minutes or seconds: every 2h at 10:00 and 12:00, say",
                 "check",
             ),
-            Field("timezone", "Time zone", hint="Default: the application's.", example="Europe/Berlin"),
-            Field("start_time", "Not before", hint="No run before this time.", example="2030-01-01T00:00"),
-            Field("end_time", "Not after", hint="No run after this time.", example="2030-12-31T23:59"),
-            Field("exclude", "Except on the days of", hint="A calendar. Nothing runs on its days."),
-            Field("jitter", "Jitter", hint="Each run is sent up to this much later.", example="30s"),
-            Field("max_runs", "Most runs", hint="It never runs again after so many."),
-            Field("one_off", "Only once", "check"),
-            _choice("after_finish", "When it never runs again", AFTER_FINISH, "Default: keep."),
+            *_policy_fields(WHEN),
         ),
     ),
+    (PAUSE, (Field("state", "It", "choice", choices=STATES), *_policy_fields(PAUSE))),
+    (MISSED, _policy_fields(MISSED)),
+    (RUNS, _policy_fields(RUNS)),
     (
-        "State",
-        (
-            Field("state", "It", "choice", choices=STATES),
-            Field("pause_note", "Why it is paused", "note"),
-            Field(
-                "paused_until",
-                "Paused until",
-                hint="It runs again by itself then. Empty: until somebody resumes it.",
-                example="2h, tomorrow 9:00",
-            ),
-        ),
-    ),
-    (
-        "Missed runs",
-        (
-            _choice("misfire", "Of missed runs, send", MISFIRES, "Default: redbeat_misfire."),
-            Field("misfire_limit", "At most", hint="With all: so many, the latest."),
-            Field("misfire_grace_time", "Skip those later than", example="1h"),
-            Field("run_missed", "At the end of a pause, make up for the runs missed in it", "check"),
-        ),
-    ),
-    (
-        "Overlap and limits",
-        (
-            _choice(
-                "overlap",
-                "When a run is due while another is in progress",
-                OVERLAPS,
-                "allow sends it, skip leaves it out, buffer_one lets one wait, replace revokes the one in "
-                "progress. Default: allow.",
-            ),
-            Field("max_runtime", "Overdue after", hint="Such a run holds back no other.", example="10m"),
-            Field("revoke_overdue", "Revoke a run that is overdue", "check"),
-            Field(
-                "queue_timeout",
-                "Given up on its queue after",
-                hint="A run that no worker has started by then.",
-                example="1h",
-            ),
-            Field(
-                "expires_after",
-                "Expires after",
-                hint="A message that no worker has taken so long after its due time is skipped.",
-                example="30m",
-            ),
-            _choice(
-                "tracks",
-                "A run is over with",
-                TRACKS,
-                "Its task, or all that the task has sent. Default: task.",
-            ),
-            Field("pause_after_failures", "Paused after so many failures in a row"),
-            Field("resume_after", "That pause ends after", hint="Default: it has no end.", example="1h"),
-        ),
-    ),
-    (
-        "Messages, metrics and pings",
+        MESSAGES,
         (
             Field("queue", "Queue", hint="Default: what task_routes says."),
             Field("priority", "Priority", hint=f"From 0 to {MAX_PRIORITY}."),
             Field("options", "Other options", "json", "Of apply_async, a JSON object."),
-            Field("metrics", "Count its runs under its own name in the metrics", "check"),
-            Field(
-                "ping_url",
-                "Ping URL",
-                "wide",
-                "Called when a run starts, succeeds or fails. It is a secret, and shown masked.",
-            ),
+            *_policy_fields(MESSAGES),
         ),
     ),
 )
@@ -234,9 +190,7 @@ def form_of(document: Mapping[str, Any], zone: tzinfo) -> dict[str, str]:
         if name in ("paused", "paused_by"):
             continue
         value = document.get(name)
-        if value == getattr(NO_POLICY, name):
-            value = None
-        form[name] = _shown(name, value, zone)
+        form[name] = _shown(name, None if value == ROWS[name].default else value, zone)
     return form
 
 
@@ -260,7 +214,7 @@ def _shown(name: str, value: Any, zone: tzinfo) -> str:
         return "yes"
     if name in LENGTHS and isinstance(value, (int, float)):
         return str(write_seconds(value))
-    if name in _MOMENTS and isinstance(value, str):
+    if ROWS[name].kind is Kind.TIME and isinstance(value, str):
         try:
             return typed(time_of(value), zone)
         except (ValueError, OverflowError):
@@ -354,16 +308,17 @@ class _Reader:
             return None
 
     def policy(self, name: str) -> Any:
-        if name in _CHECKS:
-            return True if self._form.get(name) else None
-        if name in LENGTHS:
-            return self._read(name, read_seconds)
-        if name in _NUMBERS:
-            return self._read(name, _read_number)
-        if name in _TIMES:
-            return self._read(name, self._read_time)
+        match ROWS[name].kind:
+            case Kind.FLAG:
+                return True if self._form.get(name) else None
+            case Kind.DELAY | Kind.LENGTH:
+                return self._read(name, read_seconds)
+            case Kind.COUNT:
+                return self._read(name, _read_number)
+            case Kind.TIME:
+                return self._read(name, self._read_time)
         value = self._form.get(name, "")
-        return None if not value or value == getattr(NO_POLICY, name) else value
+        return None if not value or value == ROWS[name].default else value
 
     def future(self, name: str) -> str | None:
         text: str | None = self._read(name, self._read_time)

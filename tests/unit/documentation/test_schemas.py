@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from docs.generate import generated
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.entries.failures import Failure
@@ -24,7 +25,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.history import dropped_record, sent_record, skipped_record, unsent_record
-from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
+from redbeat.policy.policy import FIELDS, MAX_MISFIRE_LIMIT, ROWS
 from redbeat.schedules import clocked
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.store.records import Stored, Write
@@ -80,11 +81,10 @@ def test_schemas_have_exactly_the_fields_of_the_code() -> None:
     assert set(shown) == {*FORM_FIELDS, *READ_ONLY_FIELDS} - set(FIELDS)
     assert shown["state"]["enum"] == [*STATES, None]
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
-    values = {"after_finish": AFTER_FINISH, "misfire": MISFIRES, "overlap": OVERLAPS, "tracks": TRACKS}
-    assert {field: policy[field]["enum"] for field in values} == {
-        field: [*known, None] for field, known in values.items()
-    }
-    assert policy["misfire_limit"]["maximum"] == MAX_MISFIRE_LIMIT
+    for path, text in generated().items():
+        assert path.read_text("utf-8") == text, (
+            f"{path.name}: run make generated"
+        )
     assert set(definition["$defs"]["solar"]["properties"]["event"]["enum"]) == EVENTS
 
 
@@ -158,13 +158,13 @@ SECONDS = st.integers(1, 10**6) | st.floats(0.001, 1e6)
 
 POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timezone": st.timezone_keys(), "start_time": MOMENTS, "end_time": MOMENTS, "max_runs": st.integers(1),
-    "one_off": st.booleans(), "after_finish": st.sampled_from(AFTER_FINISH), "jitter": SECONDS,
-    "expires_after": SECONDS, "misfire": st.sampled_from(MISFIRES),
+    "one_off": st.booleans(), "after_finish": st.sampled_from(ROWS["after_finish"].values), "jitter": SECONDS,
+    "expires_after": SECONDS, "misfire": st.sampled_from(ROWS["misfire"].values),
     "misfire_limit": st.integers(1, MAX_MISFIRE_LIMIT), "misfire_grace_time": SECONDS,
     "run_missed": st.booleans(), "paused": st.booleans(), "pause_note": st.text(), "paused_by": st.text(),
-    "paused_until": MOMENTS, "overlap": st.sampled_from(OVERLAPS), "max_runtime": SECONDS,
+    "paused_until": MOMENTS, "overlap": st.sampled_from(ROWS["overlap"].values), "max_runtime": SECONDS,
     "revoke_overdue": st.booleans(), "queue_timeout": SECONDS, "pause_after_failures": st.integers(1),
-    "resume_after": SECONDS, "tracks": st.sampled_from(TRACKS), "metrics": st.booleans(),
+    "resume_after": SECONDS, "tracks": st.sampled_from(ROWS["tracks"].values), "metrics": st.booleans(),
     "ping_url": st.sampled_from(PING_URLS),
 }  # fmt: skip
 

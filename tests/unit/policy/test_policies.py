@@ -23,9 +23,8 @@ from redbeat.policy.policy import (
     FIELDS,
     NO_POLICY,
     OVERLAP_QUEUE_SECONDS,
-    OVERLAPS,
     PATIENT_QUEUE_SECONDS,
-    TRACKS,
+    ROWS,
     Policy,
     PolicyFields,
     decode_policy,
@@ -118,9 +117,10 @@ def test_values_at_the_bounds_are_allowed(app: Celery) -> None:
 SECONDS = st.one_of(st.integers(1, 10**10), st.floats(1e-6, 1e10))
 LENGTHS = SECONDS | st.timedeltas(timedelta(microseconds=1), timedelta(days=9999))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "overlap": st.sampled_from(OVERLAPS), "max_runtime": LENGTHS, "revoke_overdue": st.booleans(),
+    "overlap": st.sampled_from(ROWS["overlap"].values), "max_runtime": LENGTHS,
+    "revoke_overdue": st.booleans(),
     "queue_timeout": LENGTHS, "pause_after_failures": st.integers(1), "resume_after": LENGTHS,
-    "tracks": st.sampled_from(TRACKS),
+    "tracks": st.sampled_from(ROWS["tracks"].values),
 }  # fmt: skip
 JUNK = st.one_of(
     st.integers(max_value=0), st.floats(max_value=0), st.just(float("nan")), st.floats(1e11),
@@ -181,7 +181,7 @@ def test_how_long_a_run_may_wait_follows_from_the_policy(values: dict[str, Any])
     ("values", "needs"),
     [
         ({}, False), ({"overlap": "allow", "tracks": "task", "jitter": 5, "expires_after": 60}, False),
-        *(({"overlap": overlap}, True) for overlap in OVERLAPS if overlap != "allow"),
+        *(({"overlap": overlap}, True) for overlap in ROWS["overlap"].values if overlap != "allow"),
         ({"ping_url": "https://hc-ping.com/abc-123"}, False),
         ({"max_runtime": 5}, True), ({"queue_timeout": 5}, True), ({"pause_after_failures": 1}, True),
         ({"tracks": "workflow"}, True),

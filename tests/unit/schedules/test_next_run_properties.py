@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.decoder import decode, encode_definition
 from redbeat.policy.misfires import SKIP_SECONDS, Choice, choose_run, rules_of
-from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
+from redbeat.policy.policy import NO_POLICY, ROWS, Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
 from tests.faults.rounds import IS_LONG
@@ -258,7 +258,7 @@ FOUR_MISSED = (
 @example(FOUR_MISSED, "earliest", None, None, 5400.0, NO_POLICY)
 @given(
     outages(),
-    st.sampled_from([None, *MISFIRES]),
+    st.sampled_from([None, *ROWS["misfire"].values]),
     st.none() | st.integers(1, 5),
     st.none() | st.floats(0, 10**6),
     st.none() | st.floats(0, 10**6),
@@ -303,7 +303,11 @@ own_kinds = st.timedeltas(timedelta(minutes=1), 400 * DAY).map(AfterLastRun)
 
 
 @settings(max_examples=300 if IS_LONG else 100)
-@given(outages(schedules | own_kinds | relative_intervals), st.sampled_from(MISFIRES), st.integers(1, 5))
+@given(
+    outages(schedules | own_kinds | relative_intervals),
+    st.sampled_from(ROWS["misfire"].values),
+    st.integers(1, 5),
+)
 def test_the_next_run_after_an_outage_is_the_one_that_last_run_at_names(
     outage: Any, way: Any, limit: int
 ) -> None:
