@@ -10,6 +10,7 @@
      |    +-- LayoutChanged         the schedule was divided into other shards meanwhile; try again
      +-- ReshardRefused             the shards can't be changed now
      +-- StoreCorrupt               a key of the whole schedule holds a value of another type
+     +-- ArgumentInvalid            a value that an operation was given (also ValueError)
      +-- EntryError                 something about one entry
      |    +-- DeclarationError      a schedule beside its task can't be used (also ConfigurationError)
      |    +-- EntryBusy             its overlap policy holds a run back that somebody sends by hand
@@ -47,6 +48,7 @@ from redbeat.log.text import printable
 
 __all__ = [
     "AccessDenied",
+    "ArgumentInvalid",
     "BrokerUnavailable",
     "CalendarError",
     "CalendarNotFound",
@@ -95,6 +97,20 @@ class RedBeatError(Exception):
     def __repr__(self) -> str:
         # Celery logs the repr, and that of redis-py's errors has no message
         return f"{type(self).__name__}({str(self)!r})"
+
+
+class ArgumentInvalid(RedBeatError, ValueError):
+    """A value that an operation was given is invalid; nothing was changed.
+
+    Attributes:
+        field: the name of the parameter.
+        reason: what is wrong, the value and the remedy.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = printable(reason)
 
 
 class ConfigurationError(RedBeatError):

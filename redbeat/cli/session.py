@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, tzinfo
+from functools import cached_property
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +20,8 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
+from redbeat.access import Right
+from redbeat.access.users import User
 from redbeat.cli.grid import UNLIMITED_WIDTH
 from redbeat.cli.shell import host_name, login_name
 from redbeat.cli.silence import telling_of_silence
@@ -27,6 +30,7 @@ from redbeat.config.masking import sanitize_url
 from redbeat.entries.audit import audited
 from redbeat.entries.wording import one_line
 from redbeat.errors import (
+    ArgumentInvalid,
     CalendarError,
     CallRefused,
     ConfigurationError,
@@ -43,6 +47,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.layout import LayoutRule
 from redbeat.log.text import printable, printable_json, printable_lines
+from redbeat.operations.actor import Actor
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand
 from redbeat.schedules.times import TypedTime
@@ -274,6 +279,11 @@ class Session:
         """Return the time that the user typed, by the server's clock and in the zone shown."""
         return typed.at(self.now(), self.zone)
 
+    @cached_property
+    def actor(self) -> Actor:
+        """The user of this shell, who may do everything."""
+        return Actor(self.app, User(login_name() or "", [Right.ADMIN]), "cli", host_name())
+
     def audited(
         self,
         verb: str,
@@ -308,6 +318,9 @@ def stating_errors() -> Iterator[None]:
     """End the command with one sentence, and the exit code that belongs to its cause."""
     try:
         yield
+    except ArgumentInvalid as exc:
+        option = exc.field.replace("_", "-")
+        raise CommandLineError(f"--{option}: {one_line(exc.reason, 2000)}", exits.USAGE) from None
     except RedBeatError as exc:
         said = one_line(exc, 2000)
         raise CommandLineError(said, code_of(exc)) from None

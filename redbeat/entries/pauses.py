@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError, EntryNotFound
 from redbeat.policy.policy import PAUSE_FIELDS
+from redbeat.schedules.timezones import shown
 from redbeat.store.entries import write_entries
 from redbeat.store.events import add_paused_events
 from redbeat.store.parts import in_chunks
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 Progress = Callable[[int], object]
-#: what became of one entry: it was paused, its pause got what was given, or it stays as it was
-Paused = Literal["paused", "changed", "left"]
+#: an entry was paused, its pause got what was given, it was resumed, or it stays as it was
+Paused = Literal["paused", "changed", "resumed", "left"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,13 @@ class PauseResult:
         changed: those that were paused, or resumed.
         left: those that stay as they were: they were paused or disabled already, or weren't paused.
         failed: name to a sentence that says why it couldn't be changed.
+        next: the cursor with which to go on, where not all matching entries were looked at in one call.
     """
 
     changed: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+    next: str | None = None
 
 
 def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None) -> bool:
@@ -84,7 +87,12 @@ def rest(
 
 def _check_end(entry: RedBeatSchedulerEntry, now: datetime) -> None:
     if entry.paused_until is not None and entry.paused_until <= now:
-        raise EntryError(f"{entry.key}: the pause's end {entry.paused_until} is in the past.", entry.key)
+        raise EntryError(f"{entry.key}: until: {past_end(entry.paused_until)}", entry.key)
+
+
+def past_end(end: datetime) -> str:
+    """Return why a pause can't end then."""
+    return f"{shown(end)} is in the past; give a later time."
 
 
 def pause_many(

@@ -1,58 +1,225 @@
-"""``pause`` and ``resume``."""
+"""Pausing and resuming, one entry or many."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from redbeat.access import Right
 from redbeat.entries import pauses
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.pauses import Paused, PauseResult
+from redbeat.entries.marks import zone_for
+from redbeat.entries.pauses import Paused, PauseResult, is_paused_for
+from redbeat.entries.query import entries_called, read_listed
+from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.operations.actor import Actor
+from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.selection import NameOfEntry, Selection
+
+Note = Annotated[str | None, Option("The reason, which everybody sees.")]
+Until = Annotated[
+    Moment | None,
+    Option(
+        "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when it is resumed.", ahead=True
+    ),
+]
+DryRun = Annotated[bool, Option("Change nothing, and answer what would be changed.")]
 
 
-def pause(actor: Actor, names: Sequence[str], note: str | None, until: datetime | None) -> PauseResult:
-    """Pause entries, as :meth:`redbeat.RedBeatSchedulerEntry.pause_many` does."""
-    actor.require(Right.PAUSE)
-    with actor.doing("pause", names, _given(note, until)):
-        return RedBeatSchedulerEntry.pause_many(names, actor.app, note=note, until=until, by=actor.user.name)
+@dataclass(frozen=True)
+class PauseChange:
+    """What a call has made of one entry.
+
+    Attributes:
+        entry: as it is stored now.
+        outcome: it was paused, its pause was changed, it was resumed, or it was left as it was.
+    """
+
+    entry: RedBeatSchedulerEntry
+    outcome: Paused
 
 
-def pause_one(actor: Actor, name: str, note: str | None, until: datetime | None) -> Paused:
-    """Pause an entry; one that is paused already gets the note and the end that are given.
+@operation("entry.pause", Right.PAUSE, "pause", "PUT /entries/{name}/pause")
+def pause_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    note: Note = None,
+    until: Until = None,
+    by: str | None = None,
+    dry_run: DryRun = False,
+) -> PauseChange:
+    """Pause an entry.
+
+    An entry that is paused already gets the note and the end that are given.
+
+    Arguments:
+        by: who pauses it, where that isn't the actor.
 
     Raises:
         EntryNotFound: there is no such entry.
-        EntryError: the end is in the past, or the entry can't be used.
+        ArgumentInvalid: ``until`` is in the past.
+        EntryError: the entry is invalid.
     """
-    actor.require(Right.PAUSE)
-    entry, given = RedBeatSchedulerEntry.get(name, actor.app), _given(note, until)
-    was = {"note": entry.pause_note, "until": entry.paused_until} if entry.state == "paused" else {}
-    if entry.state in ("paused", "disabled") and not (was and given):
-        return "left"
-    before = {field: was[field] for field in given if field in was}
-    changed_by = actor.user.name if given else None
+    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    end = _end_for(actor, until, entry)
+    given = _given(note=note, by=by, until=end)
+    is_paused = entry.state == "paused"
+    if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and given)):
+        return PauseChange(entry, "left")
+    was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
+    before = {field: was[field] for field in given} if is_paused else {}
     with actor.doing("pause", [name], given, before=before):
-        return pauses.pause_one(
+        outcome = pauses.pause_one(
             RedBeatSchedulerEntry,
             name,
             actor.app,
             note,
-            lambda _entry, _now: until,
-            by=actor.user.name,
-            changed_by=changed_by,
+            lambda _entry, _now: end,
+            by=by or actor.user.name or None,
+            changed_by=by or (actor.user.name if given and not actor.has_shell else None),
         )
+    return PauseChange(read_listed(RedBeatSchedulerEntry, actor.app, name), outcome)
 
 
-def _given(note: str | None, until: datetime | None) -> dict[str, Any]:
-    return {name: value for name, value in (("note", note), ("until", until)) if value is not None}
+@operation("entry.resume", Right.PAUSE, "resume", "DELETE /entries/{name}/pause")
+def resume_entry(
+    actor: Actor, name: NameOfEntry, *, enable: bool = False, dry_run: DryRun = False
+) -> PauseChange:
+    """End the pause of an entry.
+
+    Arguments:
+        enable: also enable an entry that is disabled without a pause; this takes the right to edit.
+
+    Raises:
+        EntryNotFound: there is no such entry.
+        EntryError: the entry is invalid.
+    """
+    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    if dry_run:
+        return PauseChange(entry, "left")
+    if enable:
+        actor.require(Right.EDIT)
+        entry = RedBeatSchedulerEntry.get(name, actor.app)
+    with actor.doing("resume", [name]):
+        if enable:
+            entry.resume()
+            result = PauseResult((name,))
+        else:
+            result = RedBeatSchedulerEntry.resume_many([name], actor.app)
+    for reason in result.failed.values():
+        raise EntryError(reason, entry.key)
+    changed = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    return PauseChange(changed, "resumed" if result.changed else "left")
 
 
-def resume(actor: Actor, names: Sequence[str], note: str | None = None, by: str | None = None) -> PauseResult:
-    """End the pause of entries, as :meth:`redbeat.RedBeatSchedulerEntry.resume_many` does."""
-    actor.require(Right.PAUSE)
-    details = {one: value for one, value in (("note", note), ("by", by)) if value is not None}
-    with actor.doing("resume", names, details):
-        return RedBeatSchedulerEntry.resume_many(names, actor.app, note=note, by=by)
+@operation("entries.pause", Right.PAUSE, "pause", "PUT /pause")
+def pause_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    note: Note = None,
+    until: Until = None,
+    by: str | None = None,
+    dry_run: DryRun = False,
+    progress: pauses.Progress | None = None,
+) -> PauseResult:
+    """Pause many entries.
+
+    Entries that are paused or disabled already stay as they are.
+
+    Raises:
+        ArgumentInvalid: ``until`` is in the past.
+    """
+    _end_for(actor, until)
+    selected = entries.find(actor)
+    if dry_run or not selected.names:
+        return replace(_planned(actor, selected.names, _is_running), next=selected.next)
+    details = _given(match=entries.match, note=note, by=by, until=until and _shown(actor, until))
+    with actor.doing("pause", selected.names, details):
+        result = pauses.pause_many(
+            RedBeatSchedulerEntry,
+            selected.names,
+            actor.app,
+            note,
+            lambda entry, _now: _end_for(actor, until, entry),
+            by or actor.user.name or None,
+            progress,
+        )
+    return replace(result, next=selected.next)
+
+
+@operation("entries.resume", Right.PAUSE, "resume", "PUT /resume")
+def resume_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    note: Annotated[
+        str | None, Option("All entries paused with this note; * and ? are wildcards.", is_pattern=True)
+    ] = None,
+    by: Annotated[
+        str | None,
+        Option(
+            "All entries that this person has paused; * and ? are wildcards.",
+            is_pattern=True,
+            called="paused_by",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    progress: pauses.Progress | None = None,
+) -> PauseResult:
+    """End the pause of many entries.
+
+    Entries that are disabled without a pause stay disabled.
+    """
+
+    def is_meant(entry: RedBeatSchedulerEntry) -> bool:
+        return entry.state == "paused" and is_paused_for(entry, note, by)
+
+    is_found_by_pause = note is not None or by is not None
+    selected = entries.find(actor, is_meant, "*") if is_found_by_pause else entries.find(actor)
+    if dry_run or not selected.names:
+        return replace(_planned(actor, selected.names, is_meant), next=selected.next)
+    with actor.doing("resume", selected.names, _given(match=entries.match, note=note, by=by)):
+        result = RedBeatSchedulerEntry.resume_many(
+            selected.names, actor.app, note=note, by=by, progress=progress
+        )
+    return replace(result, next=selected.next)
+
+
+def _is_running(entry: RedBeatSchedulerEntry) -> bool:
+    return entry.state not in ("paused", "disabled")
+
+
+def _planned(actor: Actor, names: Any, is_meant: Any) -> PauseResult:
+    found = entries_called(RedBeatSchedulerEntry, actor.app, names)
+    entries = [one for one in found if one is not None and one.state != "missing"]
+    changed = tuple(str(entry.name) for entry in entries if is_meant(entry))
+    return PauseResult(changed, tuple(str(entry.name) for entry in entries if not is_meant(entry)))
+
+
+def _end_for(
+    actor: Actor, until: Moment | None, entry: RedBeatSchedulerEntry | None = None
+) -> datetime | None:
+    """Return the end of a pause, UTC.
+
+    Raises:
+        ArgumentInvalid: it is in the past.
+    """
+    if until is None:
+        return None
+    end = actor.time(until, None if entry is None else zone_for(entry))
+    if end <= actor.now:
+        raise ArgumentInvalid("until", pauses.past_end(end))
+    return end
+
+
+def _shown(actor: Actor, until: Moment) -> datetime | str:
+    """Return the end of a pause for the audit list: as typed, where it is another one for each entry."""
+    return str(until) if actor.zone is None else actor.time(until)
+
+
+def _given(**values: Any) -> Mapping[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

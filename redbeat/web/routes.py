@@ -19,6 +19,7 @@ from redbeat.access import Right
 from redbeat.entries.wording import in_words_of
 from redbeat.errors import (
     AccessDenied,
+    ArgumentInvalid,
     CalendarError,
     CalendarNotFound,
     CallRefused,
@@ -61,6 +62,7 @@ _URLENCODED = "application/x-www-form-urlencoded"
 #: the status codes of errors; the first kind that an error is counts
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (AccessDenied, 403),
+    (ArgumentInvalid, 422),
     (EntryNotFound, 404),
     (CalendarNotFound, 404),
     (EntryChanged, 412),

@@ -19,6 +19,7 @@ from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.errors import AccessDenied, BrokerUnavailable, EntryError, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
 from redbeat.operations import editing, pausing, running
+from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time
 
 
@@ -63,7 +64,9 @@ class Action:
 
 def _pause(visit: AdminVisit, names: Sequence[str], fields: Fields) -> Outcome:
     until = _until(visit, fields)
-    result = pausing.pause(visit.actor, names, fields.get("note", "").strip() or None, until)
+    note = fields.get("note", "").strip() or None
+    chosen = Selection([*names])
+    result = pausing.pause_entries(visit.actor, chosen, note=note, until=until)
     ends = "" if until is None else f" until {when_in(until, visit.zone)}"
     left = _left(result.left, "paused or disabled already")
     return Outcome(result.changed, f"Paused {_entries(result.changed)}{ends}.", result.failed, left)
@@ -84,7 +87,7 @@ def _until(visit: AdminVisit, fields: Fields) -> datetime | None:
 
 def _resume(visit: AdminVisit, names: Sequence[str], _fields: Fields) -> Outcome:
     """End the pause of entries, and enable those that are disabled without one."""
-    result = pausing.resume(visit.actor, names)
+    result = pausing.resume_entries(visit.actor, Selection([*names]))
     done, left, failed = list(result.changed), list(result.left), dict(result.failed)
     if left and visit.may("edit"):
         read = entries_called(RedBeatSchedulerEntry, visit.app, left)

@@ -12,8 +12,9 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.entries.calendar_loading import names_in
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged, StoreRefused
+from redbeat.operations.selection import BUDGET_SECONDS, decode_cursor, encode_cursor
 from redbeat.web.api.choices import DRY_RUN
-from redbeat.web.api.cursors import BUDGET_SECONDS, CURSOR, decoded, encoded, look_through, path_on
+from redbeat.web.api.cursors import CURSOR, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
 from redbeat.web.api.kinds import FLAG, OBJECT, TEXT, Field, Kind, whole
 from redbeat.web.api.operations import (
@@ -48,7 +49,7 @@ def list_calendars(call: Call) -> Answer:
                 raise
             given = None  # this user of Redis may not look at every key
         else:
-            cursor = None if following is None else encoded([*following])
+            cursor = None if following is None else encode_cursor([*following])
             return _listed(call, found, cursor, is_complete=True)
     names, cursor = _named_by_entries(call, given, limit)
     return _listed(call, calendars.documents(call.actor, names), cursor, is_complete=False)
@@ -66,7 +67,7 @@ def _position_at(cursor: str | None) -> calendars.Position | None:
     """Return where a look at all keys goes on; None: it is a look at the entries that goes on there."""
     if cursor is None:
         return calendars.Position()
-    values = decoded(cursor)
+    values = decode_cursor(cursor)
     if len(values) == 2 and type(values[0]) is int and 0 <= values[0] < 2**64 and isinstance(values[1], str):
         return calendars.Position(*values)
     return None

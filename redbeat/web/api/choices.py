@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from redbeat.web.api.cursors import Wanted, look_at_each, look_through
+from redbeat.operations.selection import Wanted, look_at_each
+from redbeat.web.api.cursors import look_through
 from redbeat.web.api.kinds import FLAG, PATTERN, TEXT, Field, texts
 from redbeat.web.api.operations import Call
 from redbeat.web.api.problems import Refusal

@@ -26,9 +26,10 @@ from redbeat.log.text import printable
 from redbeat.operations import editing
 from redbeat.operations.editing import revision_of
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
+from redbeat.operations.selection import Wanted
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
-from redbeat.web.api.cursors import CURSOR, Wanted, look_through, path_on
+from redbeat.web.api.cursors import CURSOR, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
 from redbeat.web.api.kinds import AHEAD, BACK, FLAG, PATTERN, TEXT, Field, one_of, whole
 from redbeat.web.api.operations import (

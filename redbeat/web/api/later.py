@@ -9,8 +9,9 @@ from typing import Any
 from redbeat.access import Right
 from redbeat.log.text import as_stored
 from redbeat.operations import later
+from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor
 from redbeat.store.later import Listed
-from redbeat.web.api.cursors import CURSOR, bad_cursor, decoded, encoded, path_on
+from redbeat.web.api.cursors import CURSOR, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
 from redbeat.web.api.kinds import Field, whole
 from redbeat.web.api.operations import IF_MATCH, Answer, Call, Operation
@@ -22,7 +23,7 @@ def list_messages(call: Call) -> Answer:
     """List stored messages, the next one first, and count them all."""
     limit = call.query["limit"]
     found = later.list_(call.actor, limit, behind=_place_in(call.query["cursor"])) if limit else []
-    last = encoded([found[-1].task_id, found[-1].due]) if limit and len(found) == limit else None
+    last = encode_cursor([found[-1].task_id, found[-1].due]) if limit and len(found) == limit else None
     return Answer(
         {
             "messages": _shown(call, found),
@@ -72,13 +73,13 @@ def _place_in(cursor: str | None) -> tuple[str, float] | None:
     if cursor is None:
         return None
     try:
-        task_id, due = decoded(cursor)
+        task_id, due = decode_cursor(cursor)
         if not isinstance(task_id, str) or isinstance(due, (bool, str)) or not isfinite(float(due)):
             raise ValueError
         as_stored(task_id)
         return task_id, float(due)
     except (ValueError, TypeError, OverflowError):
-        raise bad_cursor() from None
+        raise invalid_cursor() from None
 
 
 OPERATIONS: Sequence[Operation] = (

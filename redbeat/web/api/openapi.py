@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -64,12 +64,13 @@ def document_operation(call: Callable[[Call], Answer]) -> Operation:
     )
 
 
-def document_of(operations: Iterable[Operation], root: str) -> dict[str, Any]:
+def document_of(operations: Sequence[Operation], root: str) -> dict[str, Any]:
     """Return the document.
 
     Arguments:
         root: the path of the interface.
     """
+    derived = {name: schema for one in operations for name, schema in one.components.items()}
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
@@ -85,7 +86,7 @@ def document_of(operations: Iterable[Operation], root: str) -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": components(),
+            "schemas": {**components(), **derived},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 str(status): {

@@ -84,6 +84,7 @@ class Operation:
         headers: those of ``HEADERS`` that count.
         has_etag: its answer has an ETag; a new thing's has its Location, too.
         is_heavy: it may take seconds, and one such operation is at work at a time.
+        components: schemas that ``answers`` refer to, by their names.
     """
 
     method: str
@@ -98,6 +99,7 @@ class Operation:
     headers: Sequence[str] = ()
     has_etag: bool = False
     is_heavy: bool = False
+    components: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:

@@ -18,11 +18,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
+from redbeat.errors import ArgumentInvalid
 from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
-from redbeat.web.api import calendars, entries, files, later, many, operating, pausing, running
+from redbeat.operations.table import OPERATIONS as TABLE
+from redbeat.web.api import calendars, entries, files, later, many, operating, running
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
+from redbeat.web.api.derived import endpoint_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
@@ -32,7 +35,7 @@ from redbeat.web.threads import TooBusy
 
 OPERATIONS: Sequence[Operation] = (
     *entries.OPERATIONS,
-    *pausing.OPERATIONS,
+    *(endpoint_of(one) for one in TABLE.values() if one.rest),
     *running.OPERATIONS,
     *many.OPERATIONS,
     *later.OPERATIONS,
@@ -158,7 +161,13 @@ def _carry_out(request: Request, operation: Operation, place: Mapping[str, str],
         elif name in request.headers and operation.method != "GET":
             raise Refusal(400, f"{name} has no meaning here.")  # somebody relies on it
     call = Call(
-        Actor(dashboard.app, request.scope["redbeat.user"], "api", client.host if client else ""),
+        Actor(
+            dashboard.app,
+            request.scope["redbeat.user"],
+            "api",
+            client.host if client else "",
+            dashboard.app.timezone,
+        ),
         place,
         query,
         given,
@@ -166,7 +175,11 @@ def _carry_out(request: Request, operation: Operation, place: Mapping[str, str],
         headers,
         root_of(request.scope),
     )
-    return _rendered(operation.call(call))
+    try:
+        return _rendered(operation.call(call))
+    except ArgumentInvalid as exc:
+        status = 400 if exc.field in query else 422
+        raise Refusal(status, str(exc), field=exc.field) from exc
 
 
 def _rendered(answer: Answer) -> Response:
@@ -175,10 +188,14 @@ def _rendered(answer: Answer) -> Response:
         return Response(text, answer.status, answer.headers, answer.media)
     # a name that isn't UTF-8 goes through as an escape
     try:
-        text = json.dumps(answer.document, allow_nan=False).encode()
+        text = json.dumps(answer.document, allow_nan=False, default=_iso).encode()
     except ValueError:  # somebody has stored a number that JSON doesn't have
-        text = json.dumps(_finite(answer.document)).encode()
+        text = json.dumps(_finite(answer.document), default=_iso).encode()
     return Response(text, answer.status, answer.headers, JSON)
+
+
+def _iso(value: Any) -> str:
+    return str(value.isoformat())
 
 
 def _finite(value: Any) -> Any:

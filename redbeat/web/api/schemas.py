@@ -163,12 +163,6 @@ def _of_entries() -> dict[str, Any]:
             "description": "`next` where many were meant.",
         },
         "Changed": _many(changed=_array(TEXT)),
-        "Paused": _object(
-            changed=_array(TEXT),
-            left=_array(TEXT),
-            failed={**OBJECT, "additionalProperties": TEXT},
-            next=NEXT,
-        ),
         "NextRuns": _object(
             name=TEXT,
             state=TEXT,

@@ -16,8 +16,9 @@ from redbeat.access import Right
 from redbeat.diagnostics.verdicts import closed
 from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
-from redbeat.errors import BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
+from redbeat.errors import ArgumentInvalid, BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
 from redbeat.operations import editing, pausing, running
+from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
 from redbeat.web.routes import action
@@ -32,15 +33,14 @@ def pause_entries(visit: Visit) -> Response:
     names, note, typed = _chosen(visit), _typed(visit, "note"), _typed(visit, "until")
     if not names or not _is_confirmed(visit):
         return _ask(visit, "pause", names)
-    until = None
-    if typed:
-        try:
-            until = read_time(typed, visit.now, visit.zone, ahead=True)
-        except ValueError as exc:
-            return _ask(visit, "pause", names, note=note, until=typed, problem=str(exc))
-        if until <= visit.now:
-            return _ask(visit, "pause", names, note=note, until=typed, problem="That is in the past.")
-    result = pausing.pause(visit.actor, names, note or None, until)
+    try:
+        until = read_time(typed, visit.now, visit.zone, ahead=True) if typed else None
+        result = pausing.pause_entries(visit.actor, Selection(names), note=note or None, until=until)
+    except ArgumentInvalid as exc:
+        problem = in_words_of(exc.reason, visit.zone)
+        return _ask(visit, "pause", names, note=note, until=typed, problem=problem)
+    except ValueError as exc:
+        return _ask(visit, "pause", names, note=note, until=typed, problem=str(exc))
     left = f"{_counted(result.left)} paused or disabled already"
     return _answer(visit, names, "Paused", result.changed, result.failed, result.left, left)
 
@@ -50,7 +50,7 @@ def resume_entries(visit: Visit) -> Response:
     names = _chosen(visit)
     if not names or not _is_confirmed(visit):
         return _ask(visit, "resume", names)
-    result = pausing.resume(visit.actor, names)
+    result = pausing.resume_entries(visit.actor, Selection(names))
     left = f"{_counted(result.left)} not paused"
     return _answer(visit, names, "Resumed", result.changed, result.failed, result.left, left)
 

@@ -20,11 +20,12 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.runs import read_running
 from redbeat.entries.wording import in_words_of, one_line, relative, when_in
-from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired, RunNotSent
+from redbeat.errors import ArgumentInvalid, EntryError, EntryNotFound, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
-from redbeat.operations import editing, pausing, running
+from redbeat.operations import editing, running
 from redbeat.operations.editing import fields_of
 from redbeat.operations.hiding import hide, hiding_of
+from redbeat.operations.pausing import pause_entry, resume_entry
 from redbeat.operations.running import MAX_SENT
 from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import time_of
@@ -110,32 +111,32 @@ def pause(visit: Visit) -> Response:
     if typed["until"] and typed["clock"]:
         problems["clock"] = "Give one of the two."
     until = _read(problems, field, typed[field], _time(visit, ahead=True))
-    if until is not None and until <= visit.now:
-        problems[field] = f"{when_in(until, visit.zone)} is in the past."
+    if not problems:
+        try:
+            change = pause_entry(visit.actor, str(entry.name), note=typed["note"] or None, until=until)
+        except ArgumentInvalid as exc:
+            problems[field] = in_words_of(exc.reason, visit.zone)
     if problems:
         return _page(visit, "entry_pause.html", "Pause", entry, problems, typed=typed)
-    done = pausing.pause_one(visit.actor, str(entry.name), typed["note"] or None, until)
     words = f"It is {entry.state} already, and stays so."
-    if done == "changed":
+    if change.outcome == "changed":
         words = "It was paused already, and has what you gave now."
-    elif done == "paused":
-        told = "somebody resumes it" if until is None else when_in(until, visit.zone)
-        words = f"Paused until {told}."
+    elif change.outcome == "paused":
+        end = change.entry.paused_until
+        words = f"Paused until {'somebody resumes it' if end is None else when_in(end, visit.zone)}."
     return see_entry(visit, str(entry.name), words)
 
 
 def resume(visit: Visit) -> Response:
     """End the entry's pause; one that is disabled without a pause is enabled by editing it."""
     entry = _entry(visit)
-    result = pausing.resume(visit.actor, [str(entry.name)])
-    for words in result.failed.values():
-        raise EntryError(words, entry.key)
-    if not result.changed:
+    change = resume_entry(visit.actor, str(entry.name))
+    if change.outcome == "left":
         words = (
             "It isn't paused." if entry.enabled else "It is disabled, not paused: edit it, so that it runs."
         )
         return see_entry(visit, str(entry.name), words)
-    due = _entry(visit).next_due_at
+    due = change.entry.next_due_at
     when = "" if due is None else f" Next run: {when_in(due, visit.zone)}, {relative(due, visit.now)}."
     return see_entry(visit, str(entry.name), f"Resumed.{when}")
 

@@ -53,7 +53,7 @@ def test_every_changing_command_writes_one_audit_record(
         yield made, "add", ["a"], {"task": "echo", "kwargs": {"x": 1, "password": "**"}}
         yield ["set", "a", "--jitter", "2m"], "set", ["a"], {"jitter": 120.0}
         yield ["set", "--match", "a*", "--queue", "slow", "--yes"], "set", ["a"], {"queue": "slow"}
-        yield ["pause", "a", "--note", "why", "--until", "2h"], "pause", ["a"], {"note": "why", "until": "2h"}
+        yield ["pause", "a", "--note", "why", "--until", "2h"], "pause", ["a"], {"note": "why"}
         yield ["resume", "--match", "*", "--yes"], "resume", ["a"], {"match": "*"}
         yield ["trigger", "a", "--args", "[1]"], "trigger", ["a"], {"args": [1]}
         past = ["--from", "2001-01-01T00:30", "--to", "2001-01-01T02:30", "--yes"]

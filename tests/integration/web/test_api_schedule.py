@@ -12,10 +12,10 @@ from celery import Celery
 from redbeat.calendars import Calendar
 from redbeat.diagnostics.checks import Diagnosis
 from redbeat.keys import Keys
+from redbeat.operations.selection import encode_cursor
 from redbeat.store.later import LaterStore
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
-from redbeat.web.api.cursors import encoded
 from redbeat.web.verbs import calendars
 from tests.integration.web.conftest import Add, Programs
 from tests.integration.web.test_api_entries import at_once, read_all
@@ -160,7 +160,13 @@ def test_calendars_are_listed_in_slices_with_the_entries_that_name_them(
         assert sorted(calendar["name"] for calendar in found) == names
     users = [f"e{number:02}" for number in range(12) if number % 3]
     assert sorted(read_all(one, "/calendars/c07?limit=3", "entries", 3)) == users
-    for wrong in ("x", encoded([-1, ""]), encoded([True, ""]), encoded([2**64, ""]), encoded(["", 0])):
+    for wrong in (
+        "x",
+        encode_cursor([-1, ""]),
+        encode_cursor([True, ""]),
+        encode_cursor([2**64, ""]),
+        encode_cursor(["", 0]),
+    ):
         assert one.ask("GET", "/calendars", cursor=wrong).status_code == 400, wrong
     client = Store(app).client
     client.execute_command("ACL", "SETUSER", "default", "-scan")

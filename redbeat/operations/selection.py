@@ -1,0 +1,237 @@
+"""Which entries an operation is about, and how it goes through many of them.
+
+Invariants: one entry that fails doesn't stop the others; a cursor is made of what was seen last, so nothing
+is kept between two calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from math import isfinite
+from typing import Annotated, Any, NamedTuple
+
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.search import ByNextRun, Place, Row, read_rows
+from redbeat.errors import (
+    AccessDenied,
+    ArgumentInvalid,
+    BrokerUnavailable,
+    EntryError,
+    LockNotAcquired,
+    RunNotSent,
+    StoreRefused,
+    StoreUnavailable,
+)
+from redbeat.log.text import as_stored
+from redbeat.operations.actor import Actor
+from redbeat.operations.operation import Option
+
+#: for how long one call looks through entries, seconds; how many it reads at a time, and at how many names it
+#: looks where only matching entries are read
+BUDGET_SECONDS, SLICE, SLICE_OF_NAMES = 0.5, 200, 2000
+#: how many entries a server changes in one call, and for how long it goes on one by one, seconds
+MAX_SELECTED, MAX_SECONDS = 1000, 5.0
+
+Wanted = Callable[[RedBeatSchedulerEntry], bool]
+NameOfEntry = Annotated[str, Option("The name of the entry.")]
+
+
+class Found(NamedTuple):
+    """An entry, and the cursor with which a look goes on behind it."""
+
+    entry: RedBeatSchedulerEntry
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The entries of a selection.
+
+    Attributes:
+        names: theirs.
+        cursors: where a look goes on behind each; none where they were given by their names.
+        next: where it goes on behind all of them; None: there are no more.
+    """
+
+    names: Sequence[str]
+    cursors: Sequence[str] = ()
+    next: str | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Entries by their names, or by a pattern.
+
+    Attributes:
+        is_whole: look through all entries, however long it takes, as the command line does; with names, which
+            it has confirmed, the pattern is for the audit record. False: at most ``MAX_SELECTED``, within
+            ``BUDGET_SECONDS``.
+    """
+
+    names: Annotated[list[str] | None, Option("The names of the entries.", most=MAX_SELECTED)] = None
+    match: Annotated[
+        str | None, Option("Instead of names: a pattern; * and ? are wildcards.", is_pattern=True)
+    ] = None
+    cursor: Annotated[
+        str | None, Option("With `match`: where to go on, from `next` of the answer before.")
+    ] = None
+    is_whole: bool = False
+
+    def find(
+        self, actor: Actor, is_wanted: Wanted = lambda _entry: True, default: str | None = None
+    ) -> Selected:
+        """Return the entries.
+
+        Arguments:
+            is_wanted: leaves out others that match; names that are given count as they are.
+            default: the pattern, where neither names nor a pattern is given.
+
+        Raises:
+            ArgumentInvalid: both or neither of names and a pattern are given, or the cursor is invalid.
+        """
+        match = default if self.names is None and self.match is None else self.match
+        if (self.names is None) == (match is None) and not self.is_whole:
+            raise ArgumentInvalid("names", "give either names or match.")
+        if self.names is not None:
+            return Selected([*dict.fromkeys(self.names)])
+        if self.is_whole:
+            entries = RedBeatSchedulerEntry.list(actor.app, match=match)
+            return Selected([str(entry.name) for entry in entries if is_wanted(entry)])
+        found, following = look_at_each(actor.app, match, is_wanted, self.cursor, MAX_SELECTED)
+        return Selected([str(one.entry.name) for one in found], [one.cursor for one in found], following)
+
+
+@dataclass
+class Summary:
+    """How an operation over many entries ended.
+
+    Attributes:
+        done: what was made of each entry, by its name.
+        failed: why others weren't changed, by their names.
+        left: names that were given and weren't tried in time.
+        next: the cursor with which to go on; None: that was all.
+    """
+
+    done: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    left: Sequence[str] = ()
+    next: str | None = None
+
+
+class Enough(Exception):
+    """Raised by what is called for each entry: this one and the following are left to the next call."""
+
+
+def for_each(
+    selected: Selected,
+    act: Callable[[str], object],
+    *,
+    max_seconds: float | None = MAX_SECONDS,
+    progress: Callable[[int], object] = lambda _done: None,
+) -> Summary:
+    """Call ``act`` with one name after the other, for ``max_seconds`` (None: until the end).
+
+    Raises:
+        StoreUnavailable, StoreRefused, BrokerUnavailable: the first entry failed so; later ones end the call.
+    """
+    ends_at, result = time.monotonic() + (max_seconds or float("inf")), Summary(next=selected.next)
+    for place, name in enumerate(selected.names):
+        try:
+            if place and time.monotonic() >= ends_at:
+                raise Enough
+            result.done[name] = act(name)
+        except (StoreUnavailable, StoreRefused, BrokerUnavailable, Enough):
+            if not place:
+                raise
+            if selected.cursors:
+                result.next = selected.cursors[place - 1]
+            else:
+                result.left = selected.names[place:]
+            break
+        except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:
+            result.failed[name] = str(exc)
+        progress(place + 1)
+    return result
+
+
+def look_at_each(
+    app: Any, match: str | None, is_wanted: Wanted, cursor: str | None, limit: int
+) -> tuple[list[Found], str | None]:
+    """Return entries in the order of their next runs, and where to go on; None: these were the last ones.
+
+    It ends when there are ``limit`` of them, or after ``BUDGET_SECONDS``.
+    """
+    order, place = ByNextRun(app), _place_at(cursor)
+    ends_at = time.perf_counter() + BUDGET_SECONDS
+    found: list[Found] = []
+    size = SLICE if match is None else SLICE_OF_NAMES
+    while rows := order.slice(order.offset_of(place), size):
+        named = [at for at, row in enumerate(rows) if match is None or fnmatchcase(row.name, match)]
+        for some in (named[first : first + SLICE] for first in range(0, len(named), SLICE)):
+            for at, entry in zip(some, read_rows(app, [rows[at] for at in some]), strict=True):
+                if entry is None or not is_wanted(entry):
+                    continue
+                found.append(Found(entry, _cursor_at(rows[at], place.offset + at + 1)))
+                if len(found) == limit:
+                    return found, found[-1].cursor
+            if time.perf_counter() >= ends_at:
+                return found, _cursor_at(rows[some[-1]], place.offset + some[-1] + 1)
+        place = Place(rows[-1], place.offset + len(rows))
+        if len(rows) < size:
+            break
+        if time.perf_counter() >= ends_at:
+            return found, _cursor_at(rows[-1], place.offset)
+    return found, None
+
+
+# -- cursors
+
+
+def encode_cursor(values: Sequence[Any]) -> str:
+    """Return the cursor that has these values."""
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> list[Any]:
+    """Return the values in a cursor.
+
+    Raises:
+        ArgumentInvalid: it wasn't made by ``encode_cursor``.
+    """
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if not isinstance(values, list):
+            raise ValueError
+    except (ValueError, RecursionError):
+        raise invalid_cursor() from None
+    return values
+
+
+def invalid_cursor() -> ArgumentInvalid:
+    """Return the error of a cursor that no answer has had."""
+    return ArgumentInvalid("cursor", "must be `next` of an earlier answer.")
+
+
+def _cursor_at(row: Row, offset: int) -> str:
+    return encode_cursor([row.name, row.member, row.score, offset])
+
+
+def _place_at(cursor: str | None) -> Place:
+    if cursor is None:
+        return Place()
+    try:
+        name, member, score, offset = decode_cursor(cursor)
+        if not isinstance(name, str) or not isinstance(member, str) or type(offset) is not int:
+            raise ValueError
+        score = None if score is None else float(score)
+        if not isfinite(score or 0.0) or not 0 <= offset < 2**48:
+            raise ValueError
+        as_stored(member)
+        return Place(Row(name, member, score), offset)
+    except (ValueError, TypeError, OverflowError) as exc:
+        raise (exc if isinstance(exc, ArgumentInvalid) else invalid_cursor()) from None

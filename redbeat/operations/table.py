@@ -1,0 +1,6 @@
+"""The table of all operations: the modules that define them are imported here."""
+
+from __future__ import annotations
+
+from redbeat.operations import pausing as pausing
+from redbeat.operations.operation import OPERATIONS as OPERATIONS
