@@ -1,4 +1,4 @@
-"""`make screenshots`: pictures of the command line, the dashboard and Django's admin for the documentation.
+"""`make screenshots`: pictures of the command line and the dashboard for the documentation.
 
 Those of the command line are taken from a terminal.
 """
@@ -63,33 +63,9 @@ def picture(text: str, name: str, title: str) -> str:
     return console.export_svg(title=title, unique_id=f"cli-{name}")
 
 
-def take_admin(app: Celery, path: Path) -> None:
-    """Take the picture of the list of entries in Django's admin."""
-    from django.contrib.staticfiles.handlers import StaticFilesHandler
-    from django.core.wsgi import get_wsgi_application
-    from django.test import override_settings
-
-    from tests.support.browser import chromium, visit
-    from tests.support.dashboards import serving_wsgi
-    from tests.support.django_site import LIST, visitor
-
-    session = visitor(is_superuser=True, name="anna").cookies["sessionid"].value
-    size = {"width": 1360, "height": 760}
-    with (
-        override_settings(REDBEAT_CELERY_APP=app, DEBUG=True),
-        serving_wsgi(StaticFilesHandler(get_wsgi_application())) as url,
-        chromium() as browser,
-        visit(browser, viewport=size) as (context, _),
-    ):
-        context.add_cookies([{"name": "sessionid", "value": session, "url": url}])
-        page = context.new_page()
-        page.goto(f"{url}{LIST}")
-        page.screenshot(path=path, animations="disabled")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
-    parser.add_argument("--only", choices=("cli", "admin", "dashboard"), help="Default: all.")
+    parser.add_argument("--only", choices=("cli", "dashboard"), help="Default: both.")
     only = parser.parse_args(arguments).only
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -113,11 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path = ROOT / "docs" / "_static" / f"cli-{name}.svg"
             path.write_text(picture(terminal.shown, name, f"celery -A proj redbeat {' '.join(words)}"))
             print(path.relative_to(ROOT))
-        if only in (None, "admin"):
-            path = ROOT / "docs" / "_static" / "django-entry-list.png"
-            take_admin(app, path)
-            print(path.relative_to(ROOT))
-        if only not in (None, "dashboard"):
+        if only == "cli":
             return 0
         with server.client(db=1) as client:
             app.redbeat_redis = client

@@ -22,6 +22,7 @@ class User:
         until: when they aren't let in any more, with its offset from UTC, to be shown; None: it isn't known.
         may_add: with the right ``edit``, whether they may add entries, too, and not only change those that
             there are.
+        source: where their changes come from, as the audit list has it.
 
     Raises:
         ValueError: there is no such right.
@@ -31,6 +32,7 @@ class User:
     rights: frozenset[Right]
     until: datetime | None = None
     may_add: bool = True
+    source: str = "web"
 
     def __init__(
         self,
@@ -39,11 +41,13 @@ class User:
         until: datetime | None = None,
         *,
         may_add: bool = True,
+        source: str = "web",
     ) -> None:
         object.__setattr__(self, "name", str(name))
         object.__setattr__(self, "rights", rights_of(rights))
         object.__setattr__(self, "until", until)
         object.__setattr__(self, "may_add", may_add)
+        object.__setattr__(self, "source", source)
 
     def may(self, right: Right) -> bool:
         """Tell whether they have ``right``."""

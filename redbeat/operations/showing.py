@@ -41,7 +41,7 @@ from redbeat.store.store import Store
 #: of how many entries of a change the tasks are looked up
 MAX_NAMES = 5
 #: where changes come from whose records were written without what is hidden
-HIDING_SOURCES = ("web", "api")
+HIDING_SOURCES = ("web", "api", "admin")
 
 
 def audit(actor: Actor, **wanted: Any) -> list[AuditRecord]:

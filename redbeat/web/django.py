@@ -7,16 +7,14 @@
     ]
 
 ``auth`` gets Django's own request, with its user. Invariants: Django's middlewares have seen each request,
-and Django has checked its host; everything else is checked here, as in any other place. ``auth`` is called in
-the request's own thread, so that Django ends the database connections that it has used.
+and Django has decided on its host and scheme; everything else is checked here, as in any other place.
+``auth`` is called in the request's own thread, so that Django ends the database connections that it has used.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -27,7 +25,9 @@ from redbeat.web.access.limits import MAX_BODY_BYTES
 from redbeat.web.application import wsgi_app
 from redbeat.web.paths import API, STATIC
 
-_ASKED = "redbeat.asked"
+_USER = "redbeat.user"
+#: headers that Django has read, if its settings say so
+_READ_BY_DJANGO = ("HTTP_X_FORWARDED_HOST", "HTTP_X_FORWARDED_PREFIX", "HTTP_X_FORWARDED_PROTO")
 
 
 def urls(app: Any, auth: Auth | None = None, *, read_only: bool = False) -> list[Any]:
@@ -36,26 +36,30 @@ def urls(app: Any, auth: Auth | None = None, *, read_only: bool = False) -> list
     Arguments:
         app: the Celery app.
         auth: gets Django's request, and returns a :class:`redbeat.web.User`, or None for nobody; it may be a
-            coroutine function. None: only browsers on this machine are let in, with a token of
-            ``celery redbeat token add``.
+            coroutine function. What it raises is Django's to answer, such as ``PermissionDenied``. None: only
+            browsers on this machine are let in, with a token of ``celery redbeat token add``.
         read_only: nobody can change anything.
     """
     from django.urls import re_path
 
-    return [re_path(r"^(?P<below>.*)\Z", _view(app, auth, read_only))]
+    return [re_path(r"^(?P<below>.*)\Z", dashboard(app, auth, read_only=read_only))]
 
 
-def _view(app: Any, auth: Auth | None, read_only: bool) -> Callable[..., Any]:
+def dashboard(app: Any, auth: Auth | None = None, *, read_only: bool = False) -> Callable[..., Any]:
+    """Return the view of the dashboard, which gets a request and the path below the dashboard's own."""
+    from asgiref.sync import async_to_sync, iscoroutinefunction
     from django.http import HttpResponse
     from django.views.decorators.csrf import csrf_exempt
 
     application = wsgi_app(app, auth and _answered, read_only=read_only, hosts=["*"])
+    ask: Callable[[Any], Any] | None = async_to_sync(auth) if iscoroutinefunction(auth) else auth
 
-    def dashboard(request: Any, below: str) -> Any:
+    @csrf_exempt  # each form of the dashboard has a token of its own
+    def view(request: Any, below: str) -> Any:
         head: list[Any] = []
         environ = _environ_of(request, below)
-        if auth is not None and not environ["PATH_INFO"].startswith((API, STATIC)):  # nobody asks there
-            environ[_ASKED] = _ask(auth, request)
+        if ask is not None and not environ["PATH_INFO"].startswith((API, STATIC)):  # nobody asks there
+            environ[_USER] = ask(request)
         body = b"".join(application(environ, lambda status, headers, _=None: head.extend((status, headers))))
         response = HttpResponse(body, status=int(head[0].partition(" ")[0]))
         del response["Content-Type"]
@@ -66,41 +70,25 @@ def _view(app: Any, auth: Auth | None, read_only: bool) -> Callable[..., Any]:
                 response[name] = value
         return response
 
-    # each form of the dashboard has a token of its own
-    return csrf_exempt(dashboard)  # type: ignore[no-any-return]
-
-
-def _ask(auth: Auth, request: Any) -> Future[User | None]:
-    """Return what ``auth`` returns or raises."""
-    from asgiref.sync import async_to_sync
-
-    asked: Future[User | None] = Future()
-    try:
-        found = auth(request)
-        asked.set_result(async_to_sync(_wait_for)(found) if inspect.isawaitable(found) else found)
-    except Exception as exc:  # noqa: BLE001 - the dashboard says what has gone wrong
-        asked.set_exception(exc)
-    return asked
-
-
-async def _wait_for(found: Awaitable[User | None]) -> User | None:
-    return await found
+    return view  # type: ignore[no-any-return]
 
 
 async def _answered(request: Request) -> User | None:
-    """Return what the application has said of a request."""
-    asked: Future[User | None] = request.scope["wsgi_environ"][_ASKED]
-    return asked.result()
+    """Return what the application's ``auth`` has said of a request."""
+    user: User | None = request.scope["wsgi_environ"][_USER]
+    return user
 
 
 def _environ_of(request: Any, below: str) -> dict[str, Any]:
     """Return the WSGI environment of a Django request, which may have come over ASGI."""
-    path = request.path[: len(request.path) - len(below)] if below else request.path
+    # not request.path, which over ASGI is without FORCE_SCRIPT_NAME
+    root = request.META.get("SCRIPT_NAME", "").rstrip("/") + request.path_info.removesuffix(below)
     environ: dict[str, Any] = {name: value for name, value in request.META.items() if isinstance(value, str)}
+    environ.update({name: "" for name in _READ_BY_DJANGO if name in environ})
     environ.update(
         {
             "REQUEST_METHOD": request.method,
-            "SCRIPT_NAME": _as_wsgi(path.rstrip("/")),
+            "SCRIPT_NAME": _as_wsgi(root.rstrip("/")),
             "PATH_INFO": _as_wsgi("/" + below),
             "HTTP_HOST": request.get_host(),  # raises where ALLOWED_HOSTS doesn't have it
             "SERVER_NAME": request.META.get("SERVER_NAME") or "localhost",

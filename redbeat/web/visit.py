@@ -107,7 +107,7 @@ class Visit:
     def actor(self) -> Actor:
         """Who does something, for verbs."""
         client = self.request.client
-        return Actor(self.app, self.user, "web", client.host if client else "", self.zone)
+        return Actor(self.app, self.user, self.user.source, client.host if client else "", self.zone)
 
     # -- answers
 

@@ -55,15 +55,15 @@ from django.test import Client  # noqa: E402
 from django.test.utils import setup_test_environment  # noqa: E402
 from django.urls import path  # noqa: E402
 
-from redbeat.contrib.django.entry_admin import EntryAdmin as EntryAdmin  # noqa: E402
+from redbeat.contrib.django.admin import EntryAdmin as EntryAdmin  # noqa: E402
 
 setup_test_environment(debug=False)
 call_command("migrate", verbosity=0)
 
 urlpatterns = [path("admin/", admin.site.urls)]
 
-#: where the entries are in the usual site
-LIST = "/admin/redbeat/entry/"
+#: where the dashboard is in the usual site
+DASHBOARD = "/admin/redbeat/entry/"
 _NUMBERS = itertools.count(1)
 
 

@@ -8,15 +8,15 @@ Invariant: each has an id that stays, for ``SILENCED_SYSTEM_CHECKS``; the docume
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from celery._state import _get_active_apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004 - Django's names
 
-from redbeat.config.config import RedBeatConfig, ensure_conf, spelled
+from redbeat.config.config import ensure_conf, spelled
 from redbeat.contrib.django.celery_app import SETTING, find_app
-from redbeat.contrib.django.packages import find_missing
 from redbeat.declared.modules import is_worker_or_beat
 from redbeat.declared.static_entries import read_static_entries
 from redbeat.entries.wording import label_of
@@ -25,18 +25,6 @@ from redbeat.log.text import printable
 
 #: the tag of all of them: ``manage.py check --tag redbeat``
 TAG = "redbeat"
-#: the ids, and what each says
-IDS = {
-    "redbeat.E001": "No Celery app was found, or importing it fails.",
-    "redbeat.E002": "A setting is invalid.",
-    "redbeat.E003": "An entry of ``beat_schedule`` is invalid, so it won't run.",
-    "redbeat.E004": "Packages that the pages in the admin need are not installed.",
-    "redbeat.W001": "A setting is unknown: it may be misspelt.",
-    "redbeat.W002": "``beat_scheduler`` names another scheduler than RedBeat's.",
-    "redbeat.W003": "Celery's time zone differs from Django's.",
-    "redbeat.W005": "No Redis is configured for the schedule, as in settings for tests.",
-}
-_HOW_TO_INSTALL = "Install them: pip install 'celery-redbeat[django]'."
 
 
 @register(TAG)
@@ -48,9 +36,12 @@ def check_settings(**_options: Any) -> list[CheckMessage]:
 
 
 def _check_packages() -> Iterator[CheckMessage]:
-    if missing := find_missing():
-        words = f"The pages in the admin need packages that are not installed: {', '.join(missing)}."
-        yield Error(words, hint=_HOW_TO_INSTALL, id="redbeat.E004")
+    if missing := [name for name in ("a2wsgi", "jinja2", "starlette", "uvicorn") if find_spec(name) is None]:
+        yield Error(
+            f"The dashboard needs packages that are not installed: {', '.join(missing)}.",
+            hint="Install them: pip install 'celery-redbeat[django]'.",
+            id="redbeat.E004",
+        )
 
 
 def _check_app() -> Iterator[CheckMessage]:
@@ -65,9 +56,20 @@ def _check_app() -> Iterator[CheckMessage]:
         words = f"The Celery app's configuration is invalid: {type(exc).__name__}: {exc}"
         yield Error(printable(words), id="redbeat.E002")
         return
-    yield from _check_redis(config)
-    yield from _check_names(app, config)
-    yield from _check_scheduler(app)
+    try:
+        config.require_redis()
+    except ConfigurationError as exc:
+        yield Warning(str(exc), id="redbeat.W005")
+    for name, hint in config.unknown_settings().items():
+        yield Warning(f"Unknown setting {spelled(app, name)} is ignored; {hint}", id="redbeat.W001")
+    scheduler = str(app.conf.beat_scheduler or "")
+    if scheduler and "celery.beat" not in scheduler and "redbeat" not in scheduler.lower():
+        name = spelled(app, "beat_scheduler")
+        yield Warning(
+            f"{name} is {scheduler!r}, so beat doesn't run what is in Redis.",
+            hint=f"Set {name} = 'redbeat.RedBeatScheduler'.",
+            id="redbeat.W002",
+        )
     if settings.TIME_ZONE and label_of(zone) != settings.TIME_ZONE:
         yield Warning(
             f"Schedules use Celery's time zone, {label_of(zone)}, and Django's is {settings.TIME_ZONE}.",
@@ -76,30 +78,5 @@ def _check_app() -> Iterator[CheckMessage]:
         )
     for static in statics:
         if static.problem:
-            words = printable(
-                f"{spelled(app, 'beat_schedule')}: {static.name!r} is invalid: {static.problem}"
-            )
-            yield Error(words, id="redbeat.E003")
-
-
-def _check_redis(config: RedBeatConfig) -> Iterator[CheckMessage]:
-    try:
-        config.require_redis()
-    except ConfigurationError as exc:
-        yield Warning(str(exc), id="redbeat.W005")
-
-
-def _check_names(app: Any, config: RedBeatConfig) -> Iterator[CheckMessage]:
-    for name, hint in config.unknown_settings().items():
-        words = f"Unknown setting {spelled(app, name)} is ignored; {hint}"
-        yield Warning(words, id="redbeat.W001")
-
-
-def _check_scheduler(app: Any) -> Iterator[CheckMessage]:
-    given = app.conf.beat_scheduler
-    if given and "celery.beat" not in str(given) and "redbeat" not in str(given).lower():
-        yield Warning(
-            f"{spelled(app, 'beat_scheduler')} is {str(given)!r}, so beat doesn't run what is in Redis.",
-            hint=f"Set {spelled(app, 'beat_scheduler')} = 'redbeat.RedBeatScheduler'.",
-            id="redbeat.W002",
-        )
+            words = f"{spelled(app, 'beat_schedule')}: {static.name!r} is invalid: {static.problem}"
+            yield Error(printable(words), id="redbeat.E003")

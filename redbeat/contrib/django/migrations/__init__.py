@@ -1,1 +1,0 @@
-"""The steps of ``migrate``: they make permissions, and no table."""
