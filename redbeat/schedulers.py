@@ -64,19 +64,17 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.endpoint.condition import Condition
-from redbeat.telemetry.endpoint.endpoint import Endpoint
-from redbeat.telemetry.endpoint.health import find_blockage, trouble_in_words
-from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
-from redbeat.telemetry.metrics.gathering import Gathering
-from redbeat.telemetry.metrics.own_figures import OwnFigures
+from redbeat.telemetry.endpoint import Endpoint
+from redbeat.telemetry.gathering import Gathering
+from redbeat.telemetry.health import Health
+from redbeat.telemetry.pages import pages_of
 from redbeat.telemetry.pings.entry_pings import EntryPings
 from redbeat.telemetry.pings.pings import Pings
 from redbeat.telemetry.sentry import (
     worker_check_ins as worker_check_ins,  # Sentry's part for Celery imports this
 )
 from redbeat.telemetry.sentry.check_ins import CheckIns
-from redbeat.telemetry.telemetry import Part, Telemetry
+from redbeat.telemetry.telemetry import OwnFigures, Part, Telemetry
 
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
@@ -130,7 +128,7 @@ class RedBeatScheduler(Scheduler):
         limits = timing if lock_key else Timing(Shard.LEASE_MS / 1000)
         publish_seconds = limits.publish_seconds(self.config.publish_timeout)
         self._broker = Broker(app, self.Producer, publish_seconds)
-        self._trouble = "", ""  # what was logged: why nothing can be sent, and of which shards
+        self._trouble = ""  # what was logged: why nothing can be sent
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._context = Context(self, self.store, self._broker)
         self._reports, self._figures = self._context.reports, self._context.figures
@@ -142,8 +140,8 @@ class RedBeatScheduler(Scheduler):
         self._sweeper = Sweeper(self.store)
         # by the settings it may have to wait for the broker; a broken connection is replaced amid a batch
         stuck_seconds = max(limits.stuck_seconds, 2 * (publish_seconds + self._broker.connect_seconds))
-        self._condition = Condition(self._election, self._broker, stuck_seconds)
-        self._election.heartbeat.find_obstacle = lambda: find_blockage(self._condition.read())
+        self._health = Health(self._election, self._broker, stuck_seconds)
+        self._election.heartbeat.find_obstacle = self._health.find_blockage
         self._gathering = Gathering(
             app,
             lambda: self._election.leaderships,
@@ -251,7 +249,7 @@ class RedBeatScheduler(Scheduler):
         else:
             self._well_at = time.monotonic()
             troubled = [shard for shard in self._shards.led if shard.state is not State.READY]
-            if troubled or self._trouble[0]:
+            if troubled or self._trouble:
                 self._report_trouble(str(troubled[0].problem) if troubled else "", troubled)
             return delay_seconds
         finally:
@@ -273,15 +271,17 @@ class RedBeatScheduler(Scheduler):
 
     def _report_trouble(self, trouble: str, shards: Sequence[Shard] = ()) -> None:
         """Report why nothing can be sent of ``shards``, or of the schedule; '' clears the report."""
-        troubled = self.config.layout.named([shard.store.keys for shard in shards]) if shards else ""
-        if (trouble, troubled) != self._trouble:
-            self._trouble = trouble, troubled
+        sentence = trouble and f"Nothing can be sent: {trouble}"
+        if trouble and shards:
+            named = self.config.layout.named([shard.store.keys for shard in shards])
+            sentence = f"Nothing of {named} can be sent, the rest goes on: {trouble}"
+        if sentence != self._trouble:
+            self._trouble = sentence
             if trouble:
-                extra = events.SCHEDULE_BLOCKED.of(reason=trouble)
-                logger.error("beat: %s", trouble_in_words(trouble, troubled), extra=extra)
+                logger.error("beat: %s", sentence, extra=events.SCHEDULE_BLOCKED.of(reason=trouble))
             else:
                 logger.error("beat: Sending again.", extra=events.SCHEDULE_UNBLOCKED.of())
-        self._condition.note_trouble(trouble, troubled)
+        self._health.note_trouble(sentence)
 
     def _leads(self) -> bool:
         """Find out what has changed since the last tick; return whether this beat leads any shard.
@@ -533,11 +533,10 @@ class RedBeatScheduler(Scheduler):
         parts: list[Part] = [self._context.tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
-            metrics = metrics_of(lambda: gathering.views, own)
-            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.views)
-            parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
+            pages = pages_of(self.app, self._health, lambda: gathering.views, own)
+            parts.append(Endpoint(self.config.http, pages, on_look=self._health.look))
         if self.config.ping_url is not None:
-            parts.append(Pings(self.app, self._condition, self._find_fence))
+            parts.append(Pings(self.app, self._health, self._find_fence))
         if self.config.ping_hosts:
             parts.append(EntryPings(self.app))
         return [*parts, self._feed]  # which comes last, as others connect receivers
@@ -678,7 +677,7 @@ class RedBeatScheduler(Scheduler):
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
-        self._condition.note_stopping()
+        self._health.note_stopping()
         if self._ticking_thread == threading.get_native_id():
             # Celery's signal handler calls this amid a tick, and its connections may be amid a command. The
             # thread's id is the system's, as gevent and eventlet call the handler in another greenlet

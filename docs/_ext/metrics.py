@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
@@ -14,21 +14,20 @@ from sphinx.util.docutils import SphinxDirective
 
 import redbeat.store.figures
 import redbeat.telemetry
-import redbeat.telemetry.metrics.table
+import redbeat.telemetry.metrics
 from redbeat.history import ENDED_OUTCOMES, OUTCOMES
 from redbeat.store.figures import REASONS, WORDS
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics import OF_BEAT, OF_SCHEDULE, Metric
 
 ALERTS = Path(redbeat.telemetry.__file__).parent / "monitoring" / "alerts.yml"
-SOURCES = (str(redbeat.telemetry.metrics.table.__file__), str(redbeat.store.figures.__file__), str(ALERTS))
+SOURCES = (str(redbeat.telemetry.metrics.__file__), str(redbeat.store.figures.__file__), str(ALERTS))
 
 
-def describe_metrics(*, is_of_schedule: bool) -> Iterator[str]:
+def describe_metrics(metrics: Iterable[Metric]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("Metric", "Type", "Labels", "What it says")]
-    for metric in METRICS.values():
-        if metric.is_of_schedule is is_of_schedule:
-            labels = ", ".join(f"``{label}``" for label in metric.labels)
-            rows.append((f"``{metric.shown_name}``", metric.type, labels, metric.doc))
+    for metric in metrics:
+        labels = ", ".join(f"``{label}``" for label in metric.labels)
+        rows.append((f"``{metric.shown_name}``", metric.type, labels, metric.doc))
     yield from describe_table("32 10 16 42", rows)
 
 
@@ -64,8 +63,8 @@ class Tables(SphinxDirective):
         for source in SOURCES:
             self.env.note_dependency(source)
         lines = {
-            "schedule": lambda: describe_metrics(is_of_schedule=True),
-            "beat": lambda: describe_metrics(is_of_schedule=False),
+            "schedule": lambda: describe_metrics(OF_SCHEDULE),
+            "beat": lambda: describe_metrics(OF_BEAT),
             "words": describe_words,
             "alerts": describe_alerts,
         }[self.arguments[0]]()

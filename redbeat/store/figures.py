@@ -205,7 +205,7 @@ def count_entry_states(store: Store, keys: Keys, cursor: str, limit: int) -> Cou
 
 
 def read_late(
-    store: Store, latest: float, limit: int, firsts: Mapping[Keys, int], *, are_expected: bool
+    store: Store, latest: float, limit: int, parts: Sequence[Keys], *, are_expected: bool
 ) -> dict[Keys, tuple[int, list[str]]]:
     """Return for each of some parts how many entries have been due since ``latest`` or before, UNIX seconds,
     and the keys of the first of them; one round trip for each node.
@@ -213,17 +213,16 @@ def read_late(
     Those that a user has made due "now" don't count.
 
     Arguments:
-        firsts: the parts, and how many of those entries are left out in each.
         are_expected: the entries of which a run should have succeeded by then, instead.
     """
     zset_of = attrgetter("expected" if are_expected else "schedule")
     asks = []
-    for zset, first in ((zset_of(keys), first) for keys, first in firsts.items()):
+    for zset in map(zset_of, parts):
         asks.append(Command("zcount", zset, "(0", latest))
-        asks.append(Command("zrangebyscore", zset, "(0", latest, start=first, num=limit))
+        asks.append(Command("zrangebyscore", zset, "(0", latest, start=0, num=limit))
     found = store.ask_all(asks)
     late = {}
-    for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True):
+    for keys, count, members in zip(parts, found[::2], found[1::2], strict=True):
         entry_of = keys.entry_of_running if are_expected else keys.entry_of
         late[keys] = int(count), [entry_of(text_of(member)) for member in members]
     return late

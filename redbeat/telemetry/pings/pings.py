@@ -15,7 +15,6 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.errors import RedBeatError
-from redbeat.leadership.heartbeat import Role
 from redbeat.leadership.status import Status, ask_status, judge
 from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger
@@ -24,8 +23,7 @@ from redbeat.process.memory import Memory
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from redbeat.telemetry.endpoint.condition import Condition
-from redbeat.telemetry.endpoint.health import find_hang, find_obstacle
+from redbeat.telemetry.health import Health
 from redbeat.telemetry.pings.calls import CallFailed, Services, call
 
 #: how often the service is called
@@ -46,16 +44,16 @@ class Pings:
 
     Arguments:
         app: the Celery app.
-        condition: that of this beat.
+        health: that of this beat.
         find_fence: returns what says that this beat leads; None: it doesn't.
     """
 
-    def __init__(self, app: Any, condition: Condition, find_fence: Callable[[], Fence | None]) -> None:
+    def __init__(self, app: Any, health: Health, find_fence: Callable[[], Fence | None]) -> None:
         config = ensure_conf(app)
         self._app = app
         self._url = parse_ping_url(config.ping_url)
         self._late_after_seconds = config.ping_late_after
-        self._condition = condition
+        self._health = health
         self._find_fence = find_fence
         self._caller = secrets.token_hex(8)
         self._services = Services()
@@ -75,7 +73,7 @@ class Pings:
     def _run(self) -> None:
         next_at = time.monotonic()
         while not self._thread.wait(STEP_SECONDS):
-            self._condition.look()
+            self._health.look()
             if time.monotonic() < next_at:
                 continue
             try:
@@ -91,11 +89,9 @@ class Pings:
         if fence is None:
             self._said.clear()
             return STEP_SECONDS
-        signs = self._condition.read()
-        is_waiting = signs.role is Role.STANDBY and not find_hang(signs)
-        if is_waiting or signs.unanswered_seconds is None or signs.is_stopping:
+        if self._health.is_idle:
             return STEP_SECONDS
-        obstacle = find_obstacle(signs) or self._find_fault(fence)
+        obstacle = self._health.find_obstacle() or self._find_fault(fence)
         if obstacle:
             self._withhold(obstacle)
             return LOOK_AGAIN_SECONDS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from redbeat.telemetry.metrics.last_hour import Minute, quantile_of
+from redbeat.telemetry.last_hour import Minute, quantile_of
 
 #: the size of a chart in its own units; it is stretched to the width that there is
 WIDTH, HEIGHT = 600.0, 100.0

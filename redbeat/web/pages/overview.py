@@ -21,7 +21,7 @@ from redbeat.schedules.durations import seconds_in_words
 from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.last_hour import LastHour, read_last_hour
+from redbeat.telemetry.last_hour import LastHour, read_last_hour
 from redbeat.web.access.refusals import RETRY_AFTER_SECONDS
 from redbeat.web.background import Result, Tell
 from redbeat.web.charts.minutes import bars_of, lines_of, rows_of

@@ -170,7 +170,7 @@ BROKEN_HELPERS = """
 import threading
 from redbeat.leadership import membership
 from redbeat.scheduler import feed
-from redbeat.telemetry.metrics import gathering
+from redbeat.telemetry import gathering
 
 def broken(*args, **kwargs):
     raise IndexError("broken")

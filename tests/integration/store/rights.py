@@ -55,8 +55,8 @@ from redbeat.store.schedule import read_head
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, revoke_tokens
 from redbeat.store.vitals import read_vitals
-from redbeat.telemetry.metrics.gathering import Gathering, View
-from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
+from redbeat.telemetry.gathering import Gathering, View
+from redbeat.telemetry.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
 from tests.integration.web.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.applying import apply

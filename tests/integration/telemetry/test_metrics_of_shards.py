@@ -18,11 +18,11 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.store.figures import read_labels
 from redbeat.store.store import Store
 from redbeat.store.vitals import read_vitals
-from redbeat.telemetry.metrics import exposition
-from redbeat.telemetry.metrics.gathering import Gathering
-from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
-from redbeat.telemetry.metrics.last_hour import read_last_hour
-from redbeat.telemetry.metrics.table import SHARD_LABEL
+from redbeat.telemetry import exposition
+from redbeat.telemetry.gathering import Gathering
+from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.last_hour import read_last_hour
+from redbeat.telemetry.metrics import OF_SCHEDULE, SHARD_LABEL
 from tests.support.fidelity import counting_round_trips
 from tests.support.shards import EVERY_PLACE, app_in, election_in, names_in_every_shard, parts_of
 
@@ -50,7 +50,7 @@ class Beat:
     def samples(self) -> list[Any]:
         """Return what it shows of the schedule."""
         views = self.gathering.views
-        families = exposition._schedule_families(views) if views else ()  # noqa: SLF001
+        families = exposition._families(OF_SCHEDULE, views, (SHARD_LABEL,))  # noqa: SLF001
         return [sample for family in families for sample in family.samples]
 
     def by_shard(self, name: str, **labels: str) -> dict[str, float]:
@@ -154,7 +154,7 @@ def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: s
 def test_shards_are_asked_together_in_one_round_trip_a_node(
     sharded: Celery, place: str, beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.SLICES", 0)  # counting has a bound of its own
+    monkeypatch.setattr("redbeat.telemetry.gathering.STEPS", 0)  # counting has a bound of its own
     made = []
     for shards in (slice(1), slice(1, None)):
         gathers = beat(shards)

@@ -53,7 +53,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def pings_of(scheduler: RedBeatScheduler) -> Pings:
-    return Pings(scheduler.app, scheduler._condition, scheduler._find_fence)  # noqa: SLF001
+    return Pings(scheduler.app, scheduler._health, scheduler._find_fence)  # noqa: SLF001
 
 
 def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:

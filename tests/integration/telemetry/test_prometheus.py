@@ -21,7 +21,7 @@ import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics import METRICS
 from tests.integration.runs.tracked import Tracked
 from tests.support.apps import celery_beat
 from tests.support.daemons import Daemon, pick_port

@@ -18,7 +18,7 @@ from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 from redbeat.layout import shard_of
 from redbeat.log.events import EVENTS
 from redbeat.process import exit_codes as exits
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics import METRICS
 from redbeat.web.api.openapi import document_of
 from redbeat.web.api.resources import DESCRIPTION, NOT_HERE, OPERATIONS
 

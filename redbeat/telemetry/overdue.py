@@ -33,8 +33,8 @@ from redbeat.store.store import Store
 
 #: an entry that is due for longer than this is overdue; seconds
 LATE_SECONDS = 60.0
-#: how many entries are read at a time, and how often in one go; more are counted, and not looked at
-MAX_LOOKED_AT, MAX_ROUNDS = 100, 5
+#: how many entries are looked at in one go, and how many are named; more are counted
+MAX_LOOKED_AT, MAX_NAMED = 500, 100
 #: when an entry is looked at again whose run is at work; seconds
 AGAIN_SECONDS = 60.0
 #: how long a run may take that doesn't say so: as long as its entry's runs are apart, and an hour at most;
@@ -62,24 +62,17 @@ class Overdue(NamedTuple):
 
 def find_overdue(store: Store, parts: Sequence[Keys], now: float) -> dict[Keys, Overdue]:
     """Return for each of these parts the entries that are overdue at ``now``, the server's UNIX seconds."""
-    late = read_late(store, now - LATE_SECONDS, MAX_LOOKED_AT, dict.fromkeys(parts, 0), are_expected=False)
-    totals, missed = dict.fromkeys(parts, 0), {keys: list[str]() for keys in parts}
-    left = list(parts)
-    for _ in range(MAX_ROUNDS):
-        firsts = {keys: len(missed[keys]) for keys in left}
-        found = read_late(store, now, MAX_LOOKED_AT, firsts, are_expected=True)
-        expected = _judge_all(store, [key for _, keys in found.values() for key in keys], now)
-        expect_runs(store, expected)
-        for keys, (total, candidates) in found.items():
-            missed[keys] += [key for key in candidates if key not in expected]
-            totals[keys] = total - sum(1 for key in candidates if key in expected)
-        left = [keys for keys in left if totals[keys] > len(missed[keys])]
-        if not left:
-            break
+    late = read_late(store, now - LATE_SECONDS, MAX_NAMED, parts, are_expected=False)
+    missed = read_late(store, now, MAX_LOOKED_AT, parts, are_expected=True)
+    expected = _judge_all(store, [key for _, found in missed.values() for key in found], now)
+    expect_runs(store, expected)
     overdue = {}
     for keys, (not_sent, first) in late.items():
-        names = dict.fromkeys(map(keys.name, [*first, *missed[keys]]))
-        overdue[keys] = Overdue(not_sent, totals[keys], list(names)[:MAX_LOOKED_AT])
+        count, found = missed[keys]
+        left = [key for key in found if key not in expected]
+        names = dict.fromkeys(map(keys.name, [*first, *left]))
+        not_succeeded = count - (len(found) - len(left))
+        overdue[keys] = Overdue(not_sent, not_succeeded, list(names)[:MAX_NAMED])
     return overdue
 
 
