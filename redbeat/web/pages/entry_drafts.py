@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, tzinfo
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any
 
 from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
 from redbeat.entries.describe import description_of, zones_in_words
@@ -23,7 +23,6 @@ from redbeat.entries.query import read_listed
 from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.diff import differing
-from redbeat.operations.actor import Actor
 from redbeat.operations.editing import draft, fields_of, revision_of, whole
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json
@@ -36,30 +35,6 @@ NAME_IS_TAKEN = "There is an entry of this name already."
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
-
-
-class Editor(Protocol):
-    """Who edits, and where: a :class:`Visit`, or the same of a page of another framework."""
-
-    @property
-    def app(self) -> Any:
-        """The Celery app."""
-        ...
-
-    @property
-    def actor(self) -> Actor:
-        """Who edits."""
-        ...
-
-    @property
-    def now(self) -> datetime:
-        """The server's clock, UTC."""
-        ...
-
-    @property
-    def zone(self) -> tzinfo:
-        """In which times are shown."""
-        ...
 
 
 @dataclass
@@ -141,7 +116,7 @@ def draft_of_entry(entry: RedBeatSchedulerEntry) -> Draft:
     return Draft(str(entry.name), document, revision_of(entry), dict(document), before=entry)
 
 
-def read_draft(visit: Editor, form: Mapping[str, str]) -> Draft:
+def read_draft(visit: Visit, form: Mapping[str, str]) -> Draft:
     """Return the draft that a form was sent with, and note what is wrong with it.
 
     Raises:
@@ -203,7 +178,7 @@ def _read_json(found: Draft) -> None:
     }
 
 
-def check(visit: Editor, found: Draft) -> None:
+def check(visit: Visit, found: Draft) -> None:
     """Note what is wrong with a draft, at each field."""
     try:
         complete = whole(visit.actor, found.given, found.before)
@@ -215,17 +190,17 @@ def check(visit: Editor, found: Draft) -> None:
         found.problems.setdefault(name, _without_hidden(visit, words, complete))
 
 
-def _without_hidden(visit: Editor, words: str, document: Mapping[str, Any]) -> str:
+def _without_hidden(visit: Visit, words: str, document: Mapping[str, Any]) -> str:
     return without_hidden(words, document, hiding_of(visit.app))
 
 
-def note_error(visit: Editor, found: Draft, exc: EntryError) -> None:
+def note_error(visit: Visit, found: Draft, exc: EntryError) -> None:
     """Note why a draft can't be stored; the sentence may quote what is stored."""
     stored = {} if found.before is None else fields_of(found.before)
     found.problems[""] = _without_hidden(visit, _without_hidden(visit, str(exc), stored), found.given)
 
 
-def preview(visit: Editor, found: Draft) -> Preview | None:
+def preview(visit: Visit, found: Draft) -> Preview | None:
     """Return what a draft would make of an entry; None: something is wrong with it."""
     if found.problems:
         return None
@@ -291,7 +266,7 @@ def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
         found.problems["name"] = NAME_IS_TAKEN
 
 
-def hints_of(visit: Editor, found: Draft) -> list[str]:
+def hints_of(visit: Visit, found: Draft) -> list[str]:
     """Return what is worth knowing of a draft: it is no mistake, but may not be what was meant."""
     changes, hints = found.changes, []
     if changes.get("task"):

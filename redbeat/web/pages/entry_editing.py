@@ -37,7 +37,6 @@ from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
     NAME_IS_TAKEN,
     Draft,
-    Editor,
     check,
     diff_lines,
     draft_as_typed,
@@ -157,7 +156,7 @@ def _store(visit: Visit, found: Draft) -> RedBeatSchedulerEntry | None:
     return editing.set_(visit.actor, found.name, changes, found.revision) if changes else None
 
 
-def told(visit: Editor, entry: RedBeatSchedulerEntry, done: str) -> str:
+def told(visit: Visit, entry: RedBeatSchedulerEntry, done: str) -> str:
     """Return what is told of an entry that was just stored; ``done``: 'Added' or 'Changed'."""
     when = ", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now, when_in)))
     return f"{done} {one_line(entry.name, 100)}. Next run: {when}."
@@ -191,7 +190,7 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
     )
 
 
-def last_change(visit: Editor, name: str) -> AuditRecord | None:
+def last_change(visit: Visit, name: str) -> AuditRecord | None:
     """Return the last change of an entry that the audit list has; None: it has none of late."""
     try:
         records = audit(visit.actor, name=name, since=visit.now - AUDITED, limit=20)
@@ -239,7 +238,7 @@ def json_text(document: Mapping[str, Any]) -> str:
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def zone_of(visit: Editor, document: Mapping[str, Any]) -> Any:
+def zone_of(visit: Visit, document: Mapping[str, Any]) -> Any:
     """Return the zone in which times of the form are: that of the entry's time zone, else the app's."""
     name = document.get("timezone")
     with suppress(ValueError):
