@@ -46,7 +46,7 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
     """
     session = Session.of(ctx)
     try:
-        from redbeat.web.server import Serving, find_basic_auth, serve
+        from redbeat.web.server import find_basic_auth, serve
     except ModuleNotFoundError as exc:
         raise CommandLineError(
             f"The dashboard needs {exc.name}, which isn't installed: pip install 'celery-redbeat[web]'.",
@@ -62,7 +62,6 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
     config.require_redis()
     with suppress(StoreUnavailable), Store.hasty(session.app) as store:  # its pages say so, too
         look_up_layout(store, is_slot_checked=True)
-    serving = Serving(address, read_only, root_path)
     basic = find_basic_auth(os.environ)
     # as a beat or a worker does: nobody else would say what has gone wrong in a request
     session.app.log.setup(loglevel="WARNING", redirect_stdouts=False)
@@ -78,7 +77,15 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
             session.note(f"It can be asked for as localhost, and by the names in redbeat_web_hosts: {names}.")
 
     try:
-        serve(session.app, serving, login_name() or "", basic, tell)
+        serve(
+            session.app,
+            address,
+            login_name() or "",
+            basic,
+            tell,
+            is_read_only=read_only,
+            root_path=root_path,
+        )
     except OSError as exc:
         raise CommandLineError(
             f"Can't listen at {address}: {exc.strerror or exc}", exits.UNAVAILABLE

@@ -42,7 +42,7 @@ OPTIONS: dict[str, str] = {
 
 
 #: a host as a browser names it, perhaps with a port, or all hosts below a name
-_WEB_HOST = re.compile(r"(\*\.)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
+_WEB_HOST = re.compile(r"(\*\.)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])")
 
 _CREDENTIALS = ("username", "password")
 
@@ -542,7 +542,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_web_hosts",
             (),
             _web_hosts,
-            "a list of hosts, such as 'redbeat.example.com', '*.example.com' or 'tower:8080'",
+            "a list of names, such as 'redbeat.example.com' or '*.example.com'",
             "The names under which the dashboard may be asked for, besides those of the machine itself. See "
             ":doc:`web`.",
             default_words="none, so that only ``localhost`` and its addresses are",

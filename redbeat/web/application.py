@@ -6,25 +6,26 @@ the page or the verb.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Mount, Router
+from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.web import live
 from redbeat.web.access.authentication import Auth, OwnAuth, TokenInCookie, WayIn
-from redbeat.web.access.cookies import Cookies
 from redbeat.web.access.gate import Gate
 from redbeat.web.access.headers import SafeHeaders
-from redbeat.web.access.hosts import LOCAL_HOSTS, AllowedHosts
-from redbeat.web.access.limits import LimitedAddresses, LimitedBodies
 from redbeat.web.access.proxies import TrustedProxies
-from redbeat.web.access.refusals import Sending
 from redbeat.web.api.problems import refuse as refuse_program
 from redbeat.web.api.resources import Interface
 from redbeat.web.assets import static_files
@@ -50,11 +51,12 @@ from redbeat.web.pages import (
 )
 from redbeat.web.pages.login import ask_to_log_in
 from redbeat.web.paths import STATIC, is_api
-from redbeat.web.processes import InEachProcess
 from redbeat.web.routes import show_error
 from redbeat.web.visit import Visit
-from redbeat.web.warming import warm_up
 from redbeat.web.wsgi import WSGIApp, adapted
+
+#: the names of this machine
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 _ROOMS = (
     login,
@@ -96,7 +98,7 @@ def asgi_app(
     Raises:
         ConfigurationError: a setting can't be used.
     """
-    return build(app, _ways_in(app, auth), is_live=True, is_read_only=read_only, hosts=hosts)
+    return build(app, _ways_in(auth), is_live=True, is_read_only=read_only, hosts=hosts)
 
 
 def wsgi_app(
@@ -106,12 +108,11 @@ def wsgi_app(
 
     ``auth`` gets Starlette's request here, too; the WSGI environment is ``request.scope["wsgi_environ"]``.
     """
-    application = build(app, _ways_in(app, auth), is_live=False, is_read_only=read_only, hosts=hosts)
-    return adapted(application)
+    return adapted(build(app, _ways_in(auth), is_live=False, is_read_only=read_only, hosts=hosts))
 
 
-def _ways_in(app: Any, auth: Auth | None) -> list[WayIn]:
-    return [TokenInCookie(app)] if auth is None else [OwnAuth(auth)]
+def _ways_in(auth: Auth | None) -> list[WayIn]:
+    return [TokenInCookie()] if auth is None else [OwnAuth(auth)]
 
 
 def build(
@@ -127,63 +128,39 @@ def build(
     """Return the dashboard with these ways in.
 
     Arguments:
-        hosts: None: those of the setting, and this machine's own names; '*': any, as whoever is in front has
-            looked at it.
+        hosts: None: those of the setting, and this machine's own names; '*': any, as the server in front has
+            checked the host.
         place: tells its cookies from those of another dashboard under the same name.
         own_host: where its server listens, another name under which it may be asked for.
     """
     config = ensure_conf(app)
-    warm_up()
-    dashboards = InEachProcess(lambda: Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only))
-    cookies = Cookies(place or f"{app.main}:{config.key_prefix}:{sanitize_url(str(config.redis_url))}")
-    inner: ASGIApp = LimitedBodies(_Routes())
-    inner = Gate(inner, app, ways_in, cookies, _refuse, is_read_only=is_read_only)
-    inner = LimitedAddresses(inner)
-    own = [f"[{own_host}]" if ":" in own_host else own_host] if own_host else []
-    inner = AllowedHosts(inner, [*LOCAL_HOSTS, *own, *config.web_hosts] if hosts is None else hosts)
-    inner = TrustedProxies(inner, config.web_proxies)
-    outer: ASGIApp = SafeHeaders(inner)
+    place = place or f"{app.main}:{config.key_prefix}:{sanitize_url(str(config.redis_url))}"
+    if hosts is None:
+        own = [f"[{own_host}]" if ":" in own_host else own_host] if own_host else []
+        hosts = [*_LOCAL_HOSTS, *own, *config.web_hosts]
+
+    @cache
+    def dashboard_in(_process: int) -> Dashboard:
+        """A server may fork after it has loaded the application; threads and connections aren't inherited."""
+        return Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only, place=place)
+
+    pages = Starlette(
+        routes=[*PAGES, Mount("/api/v1", Interface()), Mount(STATIC.rstrip("/"), static_files())],
+        exception_handlers={HTTPException: _refuse},
+    )
+    gate = TrustedHostMiddleware(Gate(pages, _refuse), hosts, www_redirect=False)
+    outer = SafeHeaders(TrustedProxies(gate, config.web_proxies))
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        await outer({**scope, "redbeat.dashboard": dashboards.get()}, receive, send)
+        if scope["type"] == "http":
+            await outer({**scope, "redbeat.dashboard": dashboard_in(os.getpid())}, receive, send)
 
     return application
 
 
-class _Routes:
-    """Pages, operations and files; where one fails, that is answered here."""
-
-    def __init__(self) -> None:
-        interface, files = Mount("/api/v1", Interface()), Mount(STATIC.rstrip("/"), static_files())
-        self._router = Router([*PAGES, interface, files])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # a WebSocket: nobody answers it
-            return
-        sending = Sending(send)
-        try:
-            # a framework around it mustn't be told of what goes wrong here
-            await self._router({**scope, "app": self._router}, receive, sending)
-        except Exception as exc:
-            if sending.has_begun:
-                raise
-            await _refuse(Request(scope, receive), exc)(scope, receive, send)
-
-
 def _refuse(request: Request, exc: Exception | None) -> Response:
-    """Return the answer to a request that has failed; None: nobody is known who has sent it."""
+    """Return the answer to a request that has failed; None: its user is unknown."""
     if is_api(request.scope):
         return refuse_program(request, exc)
     visit = Visit(request.scope["redbeat.dashboard"], request)
-    if exc is None:
-        return ask_to_log_in(visit)
-    response = show_error(visit, exc)
-    if response.status_code == 405 and (methods := _methods_at(request.scope)):
-        response.headers["Allow"] = ", ".join(methods)
-    return response
-
-
-def _methods_at(scope: Scope) -> list[str]:
-    """Return what the pages at a path take: each route knows only its own, and one path may have two."""
-    found = [route for route in PAGES if route.matches(scope)[0] is not Match.NONE]
-    return sorted({method for route in found for method in route.methods})  # type: ignore[attr-defined]
+    return ask_to_log_in(visit) if exc is None else show_error(visit, exc)

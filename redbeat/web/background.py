@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar, cast
 
+from starlette.exceptions import HTTPException
+
 from redbeat.errors import RedBeatError
 from redbeat.log.logger import web_logger as logger
 
@@ -35,6 +37,13 @@ WAIT_SECONDS = 0.06
 
 #: tells what a job has found so far; ends the job if nobody asks any more
 Tell = Callable[[Found], None]
+
+
+class TooBusy(HTTPException):
+    """There are more requests or changes than can be answered."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "There are too many requests at the moment. Try again in a few seconds.")
 
 
 @dataclass(frozen=True)

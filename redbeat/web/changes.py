@@ -21,7 +21,7 @@ from redbeat.errors import RedBeatError
 from redbeat.log.logger import web_logger as logger
 from redbeat.log.text import shorten
 from redbeat.store.changes import KEPT_SECONDS, ChangeRecord
-from redbeat.web.threads import TooBusy
+from redbeat.web.background import TooBusy
 
 Outcome = TypeVar("Outcome")
 

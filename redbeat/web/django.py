@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from redbeat.access.users import User
 from redbeat.web.access.authentication import Auth
-from redbeat.web.access.limits import MAX_BODY_BYTES
+from redbeat.web.access.gate import MAX_BODY_BYTES
 from redbeat.web.application import wsgi_app
 from redbeat.web.paths import API, STATIC
 

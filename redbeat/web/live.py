@@ -1,8 +1,8 @@
 """News for open pages: a stream that says when something has changed, so that a page asks for what it shows.
 
 Owns one look at Redis every LOOK_SECONDS while at least one page is open, however many there are. Invariants:
-the stream itself tells nothing of the schedule: what a page may see is decided when it asks; and it ends soon
-after its user may not read any more, or its server ends.
+the stream itself tells nothing of the schedule: what a page may see is decided when it asks; and it ends
+after STREAM_SECONDS, or when its server ends: the browser asks for another one, and is let in or not.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from redbeat.access import Right
 from redbeat.errors import RedBeatError
@@ -26,7 +25,10 @@ from redbeat.store.audit import read_audit_records
 from redbeat.store.events import read_last_ids
 from redbeat.store.members import count_members, first_members
 from redbeat.store.store import Store
-from redbeat.web.threads import Threads, TooBusy
+from redbeat.web.background import TooBusy
+
+if TYPE_CHECKING:
+    from redbeat.web.dashboard import Dashboard
 
 #: how often it is looked whether something has changed, and how often pages are told even if nothing has: the
 #: times on them move on; seconds
@@ -35,23 +37,15 @@ LOOK_SECONDS, AT_LEAST_SECONDS = 2.0, 15.0
 ON_ITS_WAY_SECONDS = 4.0
 #: how many pages may be open at a time; more ask by themselves
 MAX_STREAMS = 200
-#: how often it is asked whether the user of an open page is still known, seconds
-CHECK_SECONDS = 30.0
-#: how long a page waits before it asks again for a stream that has ended, milliseconds
-RETRY_MS = 3000
+#: after how long a stream ends, seconds, and when its page asks for the next one, milliseconds
+STREAM_SECONDS, RETRY_MS = 30.0, 1000
 
 
 class News:
-    """What is told to the open pages of one dashboard.
+    """The news for the open pages of one dashboard."""
 
-    Arguments:
-        app: the Celery app.
-        threads: where Redis is asked.
-    """
-
-    def __init__(self, app: Any, threads: Threads) -> None:
-        self._app = app
-        self._threads = threads
+    def __init__(self, dashboard: Dashboard) -> None:
+        self._dashboard = dashboard
         self._waiting: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
         self._changed_at = -math.inf
@@ -61,45 +55,31 @@ class News:
         """Whether no more streams are possible."""
         return len(self._waiting) >= MAX_STREAMS
 
-    def enter(self) -> asyncio.Event:
-        """Take the place of one page; return what is set when something has changed."""
-        changed = asyncio.Event()
+    async def stream(self) -> AsyncIterator[str]:
+        """Yield the events for one page."""
+        changed, ends_at = asyncio.Event(), time.monotonic() + STREAM_SECONDS
         self._waiting.add(changed)
-        return changed
-
-    def leave(self, changed: asyncio.Event) -> None:
-        """Give a page's place back."""
-        self._waiting.discard(changed)
-
-    async def stream(
-        self, changed: asyncio.Event, may_read: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[str]:
-        """Yield the events of one page that has a place, until its user may not read any more."""
-        checked_at = time.monotonic()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look())
-        elif time.monotonic() - self._changed_at < ON_ITS_WAY_SECONDS:
-            changed.set()
-        yield f"retry: {RETRY_MS}\n\n"
-        while True:
-            if time.monotonic() >= checked_at + CHECK_SECONDS:
-                if not await may_read():
-                    return
-                checked_at = time.monotonic()
-            if is_server_ending():
-                return
-            try:
-                await asyncio.wait_for(changed.wait(), AT_LEAST_SECONDS)
-                changed.clear()
-                yield "event: change\ndata: \n\n"
-            except asyncio.TimeoutError:
-                yield "event: tick\ndata: \n\n"
+        try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._look())
+            elif time.monotonic() - self._changed_at < ON_ITS_WAY_SECONDS:
+                changed.set()
+            yield f"retry: {RETRY_MS}\n\n"
+            while time.monotonic() < ends_at and not is_server_ending():
+                try:
+                    await asyncio.wait_for(changed.wait(), AT_LEAST_SECONDS)
+                    changed.clear()
+                    yield "event: change\ndata: \n\n"
+                except asyncio.TimeoutError:
+                    yield "event: tick\ndata: \n\n"
+        finally:
+            self._waiting.discard(changed)
 
     async def _look(self) -> None:
         last: object = None
         while self._waiting:
             try:
-                found: object = await self._threads.run(self._mark)
+                found: object = await self._dashboard.run(self._mark)
             except (RedBeatError, TooBusy) as exc:
                 found = type(exc)  # that Redis has gone is news, too, and that it is back
             # the first time, too, as nobody knows what has changed before
@@ -112,7 +92,7 @@ class News:
 
     def _mark(self) -> object:
         """Return something that is another value whenever the schedule, a run or a beat has changed."""
-        store = Store(self._app)
+        store = Store(self._dashboard.app)
         found = status_in(store)
         return (
             found.leader and found.leader.token,
@@ -133,37 +113,13 @@ def is_server_ending() -> bool:
     return getattr(server, "should_exit", False) is True
 
 
-class _Stream(StreamingResponse):
-    """The news for one page. It has its place until the answer ends, also if that has never begun."""
-
-    def __init__(self, news: News, may_read: Callable[[], Awaitable[bool]]) -> None:
-        self._news, self._changed = news, news.enter()
-        headers = {"X-Accel-Buffering": "no"}  # nginx would hold the news back
-        super().__init__(
-            news.stream(self._changed, may_read), headers=headers, media_type="text/event-stream"
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._news.leave(self._changed)
-
-
 async def _stream(request: Request) -> Response:
-    dashboard = request.scope["redbeat.dashboard"]
+    dashboard: Dashboard = request.scope["redbeat.dashboard"]
     request.scope["redbeat.user"].require(Right.READ)
     if not dashboard.is_live or dashboard.news.is_full or request.method == "HEAD":
         return Response(status_code=204)  # a browser doesn't ask again then, and pages ask for themselves
-
-    async def may_read() -> bool:
-        try:
-            user = await request.scope["redbeat.find_user"]()
-        except Exception:  # noqa: BLE001 - Redis or the application can't be asked now; the stream tells nothing
-            return True
-        return user is not None and user.may(Right.READ)
-
-    return _Stream(dashboard.news, may_read)
+    headers = {"X-Accel-Buffering": "no"}  # nginx would hold the news back
+    return StreamingResponse(dashboard.news.stream(), headers=headers, media_type="text/event-stream")
 
 
 ROUTES: list[BaseRoute] = [Route("/live", _stream, methods=["GET"])]

@@ -25,7 +25,6 @@ from redbeat.log.text import as_stored
 from redbeat.store.members import count_members
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
-from redbeat.web.threads import HastyClient
 
 #: the thread works for so long, and rests for so long
 WORK_SECONDS, REST_SECONDS = 0.005, 0.005
@@ -142,16 +141,13 @@ class Names:
     """The names of one schedule, read when somebody looks.
 
     Arguments:
-        app: the Celery app.
-        client: what Redis is asked with.
+        dashboard: asks Redis.
         forgotten_seconds: how long they are kept after the last look.
     """
 
-    def __init__(
-        self, app: Any, client: HastyClient, *, forgotten_seconds: float = FORGOTTEN_SECONDS
-    ) -> None:
-        self._app = app
-        self._client = client
+    def __init__(self, dashboard: Any, *, forgotten_seconds: float = FORGOTTEN_SECONDS) -> None:
+        self._app = dashboard.app
+        self._dashboard = dashboard
         self._forgotten_seconds = forgotten_seconds
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -228,8 +224,7 @@ class Names:
         while True:
             index, problem = None, None
             try:
-                with self._client.in_place():
-                    index = self._read()
+                index = self._dashboard.in_haste(self._read)
             except RedBeatError as exc:
                 problem = exc
             except Exception as exc:  # whoever looks is told, and the next look tries again

@@ -6,7 +6,8 @@ Invariant: no page is shown and nothing is changed without a right that stands a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from starlette.datastructures import FormData
@@ -39,11 +40,12 @@ from redbeat.errors import (
 from redbeat.log.logger import web_logger as logger
 from redbeat.log.text import is_utf8
 from redbeat.web.access import csrf
-from redbeat.web.access.attempts import TooManyAttempts
 from redbeat.web.access.authentication import AuthFailed
-from redbeat.web.access.refusals import RETRY_AFTER_SECONDS
-from redbeat.web.threads import TooBusy
+from redbeat.web.access.gate import MAX_BODY_BYTES
 from redbeat.web.visit import Visit
+
+if TYPE_CHECKING:
+    from redbeat.web.dashboard import Dashboard
 
 #: shows a page, or does what a form asks for
 Handler = Callable[[Visit], Response]
@@ -54,10 +56,11 @@ MAX_FIELDS = 2000
 #: up to how many characters of a form are shown again, so that it can be sent once more
 MAX_SHOWN_AGAIN = 500_000
 
+#: when to try again if Redis is unreachable, or if there is too much to do
+RETRY_AFTER_SECONDS = "5"
+
 #: what its user is told of an error that isn't expected
 DEFECT = "This is a defect of the dashboard; its log says more."
-
-_URLENCODED = "application/x-www-form-urlencoded"
 
 #: the status codes of errors; the first kind that an error is counts
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
@@ -77,8 +80,6 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (StoreUnavailable, 503),
     (StoreRefused, 503),
     (StoreCorrupt, 503),
-    (TooBusy, 503),
-    (TooManyAttempts, 429),
     (RedBeatError, 500),
 )
 
@@ -92,16 +93,12 @@ def status_of(exc: Exception) -> int:
 
 def sentence_of(exc: Exception) -> str:
     """Return what its user is told of an error; one that isn't expected is logged, and not shown."""
-    if isinstance(exc, TooBusy):
-        return "There are too many requests at the moment. Try again in a few seconds."
     if isinstance(exc, HTTPException):
         return {404: "There is nothing under this address.", 405: "That can't be done here."}.get(
             exc.status_code, str(exc.detail)
         )
     if isinstance(exc, RedBeatError):
         return exc.plain
-    if isinstance(exc, TooManyAttempts):
-        return str(exc)
     if isinstance(exc, AuthFailed):
         logger.error("Nobody can be let in: %s", exc, exc_info=exc.__cause__)
         return "The application can't say who you are: its auth has failed. The server's log says why."
@@ -109,45 +106,30 @@ def sentence_of(exc: Exception) -> str:
     return DEFECT
 
 
-def page(path: str, show: Handler, *, right: Right = Right.READ) -> Route:
-    """Return the route of a page that is only shown."""
+def page(path: str, show: Handler, *, right: Right | None = Right.READ) -> Route:
+    """Return the route of a page that is only shown; None: everybody may see it."""
     return Route(path, _endpoint(show, right), methods=["GET"], name=show.__name__)
 
 
-def action(path: str, act: Handler, *, right: Right) -> Route:
-    """Return the route of a form that changes something."""
+def action(path: str, act: Handler, *, right: Right | None) -> Route:
+    """Return the route of a form; None: everybody may send it, such as that with which they log in."""
     return Route(path, _endpoint(act, right), methods=["POST"], name=act.__name__)
-
-
-def question(path: str, show: Handler) -> Route:
-    """Return the route of a form that changes nothing: what it asks for is too long for an address."""
-    return Route(path, _endpoint(show, Right.READ), methods=["POST"], name=show.__name__)
-
-
-def open_page(path: str, show: Handler) -> Route:
-    """Return the route of a page that anybody may see."""
-    return Route(path, _endpoint(show, None), methods=["GET"], name=show.__name__)
-
-
-def open_action(path: str, act: Handler) -> Route:
-    """Return the route of a form that anybody may send, such as that with which they log in."""
-    return Route(path, _endpoint(act, None), methods=["POST"], name=act.__name__)
 
 
 def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], object]:
     async def endpoint(request: Request) -> Response:
         began = time.perf_counter()
-        dashboard = request.scope["redbeat.dashboard"]
+        dashboard: Dashboard = request.scope["redbeat.dashboard"]
         visit = Visit(dashboard, request)
         try:
             if right is not None:
                 visit.user.require(right)
             if request.method == "POST":
-                visit = Visit(dashboard, request, await _form_of(request))
-                csrf.check(request, visit.form, request.scope["redbeat.cookies"].csrf(request))
-            response: Response = await dashboard.threads.run(handle, visit)
+                visit.form = await _form_of(request)
+                csrf.check(request, visit.form, visit.cookies.get("csrf"))
+            response = await dashboard.run(handle, visit)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the user gets a page that says it
-            response = await dashboard.threads_for_errors.run(show_error, visit, exc)
+            response = show_error(visit, exc)
         response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
         return response
 
@@ -157,40 +139,26 @@ def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], objec
 
 
 async def _form_of(request: Request) -> FormData:
-    """Return what was posted. Line breaks are as they were in the page: browsers send each as CR LF.
+    """Return a form. Line breaks are as they were in the page: browsers send each as CR LF.
 
     Raises:
-        HTTPException: there are too many fields, or text in them that isn't Unicode.
+        HTTPException: it has too many fields, or text that isn't Unicode.
     """
-    # the whole body is in memory already, and within the limit
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == _URLENCODED:
-        # not Starlette's, which takes seconds for a million ampersands, and nobody is answered meanwhile
-        threads = request.scope["redbeat.dashboard"].threads
-        return FormData(await threads.run(_fields_in, await request.body()))
-    form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=8 * 1024 * 1024)
-    for name, value in form.multi_items():
-        text = value if isinstance(value, str) else value.filename or ""
-        if not is_utf8(name) or not is_utf8(text):
+    if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_BODY_BYTES)
+        fields: Sequence[tuple[str, Any]] = form.multi_items()
+    else:  # not by Starlette's parser, which takes seconds for a million ampersands
+        text = (await request.body()).decode("latin-1")
+        try:
+            fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except ValueError:
+            raise HTTPException(400, f"A form has {MAX_FIELDS} fields at most.") from None
+    for name, value in fields:
+        if not is_utf8(name) or not is_utf8(value if isinstance(value, str) else value.filename or ""):
             raise HTTPException(400, "This form isn't in UTF-8.")
     return FormData(
-        [
-            (name, _with_line_feeds(value) if isinstance(value, str) else value)
-            for name, value in form.multi_items()
-        ]
+        [(name, value.replace("\r\n", "\n") if isinstance(value, str) else value) for name, value in fields]
     )
-
-
-def _fields_in(body: bytes) -> list[tuple[str, str]]:
-    text = body.decode("latin-1")
-    try:
-        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    except ValueError:
-        raise HTTPException(400, f"A form has {MAX_FIELDS} fields at most.") from None
-    return [(name, _with_line_feeds(value)) for name, value in fields]
-
-
-def _with_line_feeds(value: str) -> str:
-    return value.replace("\r\n", "\n")
 
 
 def show_error(visit: Visit, exc: Exception) -> Response:
@@ -206,11 +174,9 @@ def show_error(visit: Visit, exc: Exception) -> Response:
     )
     if visit.is_fragment:  # the page stays as it is, and says why
         response.headers["X-RedBeat-Error"] = quote(sentence[:1000], errors="replace")
-    if isinstance(exc, TooManyAttempts):
-        response.headers["Retry-After"] = str(exc.seconds)
-    elif status == 503:
+    if status == 503:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
-    elif isinstance(exc, HTTPException):
+    if isinstance(exc, HTTPException):
         response.headers.update(exc.headers or {})  # such as Allow
     return response
 

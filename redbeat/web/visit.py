@@ -26,7 +26,7 @@ from redbeat.schedules.timezones import zone_called
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.access import csrf
-from redbeat.web.access.cookies import Cookies, value_of
+from redbeat.web.access.cookies import Cookies
 from redbeat.web.pages.rendering import ZONE_COOKIE, Frame, navigation, render
 from redbeat.web.paths import path_of, root_of
 
@@ -41,20 +41,17 @@ _NAMED, _DIGEST = ("name", "like"), "-digest"
 class Visit:
     """One request to a page.
 
-    Arguments:
-        form: what was posted; empty for a page that is only shown.
-
     Attributes:
-        dashboard: what the visit is to.
+        form: what was posted; empty for a page that is only shown.
         user: who asks.
     """
 
-    def __init__(self, dashboard: Dashboard, request: Request, form: FormData | None = None) -> None:
+    def __init__(self, dashboard: Dashboard, request: Request) -> None:
         self.dashboard = dashboard
         self.request = request
-        self.form = FormData() if form is None else form
-        found: User | None = request.scope.get("redbeat.user")
-        self.user = User("", ()) if found is None else found
+        self.form = FormData()
+        self.cookies: Cookies = request.scope["redbeat.cookies"]
+        self.user: User = request.scope.get("redbeat.user") or User("", ())
 
     @property
     def app(self) -> Any:
@@ -92,7 +89,7 @@ class Visit:
     @cached_property
     def zone(self) -> tzinfo:
         """The time zone of whoever looks: the browser's, else the app's."""
-        given = unquote(value_of(self.request, ZONE_COOKIE) or "")
+        given = unquote(self.request.cookies.get(ZONE_COOKIE, ""))
         if given in known_zones():
             return zone_called(given)
         zone: tzinfo = self.app.timezone
@@ -136,9 +133,8 @@ class Visit:
 
     def render(self, template: str, status_code: int = 200, **context: Any) -> Response:
         """Return a page, or a fragment of one."""
-        cookies: Cookies = self.request.scope["redbeat.cookies"]
-        token = csrf.token_of(cookies.csrf(self.request))
-        notice = "" if self.is_fragment else cookies.notice(self.request)
+        token = csrf.token_of(self.cookies.get("csrf"))
+        notice = "" if self.is_fragment else self.cookies.notice
         frame = Frame(
             root=self.root,
             nav=navigation(self.root, self.path),
@@ -151,26 +147,26 @@ class Visit:
             now=self.now if status_code < 400 and self.user.rights else datetime.now(timezone.utc),
             rights=names_of(self.user.rights),
             until=self.user.until,
-            can_log_out=bool(self.user.rights) and cookies.session(self.request) is not None,
+            can_log_out=bool(self.user.rights) and self.cookies.get("session") is not None,
             # a form isn't sent twice for it, and a notice is shown once
-            is_zone_guessed=value_of(self.request, ZONE_COOKIE) is None
+            is_zone_guessed=ZONE_COOKIE not in self.request.cookies
             and self.request.method == "GET"
             and bool(self.user.rights)
             and not notice,
         )
         text = render(template, frame, visit=self, notice=notice, **context)
         response = HTMLResponse(text, status_code)
-        if token != cookies.csrf(self.request):
-            cookies.set_csrf(self.request, response, token)
+        if token != self.cookies.get("csrf"):
+            self.cookies.set(response, "csrf", token)
         if notice:
-            cookies.end_notice(self.request, response)
+            self.cookies.set_notice(response, "")
         return response
 
     def see(self, *parts: str, notice: str = "", **query: object) -> Response:
         """Send the browser to another page after a change, and have a notice shown there."""
         response = RedirectResponse(self.link(*parts, **query), 303)
         if notice:
-            self.request.scope["redbeat.cookies"].set_notice(self.request, response, notice)
+            self.cookies.set_notice(response, notice)
         return response
 
     # -- what pages show

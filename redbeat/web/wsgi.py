@@ -5,18 +5,21 @@ Invariant: whatever a client sends, or stops to send, the request is answered.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
 from string import printable
+from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
 from a2wsgi import ASGIMiddleware
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redbeat.web.access.limits import UNKNOWN_LENGTH
-from redbeat.web.processes import InEachProcess
-
+#: marks a body whose end the server doesn't know
+_UNKNOWN_LENGTH = "redbeat.unknown_length"
 #: of a body, in bytes
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 
@@ -25,10 +28,16 @@ WSGIApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 def adapted(app: ASGIApp) -> WSGIApp:
     """Return ``app`` as a WSGI application; each process starts an event loop with its first request."""
-    adapters = InEachProcess[Any](lambda: ASGIMiddleware(_OfWSGI(app)))  # type: ignore[arg-type]
+    lock = Lock()
+
+    @cache
+    def adapter_in(_process: int) -> Any:
+        return ASGIMiddleware(_of_wsgi(app))  # type: ignore[arg-type]
 
     def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        answer = adapters.get()(_readable(environ), start_response)
+        with lock:
+            adapter = adapter_in(os.getpid())
+        answer = adapter(_readable(environ), start_response)
         try:
             for part in answer:  # noqa: UP028 - who ends this early doesn't end the answer
                 yield part
@@ -39,21 +48,17 @@ def adapted(app: ASGIApp) -> WSGIApp:
     return serve
 
 
-class _OfWSGI:
-    """Take from the WSGI environment what its adapter leaves out: the client's address, where it stands
-    without a port, and whether the body's length is known; and leave out of answers what WSGI forbids."""
+def _of_wsgi(app: ASGIApp) -> ASGIApp:
+    """Take from the WSGI environment what its adapter leaves out: the client's address without a port, and
+    whether the body's length is known; and leave out of answers what WSGI forbids."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
         environ = scope["wsgi_environ"]
         address = environ.get("REMOTE_ADDR") or ""
-        scope = {**scope, "client": (address, 0) if address else None}
-        if UNKNOWN_LENGTH in environ:
-            scope[UNKNOWN_LENGTH] = True
 
         async def receive_body() -> Message:
+            if _UNKNOWN_LENGTH in environ:
+                raise HTTPException(411, "The body must have a Content-Length here, a whole number of bytes.")
             message = await receive()
             # a body that has ended too soon: the adapter would say for ever that there is more of it
             is_cut_off = message.get("more_body") and not message["body"]
@@ -65,7 +70,9 @@ class _OfWSGI:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive_body, send_head)
+        await app({**scope, "client": (address, 0) if address else None}, receive_body, send_head)
+
+    return application
 
 
 class _Input:
@@ -92,5 +99,5 @@ def _readable(environ: dict[str, Any]) -> dict[str, Any]:
         made[name] = path.encode().decode("latin-1")
     made["QUERY_STRING"] = quote(environ.get("QUERY_STRING", ""), safe=printable, encoding="latin-1")
     if "HTTP_TRANSFER_ENCODING" in environ or not _LENGTH.fullmatch(environ.get("CONTENT_LENGTH") or "0"):
-        made.update({"CONTENT_LENGTH": "0", UNKNOWN_LENGTH: True})
+        made.update({"CONTENT_LENGTH": "0", _UNKNOWN_LENGTH: True})
     return made

@@ -6,6 +6,7 @@ keeps a token. Invariant: no secret is kept or logged in plain text, and each is
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -13,24 +14,31 @@ import hmac
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from redbeat.access.users import User
 from redbeat.config.networks import is_loopback
 from redbeat.errors import RedBeatError
+from redbeat.log.logger import web_logger as logger
+from redbeat.log.text import printable, shorten
 from redbeat.store.store import Store
 from redbeat.store.tokens import find_token
-from redbeat.web.access.attempts import Attempts
 from redbeat.web.access.proxies import IS_FORWARDED
+
+if TYPE_CHECKING:
+    from redbeat.web.dashboard import Dashboard
 
 #: what a mounted dashboard is given: it returns who asks, None for nobody, and may be a coroutine function
 Auth = Callable[[Any], User | Awaitable[User | None] | None]
 
 #: how many browsers may be logged in by the link at a time; the first is forgotten
 MAX_SESSIONS = 1000
+#: how long the answer to a wrong password takes, seconds; its address waits for it
+WRONG_SECONDS = 1
 
 
 class AuthFailed(Exception):
@@ -50,9 +58,6 @@ class OwnAuth:
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
-        self._is_async = inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(
-            getattr(auth, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
-        )
 
     async def find(self, request: Request) -> User | None:
         """Return who asks, as the callable says.
@@ -61,9 +66,7 @@ class OwnAuth:
             AuthFailed: it raises an error, or returns anything but a User or None.
         """
         try:
-            found: Any = (
-                self._auth(request) if self._is_async else await run_in_threadpool(self._auth, request)
-            )
+            found: Any = await run_in_threadpool(self._auth, request)
             if inspect.isawaitable(found):
                 found = await found
         except RedBeatError:  # it has asked Redis, say
@@ -107,7 +110,7 @@ class Link:
         """Return the link's user, if the cookie is the link's and the browser is on this machine."""
         if not is_local(request):
             return None
-        session = request.scope["redbeat.cookies"].session(request)
+        session = request.scope["redbeat.cookies"].get("session")
         # by its digest, so that how long it takes tells nothing of what the others are
         return self._user if session is not None and _digest(session) in self._sessions else None
 
@@ -115,19 +118,19 @@ class Link:
 class TokenInCookie:
     """A token of ``celery redbeat token add``, typed into the page that asks for one, kept in a cookie."""
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-
     async def find(self, request: Request) -> User | None:
         """Return the token's user, if the browser is on this machine."""
         if not is_local(request):
             return None
-        session = request.scope["redbeat.cookies"].session(request)
-        return None if session is None else await user_of_token(request, self._app, session)
+        session = request.scope["redbeat.cookies"].get("session")
+        return None if session is None else await user_of_token(request.scope["redbeat.dashboard"], session)
 
 
 class BasicAuth:
     """A user name and a password, as browsers ask for them.
+
+    An address that has sent a wrong one waits ``WRONG_SECONDS`` for the answer, and what else it sends
+    meanwhile isn't looked at. So each address has one try a second, however many connections it has.
 
     Arguments:
         user: who has this name and password.
@@ -136,27 +139,34 @@ class BasicAuth:
     def __init__(self, user: User, password: str) -> None:
         self._user = user
         self._digest = _digest(f"{user.name}:{password}")
-        self._attempts = Attempts()
+        self._waiting: set[str] = set()
 
     async def find(self, request: Request) -> User | None:
         """Return the user, if name and password are right.
 
         Raises:
-            TooManyAttempts: too many were wrong, and these weren't looked at.
+            HTTPException: this address waits for the answer to a wrong password.
         """
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             return None
+        address = request.client.host if request.client else ""
+        if address in self._waiting:
+            sentence = f"The last password was wrong. Wait {WRONG_SECONDS} s before you try again."
+            raise HTTPException(429, sentence, {"Retry-After": str(WRONG_SECONDS)})
         try:
             text = base64.b64decode(given.strip(), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
             return None
-        digest, mark = _digest(text), request.scope["redbeat.cookies"].mark(request)
-        address = request.client.host if request.client else ""
-        if not self._attempts.check(address, mark, digest, lambda: hmac.compare_digest(digest, self._digest)):
-            return None
-        request.scope["redbeat.mark"] = self._attempts.mark_of(mark)
-        return self._user
+        if hmac.compare_digest(_digest(text), self._digest):
+            return self._user
+        logger.warning("web: wrong password from %s", shorten(printable(address), 100) or "a local client")
+        self._waiting.add(address)
+        try:
+            await asyncio.sleep(WRONG_SECONDS)
+        finally:
+            self._waiting.discard(address)
+        return None
 
 
 def is_local(request: Request) -> bool:
@@ -172,10 +182,9 @@ def bearer_of(request: Request) -> str | None:
     return given.strip() or None if scheme.lower() == "bearer" else None
 
 
-async def user_of_token(request: Request, app: Any, text: str) -> User | None:
-    """Return the user of a stored token; None: there is none, or it has expired or was revoked."""
-    found: User | None = await request.scope["redbeat.dashboard"].threads_for_users.run(find_user, app, text)
-    return found
+async def user_of_token(dashboard: Dashboard, text: str) -> User | None:
+    """Return the user of a stored token; None: it is missing, or it has expired or was revoked."""
+    return await dashboard.run(find_user, dashboard.app, text, limiter=dashboard.user_limiter)
 
 
 def find_user(app: Any, text: str) -> User | None:

@@ -43,9 +43,6 @@ class SafeHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":

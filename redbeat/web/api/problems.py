@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,8 +23,8 @@ from redbeat.errors import (
 )
 from redbeat.keys import Keys
 from redbeat.log.text import printable
-from redbeat.web.access.refusals import problem
-from redbeat.web.routes import sentence_of, status_of
+from redbeat.web.api.operations import PROBLEM
+from redbeat.web.routes import RETRY_AFTER_SECONDS, sentence_of, status_of
 
 _OPTION = re.compile(r"--(owner|take-over|replace)\b")
 
@@ -45,6 +47,24 @@ class Refusal(Exception):
         self.detail = detail
         self.headers = headers
         self.members = members
+
+
+def problem(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, **members: object
+) -> Response:
+    """Return a problem document.
+
+    Arguments:
+        detail: a sentence that the caller can act on.
+        members: what else a program may want to know; None is left out.
+    """
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    document.update({name: value for name, value in members.items() if value is not None})
+    # a name that isn't UTF-8 goes through as an escape
+    response = Response(json.dumps(document), status, headers, PROBLEM)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        response.headers["Retry-After"] = RETRY_AFTER_SECONDS
+    return response
 
 
 def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response:

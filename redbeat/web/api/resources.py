@@ -30,8 +30,8 @@ from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.problems import Refusal, problem_of
+from redbeat.web.background import TooBusy
 from redbeat.web.paths import root_of
-from redbeat.web.threads import TooBusy
 
 OPERATIONS: Sequence[Operation] = (
     *entries.OPERATIONS,
@@ -87,7 +87,7 @@ class Interface:
             operation, place = self._find(scope)
             scope["redbeat.user"].require(operation.right)
             body = b"" if operation.body is None else await request.body()
-            response: Response = await dashboard.threads.run(self._answer, request, operation, place, body)
+            response: Response = await dashboard.run(self._answer, request, operation, place, body)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the caller gets a problem document
             response = problem_of(exc, ensure_conf(dashboard.app).keys, place)
         response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import count_running, read_recent
@@ -35,7 +36,7 @@ from redbeat.log.text import is_utf8
 from redbeat.operations.showing import hide_in_sentence
 from redbeat.web.names import Index
 from redbeat.web.queues import Queues
-from redbeat.web.routes import page, question
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: how many entries a page has
@@ -345,5 +346,5 @@ def note_on(app: Any, entry: RedBeatSchedulerEntry, zone: tzinfo) -> str:
 
 ROUTES: list[BaseRoute] = [
     page("/entries", show_entries),
-    question("/entries/rows", show_rows),
+    action("/entries/rows", show_rows, right=Right.READ),  # the names are too long for an address,
 ]

@@ -27,7 +27,7 @@ from redbeat.manifest.plan import Plan
 from redbeat.operations.actor import Actor
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
-from redbeat.web.access.limits import MAX_BODY_BYTES
+from redbeat.web.access.gate import MAX_BODY_BYTES
 from redbeat.web.background import Result, Tell
 from redbeat.web.changes import Ending
 from redbeat.web.changes import Tell as ChangeTell

@@ -6,8 +6,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.web.access.authentication import find_user, is_local
-from redbeat.web.access.cookies import Cookies
-from redbeat.web.routes import open_action, open_page
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: why somebody can't log in by the link or a token, whom their cookie wouldn't let in
@@ -68,28 +67,23 @@ def _login_page(visit: Visit, status: int, problem: str = "") -> Response:
 
 
 def log_out(visit: Visit) -> Response:
-    """Forget who it was."""
-    response, cookies = visit.see("login"), _cookies(visit)
-    session, link = cookies.session(visit.request), visit.dashboard.link
+    """End the session."""
+    response = visit.see("login")
+    session, link = visit.cookies.get("session"), visit.dashboard.link
     if session is not None and link is not None:
         link.end(session)
-    cookies.end_session(visit.request, response)
+    visit.cookies.set(response, "session", "")
     return response
 
 
 def _logged_in(visit: Visit, session: str) -> Response:
     response = visit.see()
-    _cookies(visit).set_session(visit.request, response, session)
+    visit.cookies.set(response, "session", session)
     return response
 
 
-def _cookies(visit: Visit) -> Cookies:
-    cookies: Cookies = visit.request.scope["redbeat.cookies"]
-    return cookies
-
-
 ROUTES: list[BaseRoute] = [
-    open_page("/login", show_login),
-    open_action("/login", log_in),
-    open_action("/logout", log_out),
+    page("/login", show_login, right=None),
+    action("/login", log_in, right=None),
+    action("/logout", log_out, right=None),
 ]

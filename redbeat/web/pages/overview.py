@@ -22,11 +22,10 @@ from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.last_hour import LastHour, read_last_hour
-from redbeat.web.access.refusals import RETRY_AFTER_SECONDS
 from redbeat.web.background import Result, Tell
 from redbeat.web.charts.minutes import bars_of, lines_of, rows_of
 from redbeat.web.pages.doctor import ask_doctor, counts_of, groups_of
-from redbeat.web.routes import page
+from redbeat.web.routes import RETRY_AFTER_SECONDS, page
 from redbeat.web.visit import Visit
 
 Item = TypeVar("Item")

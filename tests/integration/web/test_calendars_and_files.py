@@ -18,7 +18,6 @@ from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
 from redbeat.operations.actor import Actor
 from redbeat.web import User, changes
-from redbeat.web.access.cookies import decoded
 from redbeat.web.pages import changing
 from redbeat.web.verbs import calendars, files
 from tests.integration.web.conftest import Add, Browse
@@ -178,7 +177,7 @@ def test_long_change_is_shown_by_each_process_and_never_begun_twice(
         made = eventually(lambda browser=browser: (a := browser.get(address)).status_code == 303 and a)
         assert made.headers["location"] == "/calendar?name=closed&year=2098"
         [notice] = [value for name, value in made.cookies.items() if name.startswith("redbeat_notice")]
-        assert decoded(notice) == "Stored: 1 day."
+        assert bytes.fromhex(notice).decode() == "Stored: 1 day."
     go.clear()
     monkeypatch.setattr(changes, "TELL_SECONDS", 3600.0)  # as if the process had been killed
     address = click("two")

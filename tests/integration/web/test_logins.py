@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from datetime import timedelta
@@ -18,7 +19,6 @@ from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, read_tokens, revoke_tokens
 from redbeat.web import User, asgi_app
-from redbeat.web.access.attempts import SECONDS_EACH, TRIES
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
 from redbeat.web.application import build
 from tests.integration.web.conftest import Programs
@@ -76,7 +76,7 @@ def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
 
 def test_token_or_link_from_another_machine_is_refused_with_the_reason(app: Celery) -> None:
     link = Link(User("anna", ["admin"]))
-    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
+    application = build(app, [link, TokenInCookie()], is_live=True, is_read_only=False)
     for address, headers in (("10.0.0.9", None), ("127.0.0.1", {"x-forwarded-for": "127.0.0.1"})):
         browser = Browser(application, address)
         for answer in (
@@ -105,26 +105,38 @@ def test_basic_auth_takes_the_right_name_and_password_only(app: Celery) -> None:
     assert browser.get("/", headers={"authorization": "Basic ==="}).status_code == 401
 
 
-def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
+def test_address_that_sent_a_wrong_password_waits_and_is_not_looked_at_meanwhile(
     app: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
     app.conf.redbeat_web_proxies = ["10.0.0.0/8"]
-    ways_in = [BasicAuth(User("anna", ["read"]), "right")]
-    application = build(app, ways_in, is_live=True, is_read_only=False)
+    application = build(app, [BasicAuth(User("anna", ["read"]), "right")], is_live=True, is_read_only=False)
+    statuses: list[int] = []
 
-    def answer(browser: Browser, password: str, client: str = "192.0.2.9") -> Any:
-        given = base64.b64encode(f"anna:{password}".encode()).decode()
-        return browser.get("/", headers={"authorization": f"Basic {given}", "x-forwarded-for": client})
+    async def ask(password: str, client: str = "192.0.2.9") -> int:
+        given = base64.b64encode(f"anna:{password}".encode())
+        headers = [(b"host", b"localhost"), (b"authorization", b"Basic " + given)]
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "query_string": b""}
+        scope |= {"headers": [*headers, (b"x-forwarded-for", client.encode())], "client": ("10.0.0.1", 1)}
 
-    anna, guesser = Browser(application, address="10.0.0.1"), Browser(application, address="10.0.0.1")
-    [mark] = [one for one in answer(anna, "right").headers.get_list("set-cookie") if "redbeat_known_" in one]
-    assert "HttpOnly" in mark
-    found = [answer(guesser, f"hunter{number}") for number in range(TRIES + 1)]
-    assert [one.status_code for one in found] == [401] * TRIES + [429]
-    assert 1 <= int(found[-1].headers["retry-after"]) <= SECONDS_EACH
-    assert answer(guesser, "right").status_code == 429
-    assert answer(guesser, "right", "192.0.2.8").status_code == 200
-    assert answer(anna, "right").status_code == 200
+        async def send(message: Any) -> None:
+            statuses.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b""}
+
+        await application({**scope, "scheme": "http"}, receive, send)
+        return statuses[-1]
+
+    async def run() -> None:
+        wrong = asyncio.create_task(ask("hunter2"))
+        await asyncio.sleep(0)  # until it waits
+        assert [await ask("right"), await ask("hunter3")] == [429, 429]
+        assert await ask("right", "192.0.2.8") == 200
+        assert not wrong.done()
+        assert await wrong == 401
+        assert await ask("right") == 200
+
+    asyncio.run(run())
     assert ("192.0.2.9" in caplog.text, "hunter" in caplog.text) == (True, False)
 
 
@@ -150,7 +162,7 @@ def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> 
 
 def test_logout_ends_the_session_of_this_browser_only(app: Celery) -> None:
     link = Link(User("anna", ["admin"]))
-    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
+    application = build(app, [link, TokenInCookie()], is_live=True, is_read_only=False)
     one, other = Browser(application), Browser(application)
     for browser in (one, other):
         browser.get("/login", token=link.token)

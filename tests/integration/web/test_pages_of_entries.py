@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from html import unescape
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,6 @@ from redbeat.entries import search
 from redbeat.web import names as module
 from redbeat.web.names import Names
 from redbeat.web.pages import entries as page
-from redbeat.web.threads import HastyClient
 from tests.integration.web.conftest import Add, Browse, Programs
 from tests.support.applying import apply
 from tests.support.dashboards import HOSTILE, Browser
@@ -199,7 +199,7 @@ def test_names_in_memory_are_renewed_and_forgotten(
     monkeypatch.setattr(module, "OLD_SECONDS", 0.01)
     monkeypatch.setattr(module, "OLD_TIMES", 0)
     add("beta")
-    names = Names(app, HastyClient(app), forgotten_seconds=0.3)
+    names = Names(SimpleNamespace(app=app, in_haste=lambda call: call()), forgotten_seconds=0.3)
 
     def show(*expected: bytes) -> bool:
         return (index := names.look()) is not None and tuple(index.names) == expected

@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.web import asgi_app, threads
+from redbeat.web import asgi_app, dashboard
 from tests.integration.web.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
@@ -74,7 +74,7 @@ def place(second: Server) -> Iterator[Place]:
 def test_request_while_redis_stands_still_is_answered_503_in_time(
     second: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(dashboard, "PATIENCE_SECONDS", 0.5)
     app = Celery("test", broker=second.url(0), set_as_current=False)
     # the app itself waits for ever
     app.conf.update(redbeat_redis_url=second.url(1), redbeat_redis_options={"retry_period": -1})

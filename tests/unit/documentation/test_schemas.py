@@ -82,9 +82,7 @@ def test_schemas_have_exactly_the_fields_of_the_code() -> None:
     assert shown["state"]["enum"] == [*STATES, None]
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
     for path, text in generated().items():
-        assert path.read_text("utf-8") == text, (
-            f"{path.name}: run make generated"
-        )
+        assert path.read_text("utf-8") == text, f"{path.name}: run make generated"
     assert set(definition["$defs"]["solar"]["properties"]["event"]["enum"]) == EVENTS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +12,9 @@ from celery import Celery
 from redbeat.errors import EntryError, StoreUnavailable
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.store import Store
-from redbeat.web import threads
-from redbeat.web.background import Background, Result
+from redbeat.web import dashboard
+from redbeat.web.background import Background, Result, TooBusy
 from redbeat.web.changes import MAX_AT_WORK, MAX_KEPT, MAX_OF_USER, Changes, Ending
-from redbeat.web.threads import THREADS, Threads, TooBusy
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -122,42 +120,6 @@ def test_changes_at_a_time_and_kept_changes_are_limited(changes: Changes, gate: 
     assert changes.find(last.id, "anna") is last
 
 
-def test_cancelled_request_keeps_its_place_while_its_thread_works() -> None:
-    places, released, counting = Threads(None), threading.Event(), threading.Lock()
-    at_work = most = 0
-
-    async def run() -> None:
-        begun = asyncio.Semaphore(0)
-        loop = asyncio.get_running_loop()
-
-        def work() -> None:
-            nonlocal at_work, most
-            with counting:
-                at_work += 1
-                most = max(most, at_work)
-            loop.call_soon_threadsafe(begun.release)
-            released.wait()
-            with counting:
-                at_work -= 1
-
-        first = [asyncio.create_task(places.run(work)) for _ in range(THREADS)]
-        for _ in first:
-            await begun.acquire()
-        for task in first:
-            task.cancel()
-        await asyncio.gather(*first, return_exceptions=True)
-        others = [asyncio.create_task(places.run(work)) for _ in range(THREADS)]
-        for _ in range(10):  # they would take their places now
-            await asyncio.sleep(0)
-        assert not any(task.done() for task in others)
-        released.set()
-        await asyncio.gather(*others)
-
-    asyncio.run(run())
-    eventually(lambda: at_work == 0)  # the threads of those that were cancelled end when they do
-    assert most == THREADS
-
-
 def test_page_that_says_that_redis_is_away_connects_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -167,7 +129,7 @@ def test_page_that_says_that_redis_is_away_connects_once(
         connected.append(seconds)  # with a cluster each time takes as long
         raise StoreUnavailable("Redis can't be reached.")
 
-    monkeypatch.setattr(threads, "get_hasty_redis", connect)
+    monkeypatch.setattr(dashboard, "get_hasty_redis", connect)
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.redbeat_redis_url = "redis-cluster://localhost"
     answer = Browser(dashboard_of(app)).get("/")
