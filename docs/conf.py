@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "events",
+    "fields",
     "layout",
     "metrics",
     "operations",

@@ -14,6 +14,7 @@ from celery.utils.time import maybe_iso8601
 
 from redbeat.log.text import is_utf8
 from redbeat.policy.headers import EXPIRES_AFTER, OVERLAP, QUEUE_TIMEOUT, TRACKS
+from redbeat.policy.policy import NO_POLICY
 from redbeat.runs.outcomes import is_number
 from redbeat.store.records import score_text
 from redbeat.store.runs import Delivery
@@ -22,7 +23,6 @@ from redbeat.store.runs import Delivery
 SHARED_HEADERS = ("redbeat_entry", "redbeat_due", TRACKS, OVERLAP)
 #: in a message that a run's task has sent with the run's own task id: its delivery
 FOLLOWS = "redbeat_follows"
-_OVERLAPS = ("skip", "buffer_one", "replace")
 #: more attempts than Celery can make, and few enough to be counted exactly in a script
 _MAX_ATTEMPT = 2**31
 
@@ -85,7 +85,8 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         attempt,
         root if _is_kept(root) and root != task_id else "",
         is_soft,
-        overlap if overlap in _OVERLAPS else "",
+        # a value that only a newer beat knows must not mean that runs may overlap
+        "" if overlap == NO_POLICY.overlap or not isinstance(overlap, str) else overlap,
         follows if _is_kept(follows) else "",
     )
 

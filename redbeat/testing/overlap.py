@@ -110,6 +110,8 @@ class Overlap:
         why = f"the run of {shown(other.due)} {doing} since {shown(other.sent_at)}"
         if overlap == "skip":
             return left_out(self._entry, due, why)
+        if overlap not in ("buffer_one", "replace"):
+            raise ValueError(f"overlap {overlap!r} can't be simulated.")
         return self._wait(entry, due, self._held_until(other), f"it has waited: {why}")
 
     def _wait(

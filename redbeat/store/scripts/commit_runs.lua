@@ -43,10 +43,9 @@
 --     task_id
 --     due            when it is due, UNIX seconds
 --     is_released    it has waited for another run to end
---     overlap        'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while another run of its entry is in
---                    progress, and in the other two cases it waits, if none does, with 'replace' for one that is to be
---                    terminated; 'dropped': it has waited and isn't sent; 'published': it has been sent already;
---                    'reserved': likewise, and reserve_runs has noted it before
+--     overlap        'allow'; 'dropped': it has waited and isn't sent; 'published': it has been sent already; 'reserved':
+--                    likewise, and reserve_runs has noted it before; else find_hold says whether it is sent while another
+--                    run of its entry is in progress, and refuses a value that it doesn't know
 --     limits         members of its record without state, due and when it was sent, each after a comma
 --     queue_seconds  how long it may wait on its queue
 --     held_record    what record is when another run may hold it back and does; its outcome and the
@@ -132,7 +131,7 @@ for i = 1, count do  -- ipairs takes longer
   if fields.new_definition then fields.read = texts end
   if run then
     local overlap = run.overlap
-    local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
+    local is_deciding = not (overlap == 'allow' or overlap == 'published' or overlap == 'reserved' or overlap == 'dropped')
     run.running, next_running = running[next_running], next_running + 1
     run.members = '"labels":"' .. fields.labels .. '","due":"' .. run.due .. '"' .. run.limits .. ',"next":"' .. new_score .. '"'
     -- with at_most_once its message leaves after this, if at all

@@ -1,6 +1,6 @@
 -- find_hold(running, run): what holds back a run with an overlap policy, as members of its record; nil
--- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
--- already; with 'replace' those in progress are to be terminated: a worker that can't do that says so, once. A void
+-- for nothing. run has task_id, due and overlap. By that it waits then, unless another one does already, and those in
+-- progress are to be terminated: a worker that can't do that says so, once. An unknown overlap is an error. A void
 -- reservation of another run goes when nothing holds this one back, and this run's own when something does: should its
 -- message have left, the gate finds no record, and refuses it as long as another run holds the entry.
 -- reserve_run(running, run): note a run that is about to be published, or was, unless it is held back; run
@@ -11,8 +11,17 @@
 -- Not scripts of their own, but put in front of those that need them, after run_records.
 local function text_of_error(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
 
+-- what a run does while another one is in progress, for each value of overlap but 'allow'
+local RULES = {
+  skip = {},
+  buffer_one = {waits = true},
+  replace = {waits = true, terminates = true},
+}
+
 local function refusal_of(running, problem)
   local text = text_of_error(problem)
+  local unknown = string.match(text, 'unknown overlap .*')
+  if unknown then return unknown end
   if string.find(text, 'WRONGTYPE', 1, true) then return running .. ' holds something that is no hash of runs' end
   error(problem)
 end
@@ -34,9 +43,10 @@ local function terminate_others(running, run)
 end
 
 local function find_hold(running, run)
+  local rule = RULES[run.overlap] or error('unknown overlap ' .. run.overlap .. ': update RedBeat, or set another overlap')
   local holder, record, record_id, void = find_holder(running, run.task_id, run.due, '', true)
   local waiting
-  if run.overlap ~= 'skip' then
+  if rule.waits then
     local found = decode_waiting(redis.call('HGET', running, ''))
     waiting = found and not is_same_time(found.due, run.due) and found['for'] or nil
   end
@@ -47,7 +57,7 @@ local function find_hold(running, run)
   local own = read_run(running, run.task_id, run.due)
   if own and is_void(own) then forget_run(running, run.task_id) end
   local outcome = 'skipped'
-  if run.overlap ~= 'skip' and not waiting then
+  if rule.waits and not waiting then
     outcome = 'waiting'
     redis.call('HSET', running, '', cjson.encode({['due'] = run.due, ['for'] = run.task_id}))
   end
@@ -57,7 +67,7 @@ local function find_hold(running, run)
   end
   if not holder then
     redis.pcall('ZADD', deadlines, now, '\0' .. running)  -- for beat may have forgotten the one that waits
-  elseif run.overlap == 'replace' then
+  elseif rule.terminates then
     terminate_others(running, run)
   end
   local about, since = {outcome = outcome, held_by = holder or waiting, behind = waiting}, nil

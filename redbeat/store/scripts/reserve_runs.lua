@@ -7,8 +7,8 @@
 --   task_id
 --   due              when it is due, UNIX seconds
 --   members          of its record, besides its state and when it was sent
---   overlap          the entry's policy: 'skip', 'buffer_one' or 'replace'; 'allow': nothing holds it back, and it is noted
---                    as sent; 'published': it was reserved, and its message has been published since: it is noted as sent
+--   overlap          'allow': nothing holds it back, and it is noted as sent; 'published': it was reserved, and its message
+--                    has been published since: it is noted as sent; else find_hold says whether it is
 --   seconds          how long its record is kept if nothing more is heard of it
 --   holds_seconds    how long the reservation holds other runs back; 0: the next run takes its place
 -- A run that is held back waits then, or doesn't, as commit_runs has it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from kombu.common import Broadcast
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.policy.fields import Choice
+from redbeat.policy.policy import ROWS
 from redbeat.scheduler.shard import Watch
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
@@ -129,6 +132,25 @@ def test_a_run_is_to_be_terminated_for_the_one_that_replaces_it(
     found = running_of(client, "entry")
     assert found.keys() == {"", "other"}
     assert found["other"]["terminate"] == "replaced"
+
+
+@pytest.mark.parametrize("is_pushed", [True, False], ids=["same server", "other broker"])
+def test_run_with_an_overlap_that_the_scripts_do_not_know_is_refused_with_the_reason(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    is_pushed: bool,
+) -> None:
+    row = ROWS["overlap"]
+    monkeypatch.setitem(ROWS, "overlap", replace(row, choices=(*row.choices, Choice("queue"))))
+    scheduler = make_scheduler(**({} if is_pushed else {"broker_url": "memory://"}))
+    write_tracked(client, overlap="queue")
+    write_tracked(client, "other", overlap="skip")
+    scheduler.tick()
+    assert running_of(client, "entry") == {}
+    assert "unknown overlap queue" in field(client, "entry", "error")["reason"]
+    assert field(client, "entry", "meta") is None
+    assert len(running_of(client, "other")) == 1
 
 
 def test_deadlines_of_wrong_type_are_logged_once_and_hold_nothing_back(
