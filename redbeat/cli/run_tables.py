@@ -13,7 +13,7 @@ from rich.text import Text
 
 from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, least_width, lines_of
 from redbeat.cli.tables import WITH_DATES, style_of, titled
-from redbeat.entries.run_wording import reason_of_run, remark_on
+from redbeat.entries.runs import reason_of_run, remark_on
 from redbeat.entries.wording import clock, in_words_of, one_line, relative, typed
 from redbeat.history import PastRun
 from redbeat.log.text import printable

@@ -1,21 +1,33 @@
-"""Runs of stored entries: those in progress, those past, and their figures."""
+"""Runs of stored entries: those in progress, those past, their figures, and what there is to say of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime, timezone
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone, tzinfo
 from fnmatch import fnmatchcase
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
+from redbeat.entries.coverage import Coverage
+from redbeat.entries.wording import in_words_of, one_line, when_in
+from redbeat.history import (
+    ENDED_OUTCOMES,
+    FAILED_OUTCOMES,
+    OUTCOMES,
+    PastRun,
+    decode_history,
+    error_in_words,
+)
 from redbeat.runs.figures import Figures, figures_of
+from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
 from redbeat.store.histories import read_newest
-from redbeat.store.members import entry_keys
+from redbeat.store.members import count_members, entry_keys
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
@@ -41,6 +53,8 @@ IN_PROGRESS = {
 SOUGHT = {**IN_PROGRESS, **OUTCOMES}
 #: more runs that have failed than are kept
 MOST_FAILURES = 100_000
+#: how many entries' histories are read at a time
+_CHUNK = 100
 BEGINNING = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -128,13 +142,10 @@ def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
 
 def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]]]:
     """Return the same, and the outcomes of the latest records, at most ``LATEST``, the oldest first."""
-    store = Store(app)
-    found: list[tuple[Last, Sequence[str]]] = []
+    store, found = Store(app), list[tuple[Last, Sequence[str]]]()
     for chunk in in_chunks(keys):
-        records = read_newest(store, chunk, LATEST)
         failures = Runs(store).failing(chunk)
-        for texts, count in zip(records, failures, strict=True):
-            outcomes = [run.outcome for run in decode_history(texts, str)]
+        for outcomes, count in zip(_read_outcomes(store, chunk, LATEST), failures, strict=True):
             found.append((Last(_last_of(outcomes), count), outcomes[::-1]))
     return found
 
@@ -143,22 +154,20 @@ def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
     """Return the ``outcome`` that ``read_last`` tells of each; the newest record is often enough."""
     store, found = Store(app), list[str | None]()
     for chunk in in_chunks(keys):
-        newest = read_newest(store, chunk, 1)
-        outcomes = [[run.outcome for run in decode_history(texts, str)] for texts in newest]
-        unsure = [
-            place
-            for place, found_first in enumerate(outcomes)
-            if not found_first or found_first[0] not in ENDED_OUTCOMES
-        ]
-        more = read_newest(store, [chunk[place] for place in unsure], LATEST)
-        for place, texts in zip(unsure, more, strict=True):
-            outcomes[place] = [run.outcome for run in decode_history(texts, str)]
-        found += map(_last_of, outcomes)
+        known = dict(zip(chunk, _read_outcomes(store, chunk, 1), strict=True))
+        unsure = [key for key, outcomes in known.items() if _last_of(outcomes) not in ENDED_OUTCOMES]
+        known.update(zip(unsure, _read_outcomes(store, unsure, LATEST), strict=True))
+        found += (_last_of(known[key]) for key in chunk)
     return found
 
 
+def _read_outcomes(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
+    """Return the outcomes of the newest records of entries, the newest first."""
+    return [[run.outcome for run in decode_history(texts, str)] for texts in read_newest(store, keys, limit)]
+
+
 def _last_of(outcomes: Sequence[str]) -> str | None:
-    """Return the last outcome, of those that the newest records tell, the newest first."""
+    """Return the last outcome of a run that has ended, else that of the last record; the newest is first."""
     return next((one for one in outcomes if one in ENDED_OUTCOMES), outcomes[0] if outcomes else None)
 
 
@@ -179,6 +188,25 @@ def has_workers(app: Any) -> bool:
     return Runs(Store(app)).has_workers()
 
 
+@dataclass(frozen=True)
+class FoundRuns(Coverage):
+    """Runs that were found.
+
+    Attributes:
+        runs: those in progress, and after them the past ones, the newest first; no more than were wanted.
+        count: how many were found.
+        seen: how many entries' histories were looked through, and
+        total: how many there are; 0: none had to be.
+        is_whole: nothing was left out for want of time.
+    """
+
+    runs: Sequence[Run] = ()
+    count: int = 0
+    seen: int = 0
+    total: int = 0
+    is_whole: bool = True
+
+
 def find_runs(
     app: Any,
     sought: Iterable[str] | None = None,
@@ -186,7 +214,22 @@ def find_runs(
     name: str | None = None,
     match: str | None = None,
     since: datetime | None = None,
-) -> list[Run]:
+) -> Sequence[Run]:
+    """Return all runs that :func:`search_runs` finds."""
+    return search_runs(app, sought, name=name, match=match, since=since).runs
+
+
+def search_runs(
+    app: Any,
+    sought: Iterable[str] | None = None,
+    *,
+    name: str | None = None,
+    match: str | None = None,
+    since: datetime | None = None,
+    most: int | None = None,
+    max_seconds: float = inf,
+    tell: Callable[[FoundRuns], object] | None = None,
+) -> FoundRuns:
     """Return runs of one entry or of many: those in progress, and after them the past ones, the newest first.
 
     Those that have failed, were lost or never started are listed for all entries, and ``with_histories`` has
@@ -197,37 +240,71 @@ def find_runs(
         name: of the entry; None: all.
         match: a pattern of names.
         since: only runs that have ended, or were recorded, or are in progress, at this time or later.
+        most: how many are returned; None: all.
+        max_seconds: for how long runs are looked for.
+        tell: is called with what is found so far.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     if sought is None:
         sought = ("running",) if since is None else SOUGHT
-    wanted, store = set(sought), Store(app)
-    now = Server(store).now()
+    wanted, store, deadline = set(sought), Store(app), time.monotonic() + max_seconds
+    now, is_whole = Server(store).now(), True
+    running, past, count = list[Run](), list[Run](), 0
 
     def is_meant(one: str) -> bool:
         return (name is None or one == name) and (match is None or fnmatchcase(one, match))
 
-    found: list[Run] = []
+    def found(seen: int = 0, total: int = 0) -> FoundRuns:
+        past.sort(key=recorded_at, reverse=True)
+        return FoundRuns([*running, *past][:most], count, seen, total, is_whole and seen >= total)
+
+    def add(runs: Iterable[Run], outcomes: Collection[str]) -> None:
+        nonlocal count
+        before = len(past)
+        past.extend(
+            run for run in runs if run.outcome in outcomes and (since is None or recorded_at(run) >= since)
+        )
+        count += len(past) - before
+        if most is not None and len(past) > 2 * most:
+            past.sort(key=recorded_at, reverse=True)
+            del past[most:]
+
     if wanted & IN_PROGRESS.keys():
-        records = [(one, record) for one, record in in_progress_of(store, name) if is_meant(one)]
-        deadlines = Runs(store).deadlines([(store.keys.entry(one), record) for one, record in records])
+        rows = list[tuple[Run, RunRecord]]()
+        for one, record in in_progress_of(store, name):
+            if time.monotonic() > deadline:
+                is_whole = False
+                break
+            run = run_of_record(one, record, now)
+            states = {"running", str(run.state)} | ({"overdue"} if run.is_overdue else set())
+            if is_meant(one) and wanted & states:
+                rows.append((run, record))
+        rows.sort(key=lambda row: row[0].due, reverse=True)
+        records = [(store.keys.entry(run.name), record) for run, record in rows[:most]]
         running = [
-            run_of_record(one, record, now, deadline=deadline)
-            for (one, record), deadline in zip(records, deadlines, strict=True)
+            run_of_record(run.name, record, now, deadline=score)
+            for (run, record), score in zip(rows[:most], Runs(store).deadlines(records), strict=True)
         ]
-        found += [run for run in running if wanted & words_of(run)]
-    past: list[Run] = []
-    others = wanted & OUTCOMES.keys()
+        count = len(rows)
+        if tell is not None:
+            tell(found())
+    others = wanted & OUTCOMES.keys() - set(FAILED_OUTCOMES)
     if wanted & set(FAILED_OUTCOMES):
-        failures = read_failures(store, since or BEGINNING)
-        past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
-        others -= set(FAILED_OUTCOMES)
-    if others:
-        names = map(store.keys.name, entry_keys(store)) if name is None else iter([name])
-        for chunk in in_chunks(filter(is_meant, names)):
-            past += (run for run in past_of(store, chunk, now) if run.outcome in others)
-    found.sort(key=lambda run: run.due, reverse=True)
-    past.sort(key=recorded_at, reverse=True)
-    return found + [run for run in past if since is None or recorded_at(run) >= since]
+        add((run for run in read_failures(store, since or BEGINNING) if is_meant(run.name)), wanted - others)
+    if not others:
+        return found()
+    names, seen = iter([name]) if name is not None else map(store.keys.name, entry_keys(store)), 0
+    total = 1 if name is not None else count_members(store)
+    for chunk in in_chunks(names, _CHUNK):
+        add(past_of(store, list(filter(is_meant, chunk)), now), others)
+        seen += len(chunk)
+        if time.monotonic() > deadline:
+            return found(seen, total)
+        if tell is not None:
+            tell(found(seen, max(total, seen + 1)))
+    return found(total, total)
 
 
 def find_running(app: Any, name: str, states: Iterable[str]) -> list[Run]:
@@ -247,11 +324,6 @@ def read_states(text: str) -> list[str]:
             hint = did_you_mean(state, SOUGHT)
             raise ValueError(f"there is no state {state!r}.{hint} The states: {', '.join(SOUGHT)}.")
     return states
-
-
-def words_of(run: Run) -> set[str]:
-    """Return the words by which a run in progress is found."""
-    return {"running", str(run.state)} | ({"overdue"} if run.is_overdue else set())
 
 
 def with_histories(app: Any, runs: Sequence[Run]) -> list[Run]:
@@ -301,3 +373,23 @@ def past_of(store: Store, names: Sequence[str], now: datetime) -> Iterator[Run]:
     for name, key, records, progress in zip(names, keys, texts, running, strict=True):
         runs = runs_of(name, progress, decode_history(records, partial(id_of, key)), now)
         yield from (run for run in runs if not run.is_running)
+
+
+def remark_on(run: Run, now: datetime, zone: tzinfo) -> str:
+    """Return what is wrong with a run, and until when it holds its entry; '': nothing."""
+    # a lease is renewed every few seconds: until when the present one lives says nothing
+    hold = "" if run.state == "started" else hold_in_words(run, now)
+    words = "; ".join(filter(None, (reason_of_run(run, zone), hold)))
+    return in_words_of(one_line(words), zone)
+
+
+def reason_of_run(run: PastRun | Run, zone: tzinfo) -> str:
+    """Return why a run wasn't sent or has failed, and what else there is to say of it; '': nothing."""
+    if run.last is not None:
+        many = "" if run.count is None else f", {run.count} runs"
+        return f"until {when_in(run.last, zone)}{many}: {run.why}"
+    late = "" if run.late is None else f"it has ended later, as {run.late}"
+    again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
+    is_past = not (isinstance(run, Run) and run.is_running)
+    attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""
+    return "; ".join(filter(None, (error_in_words(run.error), run.why, late, again, attempt)))

@@ -10,9 +10,15 @@ from datetime import datetime
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.entries.run_search import FoundRuns, search_runs
-from redbeat.entries.run_wording import remark_on
-from redbeat.entries.runs import IN_PROGRESS, has_workers, read_states, with_histories
+from redbeat.entries.runs import (
+    IN_PROGRESS,
+    FoundRuns,
+    has_workers,
+    read_states,
+    remark_on,
+    search_runs,
+    with_histories,
+)
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
 from redbeat.schedules.times import read_time
