@@ -88,10 +88,10 @@ def timeline(
     """
     session = Session.of(ctx)
     now, zone = session.now(), session.zone
-    since = now if start is None else session.time(start)
+    since = None if start is None else session.time(start)
     width = session.console.width if session.console.width < UNLIMITED_WIDTH else PIPED_WIDTH
     name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
-    chart = chart_from(since, zone, hours, max(width - name_width - 2, 5))
+    chart = chart_from(since or now, zone, hours, max(width - name_width - 2, 5))
     counting = Counting(session.app, chart, since, match=match, max_rows=rows)
     with meter("Looking") as progress:
         for _ in counting.steps():

@@ -16,9 +16,8 @@ from celery.app.routes import MapRoute
 
 from redbeat.declared.modules import load_tasks
 from redbeat.diagnostics.routes import Route, find_route, in_words
-from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import scan_entries
+from redbeat.entries.query import Coverage, scan_entries
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.store.members import count_members

@@ -1,5 +1,4 @@
-"""Listing the stored entries page by page: the one that is due first comes first, those that never run again
-last.
+"""Reading many stored entries: page by page in the order of due times, in any order, or by their names.
 
 Owns the states that an entry may be in. Invariant: at most one page is in memory, however large the schedule
 is.
@@ -7,12 +6,12 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import decode
@@ -20,8 +19,9 @@ from redbeat.entries.due import is_quarantined, next_due
 from redbeat.entries.failures import failure_now
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.schedules.timezones import in_utc
 from redbeat.store.downgrades import read_downgraded
-from redbeat.store.entries import delete_entries, read_entries, read_entry
+from redbeat.store.entries import delete_entries, read_entries
 from redbeat.store.members import (
     count_members,
     first_members,
@@ -30,6 +30,7 @@ from redbeat.store.members import (
     scan_members,
     scores_of,
 )
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -61,21 +62,41 @@ SOON_SECONDS = 3600.0
 MAX_SCORE = 1e11
 
 
-class _Filter(NamedTuple):
-    """Which entries are wanted; None in a field: it doesn't matter."""
+class Coverage:
+    """What is found may not be all there is, as looking had to end in time.
 
-    match: str | None = None
-    task: str | None = None
-    enabled: bool | None = None
-    state: str | None = None
-    due_before: datetime | None = None
+    Attributes:
+        seen: how many entries were looked at.
+        total: how many there are.
+    """
+
+    seen: int
+    total: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all were looked at; some may have come or gone meanwhile."""
+        return self.seen >= self.total
+
+    @property
+    def percent(self) -> int:
+        """How much was looked at: 100 only where it was all."""
+        return 100 if self.is_whole else min(100 * self.seen // max(self.total, 1), 99)
 
 
 def list_entries(
-    cls: type[EntryT], app: Any, *, offset: int = 0, limit: int | None = None, **filters: Any
+    cls: type[EntryT],
+    app: Any,
+    *,
+    match: str | None = None,
+    task: str | None = None,
+    enabled: bool | None = None,
+    state: str | None = None,
+    due_before: datetime | None = None,
+    offset: int = 0,
+    limit: int | None = None,
 ) -> Iterator[EntryT]:
     """Yield the stored entries; see :meth:`redbeat.RedBeatSchedulerEntry.list`."""
-    match, task, enabled, state, due_before = _Filter(**filters)
     if state is not None and state not in STATES:
         raise ValueError(f"state: must be one of {', '.join(STATES)}, not {state!r}.")
     if due_before is not None and not isinstance(due_before, datetime):
@@ -83,32 +104,30 @@ def list_entries(
     for name, number in (("offset", offset), ("limit", limit or 0)):
         if not isinstance(number, int) or number < 0:
             raise ValueError(f"{name}: must be a whole number from 0, not {number!r}.")
-    last = None if due_before is None else _utc(due_before)
+    last = None if due_before is None else in_utc(due_before)
     last_score = None if last is None else last.timestamp()
+
+    def is_wanted(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
+        if (
+            (task is not None and not fnmatchcase(str(entry.task), task))
+            or (enabled is not None and entry.is_enabled_at(now) != enabled)
+            or (state is not None and entry.state != state)
+        ):
+            return False
+        # compared again, as a score may be earlier than the run
+        return last is None or (due := entry.next_due_at) is None or due <= last
 
     def wanted() -> Iterator[EntryT]:
         store = Store(app)
         store.check_slots()
         members = ((stored, now) for _, stored, now in read_all(store, last_score))
         for stored, now in chain(members, _read_away(store, last_score)):
-            name = ensure_conf(app).keys.name(stored.key)
-            if match is not None and not fnmatchcase(name, match):
-                continue
-            entry = entry_of(cls, stored, app, now)
-            if (
-                (task is None or fnmatchcase(str(entry.task), task))
-                and (enabled is None or entry.is_enabled_at(now) == enabled)
-                and (state is None or entry.state == state)
-                and (last is None or _is_due_by(last, entry))
-            ):
-                yield entry
+            if match is None or fnmatchcase(store.keys.name(stored.key), match):
+                entry = entry_of(cls, stored, app, now)
+                if is_wanted(entry, now):
+                    yield entry
 
     return islice(wanted(), offset, None if limit is None else offset + limit)
-
-
-def _is_due_by(last: datetime, entry: RedBeatSchedulerEntry) -> bool:
-    due: datetime | None = entry.next_due_at
-    return due is None or due <= last  # compared again, as a score may be earlier than the run
 
 
 def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
@@ -124,49 +143,44 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
     """Return the entry called ``name`` as :func:`list_entries` would: also one that can't be used.
 
     Raises:
-        EntryNotFound: there is none.
+        EntryNotFound: it is missing.
     """
-    store = Store(app)
-    now, stored = read_entry(store, store.keys.entry(name))
-    if not stored.exists:
-        # a member may be a bare name; one that begins like a key is another entry's
-        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
-        scores = scores_of(store, members)
-        stored = replace(stored, score=next((one for one in scores if one is not None), None))
-        if stored.score is None:
-            raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    return entry_of(cls, stored, app, now)
-
-
-def entries_at(cls: type[EntryT], app: Any, members: Sequence[tuple[str, float]]) -> list[EntryT]:
-    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
-    store = Store(app)
-    now, found = read_entries(store, [store.keys.entry_of(member) for member, _ in members])
-    return [
-        entry_of(cls, _with_score(stored, score), app, now)
-        for stored, (_, score) in zip(found, members, strict=True)
-    ]
+    [entry] = entries_called(cls, app, [name])
+    if entry is None:
+        key = ensure_conf(app).keys.entry(name)
+        raise EntryNotFound(f"{key}: there is no such entry.", key)
+    return entry
 
 
 def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[EntryT | None]:
-    """Return the entries of these names as ``read_listed`` would; None for one that there isn't."""
+    """Return the entries of these names as ``read_listed`` would; None for a missing one."""
     store = Store(app)
     now, found = read_entries(store, [store.keys.entry(name) for name in names])
-    unknown = [place for place, stored in enumerate(found) if stored.score is None]
     away: Mapping[str, float | None] | None = None
-    for place in unknown:  # there are few
-        stored, name = found[place], names[place]
-        scores = scores_of(store, [stored.key, name])  # a member may be a bare name
-        score = next((one for one in scores if one is not None), None)
+    for place, (name, stored) in enumerate(zip(names, found, strict=True)):
+        if stored.score is not None:
+            continue
+        # a member may be a bare name; one that begins like a key is another entry's
+        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
+        score = next((one for one in scores_of(store, members) if one is not None), None)
+        found[place] = replace(stored, score=score)
         if score is None and stored.exists:
             away = read_downgraded(store) if away is None else away
             if stored.key in away:
                 found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
-        elif score is not None:
-            found[place] = replace(stored, score=score)
     return [
         entry_of(cls, stored, app, now) if stored.exists or stored.score is not None else None
         for stored in found
+    ]
+
+
+def entries_at(cls: type[EntryT], app: Any, members: Iterable[tuple[str, float]]) -> list[EntryT]:
+    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
+    store, scores = Store(app), dict(members)
+    now, found = read_entries(store, [*map(store.keys.entry_of, scores)])
+    return [
+        entry_of(cls, _with_score(stored, score), app, now)
+        for stored, score in zip(found, scores.values(), strict=True)
     ]
 
 
@@ -184,7 +198,7 @@ def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
     """Yield the names in the schedule, in any order; one that is there all the time is yielded once."""
     store = store or Store(app)
     for page in _scan(store):
-        yield from map(store.keys.name, page)
+        yield from (store.keys.name(member) for member, _ in page)
 
 
 def name_pages(store: Store) -> Iterator[list[str]]:
@@ -200,52 +214,23 @@ def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Itera
     Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
     due time is moved meanwhile.
     """
-    for stored, now in scan_stored(app, match):
-        yield entry_of(cls, stored, app, now)
+    name_of = ensure_conf(app).keys.name
+    for page in _scan(Store(app)):
+        yield from entries_at(
+            cls, app, [one for one in page if match is None or fnmatchcase(name_of(one[0]), match)]
+        )
 
 
-def scan_stored(
-    app: Any,
-    match: str | None = None,
-    last_score: float | None = None,
-    progress: Callable[[int], object] | None = None,
-) -> Iterator[tuple[Stored, datetime]]:
-    """Yield what is stored of the entries that :func:`scan_entries` yields, and the server's clock.
-
-    Arguments:
-        match: a pattern of the name.
-        last_score: only those with a score from 0 to this; None: all.
-        progress: called with how many entries it has come to so far, yielded or not.
-    """
-    store, come_to = Store(app), 0
-    for page in _scan(store):
-        come_to += len(page)
-        if progress is not None:
-            progress(come_to)
-        members = [
-            member
-            for member, score in page.items()
-            if (match is None or fnmatchcase(store.keys.name(member), match))
-            and (last_score is None or 0 <= score <= last_score)
-        ]
-        now, entries = read_entries(store, [store.keys.entry_of(member) for member in members])
-        for member, stored in zip(members, entries, strict=True):
-            yield _with_score(stored, page[member]), now
-
-
-def _scan(store: Store) -> Iterator[dict[str, float]]:
+def _scan(store: Store) -> Iterator[list[tuple[str, float]]]:
     """Yield members of the schedule and their scores, each name once."""
     seen = set[str]()
-    for found in scan_members(store):
-        page: dict[str, float] = {}
+    away = ((stored.key, stored.score or 0.0) for stored, _ in _read_away(store))
+    for found in chain(scan_members(store), in_chunks(away)):
+        page = dict[str, tuple[str, float]]()
         for member, score in found:
-            name = store.keys.name(member)
-            if name not in seen:
-                seen.add(name)
-                page[member] = score
-        yield page
-    away = ((stored.key, stored.score) for stored, _ in _read_away(store))
-    yield {key: score for key, score in away if score is not None and store.keys.name(key) not in seen}
+            page.setdefault(store.keys.name(member), (member, score))
+        yield [row for name, row in page.items() if name not in seen]
+        seen.update(page)
 
 
 def _with_score(stored: Stored, score: float) -> Stored:
@@ -321,8 +306,9 @@ def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
     """Return the state of each member of the schedule, with its score."""
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-    entries = entries_at(RedBeatSchedulerEntry, store.config.app, [*scores.items()])
-    return [entry.state or "" for entry in entries]
+    return [
+        entry.state or "" for entry in entries_at(RedBeatSchedulerEntry, store.config.app, scores.items())
+    ]
 
 
 def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
@@ -344,7 +330,3 @@ def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str
     if failure is not None and failure.attempts and failure.retry_at:
         return "failing"
     return "due" if due <= now else "scheduled"
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

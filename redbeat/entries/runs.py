@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries.coverage import Coverage
+from redbeat.entries.query import Coverage
 from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.history import (
     ENDED_OUTCOMES,

@@ -8,26 +8,32 @@ time is up or it has found enough, and then says where it goes on; nothing of it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
-from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import STATES, entries_at, entries_called
+from redbeat.entries.query import STATES, Coverage, entries_at, entries_called, states_of
 from redbeat.entries.runs import read_last_outcomes
 from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
+from redbeat.store.figures import count_entry_states
 from redbeat.store.members import count_members, place_after, read_slice, scores_of
 from redbeat.store.owners import are_owned_by, candidates_of
+from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
 
 #: the word for entries without any run in their history, among the last outcomes
 NO_RUNS = "none"
 #: how many entries are read at a time, and how many names are looked at where only those that match are read
 SLICE, SLICE_OF_NAMES = 200, 2000
+#: how many entries' states are counted by one script
+STATES_SLICE = 60
+#: for how long it is counted without a rest, so that a small schedule is done at once; seconds
+AT_ONCE_SECONDS = 0.05
 #: an owner with more entries has no order of its own: the schedule is looked through
 MAX_OWNED = 5000
 #: how many characters a pattern has at most: Python takes long to prepare one, and remembers it
@@ -182,7 +188,7 @@ def pattern_problem(text: str) -> str | None:
 
 
 def text_filter(text: str) -> Callable[[str], bool]:
-    """Return what tells whether a text matches: a pattern with * or ?, else a part of it in any case."""
+    """Return a test of texts: by a pattern with * or ?, else by a part of them in any case."""
     if any(char in text for char in "*?"):
         return lambda given: fnmatchcase(given, text)
     part = text.casefold()
@@ -210,7 +216,7 @@ class Wanted:
     outcome: str = ""
 
     def __bool__(self) -> bool:
-        return any((self.match, self.task, self.state, self.queue, self.owner, self.outcome))
+        return any(astuple(self))
 
     def problem(self) -> str | None:
         """Return why nothing can be found, a sentence; None: something can."""
@@ -262,26 +268,43 @@ def search(
         seconds: for how long; at least one slice is looked through.
         queue_of: returns the name of the queue to which an entry's messages go; '' where it can't be told.
     """
-    ends_at = time.perf_counter() + seconds
-    is_named = text_filter(wanted.match) if wanted.match else None
-    size = SLICE if is_named is None else SLICE_OF_NAMES
-    filters = _Filters(app, wanted, queue_of)
+    ends_at, store = time.perf_counter() + seconds, Store(app)
+    is_named, is_task = text_filter(wanted.match), text_filter(wanted.task)
+
+    def is_wanted(entry: RedBeatSchedulerEntry) -> bool:
+        return (
+            is_task(str(entry.task))
+            and (not wanted.state or entry.state == wanted.state)
+            and (not wanted.queue or fnmatchcase(queue_of(entry), wanted.queue))
+        )
+
+    def choose(rows: Sequence[tuple[int, Row]]) -> list[tuple[int, RedBeatSchedulerEntry]]:
+        """Return the entries that are wanted, each with the number of its row."""
+        entries = read_rows(app, [row for _, row in rows])
+        chosen = [(at, one) for (at, _), one in zip(rows, entries, strict=True) if one and is_wanted(one)]
+        if wanted.owner and chosen:
+            are_theirs = are_owned_by(store, wanted.owner, [str(entry.name) for _, entry in chosen])
+            chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
+        if wanted.outcome and chosen:
+            outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
+            lasts = read_last_outcomes(app, [entry.key for _, entry in chosen])
+            chosen = [one for one, last in zip(chosen, lasts, strict=True) if last == outcome]
+        return chosen
+
     found: list[RedBeatSchedulerEntry] = []
     count, offset = order.count(), order.offset_of(place)
-    while rows := order.slice(offset, size):
-        matching = [at for at, row in enumerate(rows) if is_named is None or is_named(row.name)]
-        for some in (matching[first : first + SLICE] for first in range(0, len(matching), SLICE)):
-            chosen = filters.choose([rows[at] for at in some])
-            last = some[-1]
-            if len(found) + len(chosen) >= limit:
-                del chosen[limit - len(found) :]
-                last = some[chosen[-1][0]]
+    while rows := order.slice(offset, SLICE_OF_NAMES):
+        is_end = len(rows) < SLICE_OF_NAMES
+        named = ((at, row) for at, row in enumerate(rows) if is_named(row.name))
+        for some in in_chunks(named, SLICE):
+            chosen = choose(some)[: limit - len(found)]
             found += [entry for _, entry in chosen]
-            is_over = len(found) >= limit or time.perf_counter() >= ends_at
-            if is_over and (last + 1 < len(rows) or len(rows) == size):
+            last = chosen[-1][0] if len(found) == limit else some[-1][0]
+            is_over = len(found) == limit or time.perf_counter() >= ends_at
+            if is_over and not (is_end and last + 1 == len(rows)):
                 return Found(found, offset + last + 1, count, Place(rows[last], offset + last + 1))
         offset += len(rows)
-        if len(rows) < size:
+        if is_end:
             break
         place = Place(rows[-1], offset)
         if time.perf_counter() >= ends_at:
@@ -290,34 +313,49 @@ def search(
     return Found(found, offset, count, None)
 
 
-class _Filters:
-    """What is asked of an entry besides its name."""
+@dataclass(frozen=True)
+class StateCounts(Coverage):
+    """How many entries are in each state, as far as they are counted.
 
-    def __init__(self, app: Any, wanted: Wanted, queue_of: Callable[[RedBeatSchedulerEntry], str]) -> None:
-        self._app, self._wanted = app, wanted
-        self._is_task = text_filter(wanted.task)
-        self._queue_of = queue_of
+    Attributes:
+        states: each state to a number.
+        seen: how many entries were counted.
+        total: how many there are.
+    """
 
-    def choose(self, rows: Sequence[Row]) -> list[tuple[int, RedBeatSchedulerEntry]]:
-        """Return the entries that are meant, each with the index of its row."""
-        wanted, entries = self._wanted, read_rows(self._app, rows)
-        chosen = [
-            (at, entry) for at, entry in enumerate(entries) if entry is not None and self._is_meant(entry)
-        ]
-        if wanted.owner and chosen:
-            names = [str(entry.name) for _, entry in chosen]
-            are_theirs = are_owned_by(Store(self._app), wanted.owner, names)
-            chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
-        if wanted.outcome and chosen:
-            outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
-            lasts = read_last_outcomes(self._app, [entry.key for _, entry in chosen])
-            chosen = [one for one, last in zip(chosen, lasts, strict=True) if last == outcome]
-        return chosen
+    states: Mapping[str, int]
+    seen: int
+    total: int
 
-    def _is_meant(self, entry: RedBeatSchedulerEntry) -> bool:
-        wanted = self._wanted
-        return (
-            (not wanted.task or self._is_task(str(entry.task)))
-            and (not wanted.state or entry.state == wanted.state)
-            and (not wanted.queue or fnmatchcase(self._queue_of(entry), wanted.queue))
-        )
+
+def count_states(
+    app: Any, max_seconds: float, tell: Callable[[StateCounts], object] = lambda _found: None
+) -> StateCounts:
+    """Count the entries by their states, for so long at most; ``tell`` is called with what is found so far.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    store, began = Store(app), time.monotonic()
+    total, cursor = count_members(store), "0"
+    found = Counter[str]()
+    parts = list(store.all_parts)
+    while parts and time.monotonic() < began + max_seconds:
+        slice_began = time.monotonic()
+        page = count_entry_states(store, parts[-1], cursor, STATES_SLICE)
+        cursor = page.cursor
+        if cursor == "0":
+            parts.pop()
+        found.update({"scheduled": page.scheduled, "due": page.due})
+        others = list(page.others.items())
+        for first in range(0, len(others), SLICE):
+            found.update(states_of(store, dict(others[first : first + SLICE])))
+        if slice_began > began + AT_ONCE_SECONDS:
+            time.sleep(time.monotonic() - slice_began)
+        tell(_counts_of(found, total))
+    counts = _counts_of(found, total)
+    return counts if parts else StateCounts(counts.states, total, total)
+
+
+def _counts_of(found: Counter[str], total: int) -> StateCounts:
+    return StateCounts({state: found[state] for state in STATES}, sum(found.values()), total)

@@ -247,7 +247,7 @@ class Counting:
     """Counts the runs of all entries.
 
     Arguments:
-        since: before now: with the runs that the schedules had from then on.
+        since: when it begins; before now: with the runs that the schedules had from then on. None: now.
         match: a pattern of names; None: all entries.
         max_rows: how many rows of each group are kept.
         with_outcomes: for the past also how runs ended.
@@ -257,7 +257,7 @@ class Counting:
         self,
         app: Any,
         chart: Chart,
-        since: datetime,
+        since: datetime | None,
         *,
         match: str | None = None,
         max_rows: int,
@@ -265,8 +265,9 @@ class Counting:
     ) -> None:
         self.chart, self.looked_at = chart, 0
         self._store = Store(app)
-        self._app, self._since, self._match, self._max_rows = app, since, match, max_rows
+        self._app, self._match, self._max_rows = app, match, max_rows
         self._now = Server(self._store).now()
+        self._since = since or self._now
         self._entries = count_members(self._store)
         has_past = with_outcomes and chart.begin + chart.step <= self._now
         self._records = min(ensure_conf(app).history, _MAX_RECORDS) if has_past else 0
@@ -375,10 +376,10 @@ class Counting:
                     if chart.begin <= run < chart.end:
                         counts[chart.column_of(run)] += 1
                 return counts
-            if self._since < self._now:
-                self._count(counts, entry, self._since, due - _TICK, due)
             if chart.begin <= at_once < chart.end:
                 counts[chart.column_of(at_once)] += 1
+            if self._since < self._now:
+                self._count(counts, entry, self._since, due - _TICK, due)
             self._count(counts, entry, at_once + _TICK, chart.end, due)
         return counts
 

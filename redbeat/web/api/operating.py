@@ -35,9 +35,9 @@ def show_status(call: Call) -> Answer:
 
 def show_timeline(call: Call) -> Answer:
     """Count when which entries run."""
-    since, group, match = call.query["start"] or call.now, call.query["by"], call.query["match"]
-    chart = chart_from(since, call.app.timezone, call.query["hours"], call.query["columns"])
-    counting = Counting(call.app, chart, since, match=match, max_rows=call.query["rows"])
+    start, group, match = call.query["start"], call.query["by"], call.query["match"]
+    chart = chart_from(start or call.now, call.app.timezone, call.query["hours"], call.query["columns"])
+    counting = Counting(call.app, chart, start, match=match, max_rows=call.query["rows"])
     ends_at, is_complete = time.perf_counter() + TIMELINE_SECONDS, True
     for _ in counting.steps():
         if time.perf_counter() >= ends_at:

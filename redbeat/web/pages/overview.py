@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.config.masking import sanitize_url
-from redbeat.entries.state_counts import StateCounts, count_states
+from redbeat.entries.search import StateCounts, count_states
 from redbeat.entries.wording import in_words_of
 from redbeat.errors import RedBeatError
 from redbeat.leadership.status import State, Status, hint_of, judge, read_status

@@ -91,9 +91,8 @@ def _count(visit: Visit, hours: int, start: datetime | None, match: str, doublin
     app, zone, now = visit.app, visit.zone, visit.now
 
     def count(tell: Tell[Timeline]) -> Timeline:
-        since = start or now
-        chart = chart_from(since, zone, hours, MAX_COLUMNS)
-        counting = Counting(app, chart, since, match=match or None, max_rows=MAX_ROWS, with_outcomes=True)
+        chart = chart_from(start or now, zone, hours, MAX_COLUMNS)
+        counting = Counting(app, chart, start, match=match or None, max_rows=MAX_ROWS, with_outcomes=True)
         pace, told_at = Pace(BUDGET_SECONDS * 2**doublings), 0.0
         for _ in counting.steps():
             pace.rest()

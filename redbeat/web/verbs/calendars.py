@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from redbeat.access import Right
 from redbeat.calendars import Calendar, changed_from, find_users, save_over
 from redbeat.entries.calendar_loading import ABOUT, Unusable, calendar_from, names_in, read_fields
-from redbeat.entries.coverage import Coverage
+from redbeat.entries.query import Coverage
 from redbeat.errors import (
     CalendarError,
     CalendarNotFound,
