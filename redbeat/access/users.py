@@ -23,6 +23,7 @@ class User:
         may_add: with the right ``edit``, whether they may add entries, too, and not only change those that
             there are.
         source: where their changes come from, as the audit list has it.
+        home: the path of the site around the dashboard, to which its pages have a link; '': no link.
 
     Raises:
         ValueError: there is no such right.
@@ -33,6 +34,7 @@ class User:
     until: datetime | None = None
     may_add: bool = True
     source: str = "web"
+    home: str = ""
 
     def __init__(
         self,
@@ -42,12 +44,14 @@ class User:
         *,
         may_add: bool = True,
         source: str = "web",
+        home: str = "",
     ) -> None:
         object.__setattr__(self, "name", str(name))
         object.__setattr__(self, "rights", rights_of(rights))
         object.__setattr__(self, "until", until)
         object.__setattr__(self, "may_add", may_add)
         object.__setattr__(self, "source", source)
+        object.__setattr__(self, "home", home)
 
     def may(self, right: Right) -> bool:
         """Tell whether they have ``right``."""

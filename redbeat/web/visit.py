@@ -139,6 +139,7 @@ class Visit:
             root=self.root,
             nav=navigation(self.root, self.path),
             user=self.user.name,
+            home=self.user.home,
             csrf_token=token,
             is_read_only=self.dashboard.is_read_only,
             is_live=self.dashboard.is_live,

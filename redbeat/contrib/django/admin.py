@@ -14,7 +14,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
-from django.urls import path, re_path
+from django.urls import path, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
 from redbeat.access import Right
@@ -70,7 +70,8 @@ class EntryAdmin(admin.ModelAdmin):
         may_add = self.has_add_permission(request)
         if user.is_superuser and may_add and rights == {*Right} - {Right.ADMIN}:
             rights.add(Right.ADMIN)
-        return User(user.get_username(), rights, may_add=may_add, source="admin")
+        home = reverse("admin:index", current_app=self.admin_site.name)
+        return User(user.get_username(), rights, may_add=may_add, source="admin", home=home)
 
     def has_add_permission(self, request: Any) -> bool:
         """Return True if the user may add entries: that takes the permission to change them, too."""

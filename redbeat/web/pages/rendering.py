@@ -70,6 +70,7 @@ class Frame:
             end; every link begins with it.
         nav: the pages, as ``navigation`` returns them.
         user: who is looking.
+        home: the path of the site around the dashboard; '': no link to it.
         rights: the names of what they may do, as they are given; empty for somebody who isn't let in.
         until: when they aren't let in any more; None: it isn't known.
         csrf_token: what each form sends back.
@@ -90,6 +91,7 @@ class Frame:
     zone: tzinfo = timezone.utc
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     can_log_out: bool = False
+    home: str = ""
     rights: Sequence[str] = ()
     until: datetime | None = None
     is_zone_guessed: bool = False
