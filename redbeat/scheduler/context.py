@@ -16,8 +16,8 @@ from redbeat.scheduler.planner import Planner
 from redbeat.scheduler.quarantine import Failures
 from redbeat.scheduler.reports import Reports
 from redbeat.store.store import Store
+from redbeat.telemetry.figures import BeatFigures
 from redbeat.telemetry.labels import LabelBook, queue_finder
-from redbeat.telemetry.telemetry import BeatFigures
 from redbeat.telemetry.tracing.tracing import Tracing
 
 

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from redbeat.telemetry.metrics import OF_BEAT, OF_SCHEDULE, SHARD_LABEL, Metric
 
 if TYPE_CHECKING:
+    from redbeat.telemetry.figures import OwnFigures
     from redbeat.telemetry.gathering import View
-    from redbeat.telemetry.telemetry import OwnFigures
 
 _KINDS: dict[str, Any] = {
     "counter": CounterMetricFamily,

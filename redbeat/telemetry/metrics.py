@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import COUNTS
 from redbeat.store.figures import BOUNDS, LED, OTHER, WORDS
-from redbeat.telemetry.telemetry import Histogram, OwnFigures, find_version
+from redbeat.telemetry.figures import Histogram, OwnFigures, find_version
 
 if TYPE_CHECKING:
     from redbeat.telemetry.gathering import View

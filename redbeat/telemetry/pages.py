@@ -19,9 +19,9 @@ from redbeat.errors import RedBeatError
 from redbeat.leadership.status import State, Status, ask_status, document_of, judge
 from redbeat.process.memory import Memory
 from redbeat.telemetry.endpoint import Page, Response, text_response
+from redbeat.telemetry.figures import OwnFigures
 from redbeat.telemetry.gathering import View
 from redbeat.telemetry.health import Health
-from redbeat.telemetry.telemetry import OwnFigures
 
 #: how long ``/status`` waits for Redis
 STATUS_SECONDS = 3.0

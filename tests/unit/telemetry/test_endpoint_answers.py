@@ -24,9 +24,10 @@ from redbeat.leadership.heartbeat import Pulse, Role
 from redbeat.leadership.status import Status
 from redbeat.telemetry import pages as module
 from redbeat.telemetry.endpoint import Page, Response
+from redbeat.telemetry.figures import BeatFigures, OwnFigures
 from redbeat.telemetry.health import PAUSE_SECONDS, Health
 from redbeat.telemetry.pages import pages_of, shared
-from redbeat.telemetry.telemetry import BeatFigures, OwnFigures, Telemetry
+from redbeat.telemetry.telemetry import Telemetry
 from tests.support.documents import ROOT
 from tests.support.polling import eventually
 

@@ -15,7 +15,7 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.errors import RedBeatError
-from redbeat.leadership.status import Status, ask_status, judge
+from redbeat.leadership.status import ask_status, judge
 from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
@@ -24,7 +24,7 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.health import Health
-from redbeat.telemetry.pings.calls import CallFailed, Services, call
+from redbeat.telemetry.ping_calls import CallFailed, Service, call
 
 #: how often the service is called
 PERIOD_SECONDS = 60.0
@@ -56,7 +56,7 @@ class Pings:
         self._health = health
         self._find_fence = find_fence
         self._caller = secrets.token_hex(8)
-        self._services = Services()
+        self._service = Service(self._url.service)
         self._said = Memory[str, str]()
         self._thread = BackgroundThread("redbeat-ping", self._run)
 
@@ -95,36 +95,39 @@ class Pings:
         if obstacle:
             self._withhold(obstacle)
             return LOOK_AGAIN_SECONDS
-        self._end_withholding()
-        if fence.lock_key is None and not self._claim():
-            return LOOK_AGAIN_SECONDS
-        try:
-            call(self._url)
-        except CallFailed as exc:
-            self._services.note_failed(self._url, exc)
-            if fence.lock_key is None:
-                self._give_back()
-            return RETRY_SECONDS
-        self._services.note_well(self._url)
+        if self._said:
+            self._said.clear()
+            extra = PING_RESUMED.of(service=self._service.name)
+            logger.warning("beat: Heartbeat ping to %s resumed.", self._service.name, extra=extra)
+        return self._call(has_lock=fence.lock_key is not None)
+
+    def _call(self, *, has_lock: bool) -> float:
+        """Call the service; without a lock one of several beats does. Return the seconds to the next step."""
+        with Store.hasty(self._app) as store:
+            turn = LockKey(store.apart(), store.keys.pinged)
+            if not has_lock and not turn.take(self._caller, int(CLAIM_SECONDS * 1000)):
+                return LOOK_AGAIN_SECONDS
+            try:
+                call(self._url)
+            except CallFailed as exc:
+                self._service.note_failed(exc)
+                if not has_lock:
+                    turn.release(self._caller)
+                return RETRY_SECONDS
+        self._service.note_well()
         return PERIOD_SECONDS
 
     def _find_fault(self, fence: Fence) -> str:
-        """Return what Redis says against calling; '': nothing."""
+        """Return why Redis' answer speaks against calling; '': it doesn't."""
         try:
             status = ask_status(self._app)
         except RedBeatError as exc:
             return str(exc)
-        return _find_fault(status, fence, self._late_after_seconds)
-
-    def _claim(self) -> bool:
-        """Tell whether this beat is the one of several without a lock that calls the service this time."""
-        with Store.hasty(self._app) as store:
-            key = LockKey(store.apart(), store.keys.pinged)
-            return key.take(self._caller, int(CLAIM_SECONDS * 1000))
-
-    def _give_back(self) -> None:
-        with Store.hasty(self._app) as store:
-            LockKey(store.apart(), store.keys.pinged).release(self._caller)
+        _, problem = judge(status, self._late_after_seconds)
+        is_led_by_another = status.leader is not None and status.leader.token != fence.token
+        if not problem and fence.token and fence.lock_key == status.lock_key and is_led_by_another:
+            return "Another beat holds the lock."
+        return problem
 
     def _withhold(self, reason: str) -> None:
         """Log why the service isn't called: once, until that changes or all is well."""
@@ -132,27 +135,7 @@ class Pings:
         if self._said.is_news(kind, ""):
             logger.warning(
                 "beat: Heartbeat ping to %s withheld: %s",
-                self._url.service,
+                self._service.name,
                 reason,
-                extra=PING_WITHHELD.of(service=self._url.service, reason=reason),
+                extra=PING_WITHHELD.of(service=self._service.name, reason=reason),
             )
-
-    def _end_withholding(self) -> None:
-        if self._said:
-            self._said.clear()
-            logger.warning(
-                "beat: Heartbeat ping to %s resumed.",
-                self._url.service,
-                extra=PING_RESUMED.of(service=self._url.service),
-            )
-
-
-def _find_fault(status: Status, fence: Fence, late_after_seconds: float) -> str:
-    """Return what Redis says against calling; '': nothing."""
-    _, problem = judge(status, late_after_seconds)
-    if problem:
-        return problem
-    is_others = status.leader is not None and status.leader.token != fence.token
-    if fence.token and fence.lock_key == status.lock_key and is_others:
-        return "Another beat holds the lock."
-    return ""
