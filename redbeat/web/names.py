@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -120,10 +120,6 @@ class Index:
         if place.after is None:
             return place.offset
         return bisect_right(self.names, as_stored(place.after.name))
-
-    def offset_before(self, name: str) -> int:
-        """Return how many names are before ``name``, which need not be there any more."""
-        return bisect_left(self.names, as_stored(name))
 
     def called(self, digest: str) -> str | None:
         """Return the long name that ``digest_of`` returns this for; None: there is none."""

@@ -32,6 +32,7 @@ from redbeat.entries.search import (
 )
 from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, when_in
 from redbeat.history import OUTCOMES
+from redbeat.keys import Keys
 from redbeat.log.text import is_utf8
 from redbeat.operations.showing import hide_in_sentence
 from redbeat.web.names import Index
@@ -56,32 +57,33 @@ SORTS = {"next": "next run", "name": "name"}
 
 @dataclass(frozen=True)
 class View:
-    """What somebody looks at: what they search for, in which order, and from where on.
+    """What a list shows: what is searched for, in which order, and from where on.
 
     Attributes:
-        after, score: the row before, a name by name or a member with its score by next run; '': ``offset``
-            counts.
-        before: the name that comes after the page.
+        after, score: where a search goes on: behind a name by name, or behind a member with its score by next
+            run; '': ``offset`` counts.
     """
 
     wanted: Wanted = Wanted()  # noqa: RUF009 - immutable
     sort: str = "next"
     offset: int = 0
     after: str = ""
-    score: str = ""
-    before: str = ""
+    score: float | None = None
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> View:
         """Return what a query asks for; what makes no sense in it is left out."""
         offset = query.get("offset", "")
+        try:
+            score = float(query.get("score", ""))
+        except ValueError:
+            score = None
         return cls(
             Wanted(**{one.name: query.get(one.name, "").strip() for one in fields(Wanted)}),
             sort=query.get("sort", "") if query.get("sort") in SORTS else "next",
             offset=int(offset[:12]) if offset.isdecimal() and offset.isascii() else 0,
             after=query.get("after", ""),
-            score=query.get("score", ""),
-            before=query.get("before", ""),
+            score=score,
         )
 
     @property
@@ -89,17 +91,12 @@ class View:
         """Whether it is in the order of names."""
         return self.sort == "name"
 
-    @property
-    def place(self) -> Place:
-        """Where it begins, unless it has a ``before``."""
-        if not self.after:
+    def place(self, keys: Keys) -> Place:
+        """Return where it begins."""
+        if not self.after or (self.score is None and not self.is_by_name):
             return Place(None, self.offset)
-        if self.is_by_name:
-            return Place(Row(self.after), self.offset)
-        try:
-            return Place(Row("", self.after, float(self.score)), self.offset)
-        except ValueError:
-            return Place(None, self.offset)
+        row = Row(self.after) if self.is_by_name else Row(keys.name(self.after), self.after, self.score)
+        return Place(row, self.offset)
 
     def query(self, **changes: object) -> dict[str, object]:
         """Return the query of this list from its beginning, or of another place in it."""
@@ -108,7 +105,7 @@ class View:
 
     def here(self) -> dict[str, object]:
         """Return the query of this list as it is shown, from the same place on."""
-        return self.query(offset=self.offset, after=self.after, score=self.score, before=self.before)
+        return self.query(offset=self.offset, after=self.after, score=self.score)
 
     def query_from(self, place: Place) -> dict[str, object]:
         """Return the query of this list from ``place`` on."""
@@ -116,37 +113,7 @@ class View:
         known = "" if row is None else row.name if self.is_by_name else row.member
         if not known or len(known) > MAX_IN_ADDRESS or not is_utf8(known):
             return self.query(offset=place.offset)
-        if row is None or row.score is None:
-            return self.query(after=known)
-        return self.query(after=known, score=repr(row.score))
-
-
-@dataclass(frozen=True)
-class Line:
-    """One row of the table.
-
-    Attributes:
-        id: of its elements, the same as long as the name is.
-        is_addressable: its name can be written in a form or an address.
-    """
-
-    entry: RedBeatSchedulerEntry
-    name: str
-    id: str
-    url: str
-    is_addressable: bool
-    due: Any
-    due_words: str
-    state: str
-    about_state: str
-    note: str
-    outcomes: Sequence[str]
-    outcome: str | None
-    failures: int
-    running: int
-    can_pause: bool
-    can_resume: bool
-    can_run: bool
+        return self.query(after=known, score=None if row is None else row.score)
 
 
 # -- showing
@@ -163,11 +130,7 @@ def show_entries(visit: Visit) -> Response:
         return _page(visit, view, reading=visit.dashboard.names.progress, wait_seconds=WAIT_SECONDS)
     if view.wanted:
         return _show_found(visit, view, order)
-    count = order.count()
-    if view.before and isinstance(order, Index):
-        offset = max(order.offset_before(view.before) - ROWS, 0)
-    else:
-        offset = order.offset_of(view.place)
+    count, offset = order.count(), view.offset
     if offset >= count:  # there were more before
         offset = max(count - 1, 0) // ROWS * ROWS
     rows = order.slice(offset, ROWS)
@@ -205,7 +168,7 @@ def _show_found(visit: Visit, view: View, order: Order) -> Response:
         visit.app,
         order,
         view.wanted,
-        view.place,
+        view.place(visit.dashboard.config.keys),
         limit=ROWS,
         seconds=FIRST_SECONDS if is_first else MORE_SECONDS,
         queue_of=Queues(visit.app).of,
@@ -241,91 +204,67 @@ def _page(visit: Visit, view: View, **context: Any) -> Response:
     )
 
 
-@dataclass(frozen=True)
-class Pages:
-    """The links to other pages, and what this one shows; None: there is none."""
-
-    first: str | None
-    previous: str | None
-    next: str | None
-    last: str | None
-    begin: int
-    end: int
-    count: int
-    age_seconds: float | None
-
-
-def _pages(visit: Visit, view: View, order: Order, offset: int, rows: Sequence[Row], count: int) -> Pages:
+def _pages(
+    visit: Visit, view: View, order: Order, offset: int, rows: Sequence[Row], count: int
+) -> dict[str, Any]:
+    """Return the links to other pages, None where the list ends, and what this one shows."""
     end = offset + len(rows)
-
-    def at(where: int, **changes: str) -> str:
-        given = next((value for value in changes.values()), "")
-        is_known = bool(given) and len(given) <= MAX_IN_ADDRESS and is_utf8(given)
-        return visit.link("entries", **(view.query(**changes) if is_known else view.query(offset=where)))
-
-    names = (rows[0].name, rows[-1].name) if rows and view.is_by_name else ("", "")
-    return Pages(
-        first=at(0) if offset else None,
-        previous=at(max(offset - ROWS, 0), before=names[0]) if offset else None,
-        next=at(end, after=names[1]) if end < count else None,
-        last=at((count - 1) // ROWS * ROWS) if end < count else None,
-        begin=offset + 1 if rows else 0,
-        end=end,
-        count=count,
-        age_seconds=order.age_seconds if isinstance(order, Index) else None,
-    )
+    before = {"first": 0, "previous": max(offset - ROWS, 0)}
+    behind = {"next": end, "last": (count - 1) // ROWS * ROWS}
+    return {
+        **dict.fromkeys([*before, *behind]),
+        **{
+            name: visit.link("entries", **view.query(offset=at))
+            for name, at in {**(before if offset else {}), **(behind if end < count else {})}.items()
+        },
+        "begin": offset + 1 if rows else 0,
+        "end": end,
+        "count": count,
+        "age_seconds": order.age_seconds if isinstance(order, Index) else None,
+    }
 
 
-def lines_of(visit: Visit, names: Sequence[str]) -> list[Line]:
+def lines_of(visit: Visit, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what the rows of these entries show; missing ones have none."""
     entries = read_rows(visit.app, [Row(name) for name in names])
     return _lines(visit, [entry for entry in entries if entry is not None])
 
 
-def _lines(visit: Visit, entries: Sequence[RedBeatSchedulerEntry]) -> list[Line]:
+def _lines(visit: Visit, entries: Sequence[RedBeatSchedulerEntry]) -> list[dict[str, Any]]:
     keys = [entry.key for entry in entries]
     recent, counts = read_recent(visit.app, keys), count_running(visit.app, keys)
     return [
-        _line(visit, entry, last.outcome, last.failures, outcomes, count)
+        {**_line(visit, entry), "last": last, "outcomes": outcomes, "running": count}
         for entry, (last, outcomes), count in zip(entries, recent, counts, strict=True)
     ]
 
 
-def _line(
-    visit: Visit,
-    entry: RedBeatSchedulerEntry,
-    outcome: str | None,
-    failures: int,
-    outcomes: Sequence[str],
-    count: int,
-) -> Line:
+def _line(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return what a row shows: its ``id`` is the same as long as the name is, and a name that isn't
+    ``is_addressable`` can't be written in a form or an address.
+    """
     name, state = str(entry.name), entry.state or ""
     due = entry.next_due_at
     if due is not None and due.timestamp() == 0:
-        due = None  # somebody has asked for a run now: that isn't a date
-    is_addressable, is_usable = is_utf8(name), not entry.problem and state != "missing"
-    may_pause, runs = is_addressable and is_usable and visit.may("pause"), entry.is_enabled_at(visit.now)
-    return Line(
-        entry=entry,
-        name=name,
-        id=sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12],
-        url=visit.link("entry", name=name) if is_addressable else "",
-        is_addressable=is_addressable,
-        due=due,
-        due_words="" if due is not None else next_run_in_words(entry, visit.zone, visit.now)[0],
-        state=state,
-        about_state=STATES.get(state, ""),
-        note=note_on(visit.app, entry, visit.zone),
-        outcomes=outcomes,
-        outcome=outcome,
-        failures=failures,
-        running=count,
-        can_pause=may_pause and runs,
-        can_resume=may_pause and not runs and bool(entry.paused),
-        can_run=is_addressable
-        and is_usable
-        and visit.may("run")
-        and visit.actor.may_call(str(entry.task), entry.options),
-    )
+        due = None  # a run was asked for: that isn't a date
+    is_addressable = is_utf8(name)
+    is_usable = is_addressable and not entry.problem and state != "missing"
+    may_pause, runs = is_usable and visit.may("pause"), entry.is_enabled_at(visit.now)
+    return {
+        "entry": entry,
+        "name": name,
+        "id": sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12],
+        "url": visit.link("entry", name=name) if is_addressable else "",
+        "is_addressable": is_addressable,
+        "due": due,
+        "due_words": "" if due is not None else next_run_in_words(entry, visit.zone, visit.now)[0],
+        "state": state,
+        "about_state": STATES.get(state, ""),
+        "note": note_on(visit.app, entry, visit.zone),
+        "can_pause": may_pause and runs,
+        "can_resume": may_pause and not runs and bool(entry.paused),
+        "can_run": is_usable and visit.may("run") and visit.actor.may_call(str(entry.task), entry.options),
+    }
 
 
 def note_on(app: Any, entry: RedBeatSchedulerEntry, zone: tzinfo) -> str:

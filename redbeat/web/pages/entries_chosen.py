@@ -117,7 +117,7 @@ def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typ
     if not names:
         return visit.see("entries", notice="Nothing was chosen.", **view.here())
     lines = lines_of(visit, names)
-    there = {line.name for line in lines}
+    there = {line["name"] for line in lines}
     return visit.render(
         "entries_confirm.html",
         422 if problem else 200,

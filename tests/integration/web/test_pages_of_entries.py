@@ -107,7 +107,8 @@ def add_all_kinds(app: Celery, add: Add, client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_hasty", "sort", "many"), [(True, "next", 0), (True, "name", 5000), (False, "name", 0)]
+    ("is_hasty", "sort", "many"),
+    [(True, "next", 0), (True, "name", 5000), (True, "next", 5000), (False, "name", 0)],
 )
 def test_filter_finds_its_entries_at_once_or_in_slices(
     app: Celery, client: redis.Redis, browse: Browse, add: Add, monkeypatch: pytest.MonkeyPatch,
