@@ -5,7 +5,6 @@ Invariant: without ``--fix`` nothing is written.
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import nullcontext
 from datetime import datetime, tzinfo
 
@@ -18,10 +17,11 @@ from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.values import BACK
 from redbeat.cli.zone import zone_options
 from redbeat.delivery.guard import in_words
-from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
-from redbeat.diagnostics.facts import Facts, read_facts
+from redbeat.diagnostics.doctor import examine
+from redbeat.diagnostics.facts import read_facts
+from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Severity
 from redbeat.diagnostics.fixes import repair
-from redbeat.diagnostics.ways import document_of_way, find_obstacle
+from redbeat.diagnostics.routes import document_of_way, find_obstacle
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.entries.wording import clock, in_words_of, label_of, one_line
 from redbeat.errors import EntryNotFound
@@ -32,9 +32,6 @@ from redbeat.schedules.times import TypedTime
 from redbeat.schedules.timezones import fraction_of
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
-
-#: how many findings of a kind are shown without --all, so that errors aren't lost among notes
-SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 
 @click.command(cls=AdoptingCommand)
@@ -85,8 +82,8 @@ def doctor(
     """Find out what is wrong with the schedule, and what to do about it.
 
     Each finding names the entry, key or setting that it is about. --fix takes entries without a hash out of
-    the schedule, puts entries back that are missing from it, due at their next time, and removes what
-    deleted entries have left behind. It changes no definition.
+    the schedule, removes what else deleted entries have left behind, and moves what stands in the wrong
+    shard. It changes no definition.
 
     --from-2x reports what changes, entry by entry, when version 3 takes the schedule over from celery-redbeat
     2.x: missed runs that will be sent, entries that 2.x can't run or version 3 refuses, scores, settings,
@@ -113,7 +110,7 @@ def doctor(
         _show(session, found, is_complete)
     repairs: list[str] = []
     if is_fixing:
-        about = [one.repair.target for one in found.findings if one.repair is not None]
+        about = [one.target for one in found.findings if one.is_fixable]
         with session.audited("doctor --fix", about) if about and not is_dry else nullcontext():
             for sentence in repair(session.app, found.findings, is_dry):
                 repairs.append(sentence)
@@ -128,27 +125,18 @@ def doctor(
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
     """Print the findings, the worst first, those of a kind together."""
-    groups: dict[tuple[Severity, str], list[Finding]] = {}
-    for finding in sorted(found.findings, key=lambda finding: -finding.severity):
-        groups.setdefault((finding.severity, finding.kind), []).append(finding)
-    last_of = {kind: severity for severity, kind in groups}
-    for (severity, kind), findings in groups.items():
-        shown = len(findings) if is_complete else SHOWN_OF_A_KIND[severity]
-        for finding in findings[:shown]:
+    for group in found.groups():
+        shown = len(group.findings) if is_complete else SHOWN_OF_A_KIND[group.severity]
+        for finding in group.findings[:shown]:
             _show_finding(session, finding)
-        if len(findings) > shown:
-            session.say(f"… and {len(findings) - shown} more of {kind}; --all shows them.")
-        if found.more[kind] and last_of[kind] == severity:
-            count = found.more[kind]
-            session.say(f"… and {count} more of {kind}, which aren't listed: repair these first.")
-    counts = Counter(finding.severity for finding in found.findings)
-    words = [
-        f"{counts[severity]} {severity.name.lower()}{'' if counts[severity] == 1 else 's'}"
-        for severity in reversed(Severity)
-        if counts[severity]
-    ]
-    summary = ", ".join(words) if words else "Nothing is wrong"
-    session.say(f"{summary}; {counted(found.seen)} looked at.", "green" if not words else "")
+        if len(group.findings) > shown:
+            session.say(f"… and {len(group.findings) - shown} more of {group.kind}; --all shows them.")
+        if more := group.count - len(group.findings):
+            session.say(f"… and {more} more of {group.kind}, which aren't listed: repair these first.")
+    counts = found.counts()
+    words = ", ".join(counted(count, word, f"{word}s") for word, count in counts.items())
+    summary = f"{words or 'Nothing is wrong'}; {counted(found.seen)} looked at."
+    session.say(summary, "" if words else "green")
 
 
 def _show_finding(session: Session, finding: Finding) -> None:
@@ -178,10 +166,18 @@ def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> N
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
     session = Session.of(ctx)
-    facts = _facts_of(session, name)
+    try:
+        facts = read_facts(session.app, name)
+    except EntryNotFound:
+        raise no_such_entry(session, name) from None
     zone = session.zone
     answer = explain(facts, None if at is None else session.time(at))
-    obstacle = _find_obstacle(session, facts)
+    obstacle = None
+    if facts.entry is not None and session.has_own_app:
+        try:
+            obstacle = find_obstacle(session.app, facts.entry)
+        except Exception as exc:  # noqa: BLE001 - the application's own code
+            session.note(f"Which way its messages go isn't known: {one_line(repr(exc))}")
     if is_json:
         session.print_json({"name": name, **answer.to_dict(), "messages": document_of_way(obstacle)})
         return
@@ -195,24 +191,6 @@ def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> N
     if obstacle is not None:
         session.say(f"messages {in_words(obstacle)}")
         session.say("Judged by the code that this program has; what beat's log says holds.", indent=9)
-
-
-def _find_obstacle(session: Session, facts: Facts) -> str | None:
-    """Return why messages of the entry go one by one; '': they are compiled; None: that isn't known here."""
-    if facts.entry is None or not session.has_own_app:
-        return None
-    try:
-        return find_obstacle(session.app, facts.entry)
-    except Exception as exc:  # noqa: BLE001 - the application's own code
-        session.note(f"Which way its messages go isn't known: {one_line(repr(exc))}")
-        return None
-
-
-def _facts_of(session: Session, name: str) -> Facts:
-    try:
-        return read_facts(session.app, name)
-    except EntryNotFound:
-        raise no_such_entry(session, name) from None
 
 
 def _shown(moment: datetime, zone: tzinfo) -> str:

@@ -12,8 +12,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.compatibility import EFFECTS
-from redbeat.diagnostics.downgrade import Findings, Obstacle, examine, put_all_away
+from redbeat.diagnostics.downgrade import EFFECTS, Findings, Obstacle, examine, put_all_away
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.leadership.status import read_status
 from redbeat.log.text import counted

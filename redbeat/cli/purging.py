@@ -11,7 +11,7 @@ from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.diagnostics.orphans import KINDS, find_orphans, purge_orphans
+from redbeat.diagnostics.fixes import KINDS, find_orphans, purge_orphans
 from redbeat.entries.wording import one_line
 
 #: how many are shown of each kind

@@ -1,23 +1,34 @@
-"""Going back to celery-redbeat 2.x: entries that it can't run are taken out of the schedule, and come back
-later.
+"""Going back to celery-redbeat 2.x: which entries it can't run, what it ignores about the others, and the
+step that takes the first out of its way.
 
-Owns the list of such entries, and the step that takes them out. Their hashes stay as they are; they are only
-removed from the schedule, and ``redbeat::downgraded`` stores when each was due. The next leader of version 3
-puts them back before its first fetch; each entry's misfire decides about missed runs.
+Everything here was observed with celery-redbeat 2.4.2, and tests/contract tries it again. 2.x loads all
+entries that are due, and the first that isn't; one that it can't load ends it.
+
+An entry that is taken out keeps its hash; ``redbeat::downgraded`` stores when it was due. The next leader of
+version 3 puts it back before its first fetch; its misfire decides about missed runs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from redbeat.diagnostics.compatibility import Trouble, find_ignored, find_trouble
+from celery.schedules import ParseException, crontab, schedule
+
+from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError
+from redbeat.log.text import is_utf8, printable
+from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
+from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
+from redbeat.schedules.timezones import shown
 from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
@@ -25,6 +36,222 @@ from redbeat.store.members import count_members
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
+
+#: what celery-redbeat 2.x does at the due time of an entry that it can't run
+EFFECTS = {
+    "ends": "2.x ends with an error",
+    "drops": "2.x takes it out of the schedule",
+    "differs": "2.x runs it at other times",
+    "stalls": "2.x sends nothing for a long time",
+    "unknown": "2.x may end with an error",
+}
+
+#: 2.x counts the steps of a rule one by one from its start each time it looks; more than this take seconds
+MAX_COUNTED = 100_000
+
+_META_FIELDS = frozenset({"last_run_at", "total_run_count"})
+#: the keys of each kind of object from which 2.x makes a Python object
+_OBJECT_FIELDS = {
+    "crontab": SCHEDULE_FIELDS["crontab"],
+    "rrule": SCHEDULE_FIELDS["rrule"],
+    "weekday": frozenset({"__type__", "wkday", "n"}),
+    "datetime": frozenset(
+        {"__type__", "year", "month", "day", "hour", "minute", "second", "microsecond", "timezone"}
+    ),
+}
+#: the length of a step of each of dateutil's frequencies: seconds, and days
+_UNIT_SECONDS = {0: 365 * 86_400, 1: 30 * 86_400, 2: 7 * 86_400, 3: 86_400, 4: 3_600, 5: 60, 6: 1}
+_UNIT_DAYS = {0: 365, 1: 30, 2: 7, 3: 1}
+_DAY_FIELDS = ("byweekday", "bymonthday", "byyearday", "byweekno", "byeaster")
+
+#: what 2.x does differently, by the field of the policy that it ignores
+_IGNORED = {
+    "timezone": "would run by other clocks than those of its timezone, {}",
+    "start_time": "would run before its start_time, {}",
+    "end_time": "would go on running after its end_time, {}",
+    "max_runs": "would go on running after its {} runs (max_runs)",
+    "one_off": "would go on running after its one run (one_off)",
+    "after_finish": "would stay as it is when it is finished (after_finish is {})",
+    "exclude": "would run on the days of its calendar {}, too (exclude)",
+    "jitter": "would run without its jitter of up to {:g} s",
+    "expires_after": "its messages wouldn't expire after {:g} s (expires_after)",
+    "misfire": "would make up for missed runs by one run (misfire is {})",
+    "misfire_limit": "would make up for missed runs by one run (misfire_limit is {})",
+    "misfire_grace_time": "would run however late it is, not only up to {:g} s late (misfire_grace_time)",
+    "run_missed": "would make up for what it missed while it was disabled by one run (run_missed)",
+    "overlap": "would send a run also while another one is in progress (overlap is {})",
+    "max_runtime": "wouldn't report a run that takes longer than {:g} s (max_runtime)",
+    "revoke_overdue": "wouldn't revoke such a run (revoke_overdue)",
+    "queue_timeout": "its messages wouldn't expire after {:g} s on a queue (queue_timeout)",
+    "pause_after_failures": "wouldn't be paused after {} failures in a row (pause_after_failures)",
+    "ping_url": "its service wouldn't be called (ping_url)",
+}
+
+
+class Trouble(NamedTuple):
+    """Why celery-redbeat 2.x can't run an entry.
+
+    Attributes:
+        effect: one of ``EFFECTS``.
+        reason: what it can't use, a sentence.
+    """
+
+    effect: str
+    reason: str
+
+
+def find_trouble(member: str, name: str, stored: Stored, problem: str, now: datetime) -> Trouble | None:
+    """Return why celery-redbeat 2.x can't run an entry; None: it can.
+
+    Arguments:
+        member: the member of the schedule, a key or a bare name.
+        problem: why the entry is invalid for RedBeat itself; '': it is valid.
+    """
+    if not stored.exists:
+        return None  # both versions take it out of the schedule
+    return next(_troubles(member, name, stored, problem, now), None)
+
+
+def _troubles(member: str, name: str, stored: Stored, problem: str, now: datetime) -> Iterator[Trouble]:
+    if not is_utf8(stored.key):
+        yield Trouble("ends", "its name isn't UTF-8.")
+    if not stored.is_hash:
+        yield Trouble("ends", f"its key holds a {stored.type}, not a hash.")
+    if stored.unread_bytes:
+        yield Trouble("unknown", f"RedBeat doesn't read it either, it has {stored.unread_bytes:,} bytes.")
+    if member != stored.key:
+        yield Trouble("drops", f"it stands in the schedule by its bare name, and not as {stored.key}.")
+    if stored.definition is None:
+        yield Trouble("drops", "its hash has no definition.")
+    yield from _troubles_of_texts(name, stored, now)
+    if problem:
+        yield Trouble("unknown", f"it is invalid for RedBeat, too: {problem.removeprefix(f'{stored.key}: ')}")
+    failure = failure_of(stored)
+    if failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored):
+        reason = failure.reason.removeprefix(f"{stored.key}: ")
+        yield Trouble("differs", f"it is quarantined, and 2.x would run it: {reason}")
+
+
+def _troubles_of_texts(name: str, stored: Stored, now: datetime) -> Iterator[Trouble]:
+    try:
+        definition = json.loads(stored.definition or "")
+        meta = json.loads(stored.meta) if stored.meta else {"last_run_at": None}
+    except (ValueError, RecursionError):
+        yield Trouble("ends", "its definition or its meta is invalid JSON.")
+        return
+    if not isinstance(definition, dict) or not isinstance(meta, dict):
+        yield Trouble("ends", "its definition or its meta isn't a JSON object.")
+        return
+    yield from _unknown_keys("definition", definition, DEFINITION_FIELDS)
+    yield from _unknown_keys("meta", meta, _META_FIELDS)
+    made = definition.get("schedule")
+    kind = made.get("__type__") if isinstance(made, dict) else None
+    if not isinstance(made, dict):
+        yield Trouble("ends", "its schedule isn't an object with a __type__.")
+    elif kind not in ("interval", "crontab", "rrule"):
+        yield Trouble("ends", f"2.x has no schedules of type {printable(str(kind))!r}.")
+    for encoded in _objects_in([definition, meta]):
+        yield from _troubles_of_object(encoded)
+    if isinstance(made, dict) and kind == "rrule":
+        yield from _troubles_of_rule(made, now)
+    if "last_run_at" not in meta:
+        yield Trouble("drops", "its meta has no last_run_at.")
+    if "name" not in definition or str(definition["name"]) != name:  # 2.x makes a text of a number, too
+        given = printable(repr(definition.get("name")))
+        yield Trouble("differs", f"its definition has another name, {given}, so it is due at each look.")
+
+
+def _unknown_keys(title: str, encoded: dict[str, Any], known: Any) -> Iterator[Trouble]:
+    if unknown := encoded.keys() - set(known):
+        keys = ", ".join(repr(printable(key)) for key in sorted(unknown))
+        yield Trouble("ends", f"its {title} has keys that 2.x doesn't know: {keys}.")
+
+
+def _objects_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield all JSON objects in ``value`` of which 2.x makes Python objects."""
+    if isinstance(value, dict):
+        if isinstance(value.get("__type__"), str):
+            yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _objects_in(one)
+
+
+def _troubles_of_object(encoded: dict[str, Any]) -> Iterator[Trouble]:
+    kind = encoded["__type__"]
+    if kind == "interval" and "relative" not in encoded:
+        yield Trouble("drops", "its interval has no 'relative'.")
+    if kind in _OBJECT_FIELDS:
+        yield from _unknown_keys(kind, encoded, _OBJECT_FIELDS[kind])
+    if kind != "crontab":
+        return
+    given = {field: encoded[field] for field in CRON_FIELDS if field in encoded}
+    try:
+        crontab(**given)
+    except (ValueError, TypeError, ArithmeticError, ParseException) as exc:
+        yield Trouble("ends", f"Celery's crontab can't read it: {printable(str(exc)).rstrip('.')}.")
+        return
+    if is_only_ours(given):
+        yield Trouble("differs", "its crontab has L, W or #, which Celery's doesn't know.")
+
+
+def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Trouble]:
+    start, interval = encoded.get("dtstart"), encoded.get("interval", 1)
+    if start is None:
+        yield Trouble("differs", "its rrule has no dtstart, and 2.x counts it from each look.")
+        return
+    if isinstance(start, dict) or isinstance(encoded.get("until"), dict):
+        yield Trouble("ends", "its rrule has a datetime for dtstart or until, not UNIX seconds.")
+        return
+    days = encoded.get("byweekday")
+    if interval is None or any(isinstance(day, str) for day in (days if isinstance(days, list) else [days])):
+        yield Trouble("ends", "its rrule has a null interval, or days as text.")
+        return
+    try:
+        count = _count_steps(encoded, start, interval, now)
+    except (ValueError, TypeError, KeyError, ArithmeticError):
+        return  # it is invalid for RedBeat, too
+    if count > MAX_COUNTED:
+        yield Trouble("stalls", f"2.x counts its rrule from the start at each look: {count:,.0f} steps.")
+
+
+def _count_steps(encoded: dict[str, Any], start: float, interval: float, now: datetime) -> float:
+    """Return roughly how many steps a rule has from its start to ``now``."""
+    freq = encoded["freq"]
+    if isinstance(freq, str):
+        freq = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY").index(freq.upper())
+    units: float = max(now.timestamp() - start, 0) / (_UNIT_SECONDS[freq] * interval)
+    if freq in _UNIT_DAYS:
+        if any(encoded.get(field) is not None for field in _DAY_FIELDS):
+            units *= _UNIT_DAYS[freq]
+        for field in ("byhour", "byminute", "bysecond"):
+            units *= len(encoded[field]) if isinstance(encoded.get(field), list) else 1
+    return units
+
+
+def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:
+    """Return what celery-redbeat 2.x, which can run ``entry``, would do differently from its policy."""
+    policy: Policy = entry.policy
+    if not entry.enabled:  # 2.x doesn't run it, so the rest of its policy doesn't matter
+        until = policy.paused_until if policy.paused else None
+        return [f"would stay paused after {shown(until)}: it ends no pauses"] if until is not None else []
+    if policy == NO_POLICY:
+        return []
+    given = {
+        field: value for field in _IGNORED if (value := getattr(policy, field)) != getattr(NO_POLICY, field)
+    }
+    rule = entry.schedule
+    if isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative:
+        given.pop("timezone", None)  # an interval has none
+    if policy.start_time is not None and policy.start_time <= now:
+        del given["start_time"]
+    if policy.misfire == "latest":
+        del given["misfire"]
+    return [
+        _IGNORED[field].format(shown(value) if isinstance(value, datetime) else value)
+        for field, value in given.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -68,24 +295,31 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
     Raises:
         ConfigurationError: the schedule is divided into shards.
     """
-    store, seen = _undivided(app), 0
+    store, seen = _unsharded(app), 0
     obstacles: list[Obstacle] = []
     ignored: dict[str, list[str]] = {}
     for member, stored, now in read_all(store):
         seen += 1
-        obstacle, otherwise = judge(store, member, stored, now)
-        if obstacle is not None:
-            obstacles.append(obstacle)
-        elif otherwise:
-            ignored[store.keys.name(stored.key)] = otherwise
         if progress is not None and not seen % CHUNK_SIZE:
             progress(seen)
-    names = (store.keys.name(one.stored.key) for one in obstacles)
-    away = sorted(set(map(store.keys.name, read_downgraded(store))).difference(names))
+        if stored.score is None or stored.score < 0:
+            continue  # 2.x doesn't look at it
+        name, problem = store.keys.name(stored.key), ""
+        try:
+            entry = decode_entry(RedBeatSchedulerEntry, stored, app)
+        except (EntryCorrupt, EntryNotFound) as exc:
+            entry, problem = None, str(exc)
+        trouble = find_trouble(member, name, stored, problem, now)
+        if trouble is not None:
+            obstacles.append(Obstacle(name, member, stored, trouble))
+        elif entry is not None and (differences := find_ignored(entry, now)):
+            ignored[name] = differences
+    names = {one.name for one in obstacles}
+    away = sorted(set(map(store.keys.name, read_downgraded(store))) - names)
     return Findings(obstacles, ignored, away, seen, count_members(LaterStore.beside(store)))
 
 
-def _undivided(app: Any) -> Store:
+def _unsharded(app: Any) -> Store:
     store = Store(app)
     if store.parts.is_divided:
         raise ConfigurationError(
@@ -94,30 +328,6 @@ def _undivided(app: Any) -> Store:
             "redbeat_shards",
         )
     return store
-
-
-def judge(store: Store, member: str, stored: Stored, now: datetime) -> tuple[Obstacle | None, list[str]]:
-    """Return why celery-redbeat 2.x can't run an entry, or what it would do differently from its policy.
-
-    An entry with a negative score is no obstacle, because 2.x doesn't look at it.
-    """
-    if stored.score is None or stored.score < 0:
-        return None, []
-    entry, problem = _decoded(store, stored)
-    name = store.keys.name(stored.key)
-    trouble = find_trouble(member, name, stored, problem, now)
-    if trouble is not None:
-        return Obstacle(name, member, stored, trouble), []
-    return None, [] if entry is None else find_ignored(entry, now)
-
-
-def _decoded(store: Store, stored: Stored) -> tuple[Any, str]:
-    try:
-        return decode_entry(RedBeatSchedulerEntry, stored, store.config.app), ""
-    except EntryNotFound:
-        return None, ""
-    except EntryCorrupt as exc:
-        return None, str(exc)
 
 
 def put_all_away(
@@ -130,17 +340,17 @@ def put_all_away(
         LockError: a beat of version 3 leads, and would bring them back or run them.
         ConfigurationError: the schedule is divided into shards.
     """
-    store, done = _undivided(app), 0
+    store, done = _unsharded(app), 0
     for chunk in in_chunks(obstacles):
-        found = put_away(store, [(one.member, one.stored) for one in chunk], TOKEN_MARK)
-        if found.token:
+        token, results = put_away(store, [(one.member, one.stored) for one in chunk], TOKEN_MARK)
+        if token:
             raise LockError(
-                f"A beat of version 3 leads ({found.token}), and would bring the entries back: stop all "
+                f"A beat of version 3 leads ({token}), and would bring the entries back: stop all "
                 "beats of version 3 first. Where that one has died, delete its lock: redis-cli DEL "
                 f"{store.config.lock_key}",
                 store.config.lock_key,
             )
-        yield from zip(chunk, found.results, strict=True)
+        yield from zip(chunk, results, strict=True)
         done += len(chunk)
         if progress is not None:
             progress(done)

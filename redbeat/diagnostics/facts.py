@@ -32,6 +32,8 @@ from redbeat.store.store import Store
 
 #: a time that a user gives means the schedule's time, or the run, that is less than this away from it
 TOLERANCE = timedelta(seconds=1)
+#: a leader that hasn't ticked for this long is dead, or hangs
+SILENT = timedelta(seconds=10)
 #: how far back a schedule's last time is searched, step by step
 _SPANS = tuple(timedelta(days=days) for days in (1 / 1440, 1 / 24, 1, 32, 400, 4000))
 
@@ -42,7 +44,7 @@ class Facts:
 
     Attributes:
         entry: with its calendar; None: it can't be used, and ``problem`` says why.
-        history: what became of its last runs, the newest first.
+        history: the records of its last runs, the newest first.
         kept: how many runs are kept (``redbeat_history``); 0: none.
         misfire: the app's setting, for an entry without a misfire of its own.
         running: its runs in progress, as far as they are tracked.

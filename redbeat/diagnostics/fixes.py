@@ -1,7 +1,7 @@
-"""Repairs that lose nothing: of members of the schedule, and of what deleted entries have left behind.
+"""Fixes that lose nothing: of members of the schedule, and of orphans, which deleted entries leave behind.
 
-Invariant: no definition is changed. Before anything is removed it is checked a second time, some time after
-the doctor's check, and once more in the step that removes it.
+celery-redbeat 2.x, redis-cli and evictions remove an entry's hash and nothing else. Invariant: no definition
+is changed, and nothing is removed that belongs to an entry which exists at the time of the removal.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from redbeat.diagnostics.checks.finding import Finding, Repair
+from redbeat.diagnostics.findings import Finding
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
@@ -19,177 +19,211 @@ from redbeat.reshard.sweeping import free_hidden, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
 from redbeat.store.entries import read_entries
 from redbeat.store.later import LaterStore
-from redbeat.store.layouts import raise_generations, read_contents, read_layout
+from redbeat.store.layouts import read_contents, read_layout
 from redbeat.store.mover import WAIT_SECONDS, Stray
-from redbeat.store.orphans import Remains, remove_orphans
+from redbeat.store.orphans import Remains, find_kept, remove_orphans
 from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
-from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
 
+#: what may be left of an entry: each kind, and a sentence about it
+KINDS = {
+    "member": "it is in the schedule, but its hash is gone",
+    "static": "it is named as an entry of beat_schedule, but its hash is gone",
+    "downgraded": "it was taken out for celery-redbeat 2.x, and its hash is gone",
+    "history": "the record of its runs is there, but its hash is gone",
+    "backfilled": "the record of its runs sent by hand is there, but its hash is gone",
+    "failing": "the number of its failures in a row is there, but its hash is gone",
+}
+
+
+class Orphan(NamedTuple):
+    """Something that is kept for an entry whose hash is gone.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        name: the entry's name.
+        text: what is in Redis: the member, the name or the key.
+    """
+
+    kind: str
+    name: str
+    text: str
+
+
+def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> Iterator[Orphan]:
+    """Yield what is left of entries that are gone.
+
+    This looks at all keys under the prefix, a thousand at a time; Redis serves other clients meanwhile.
+    """
+    store = Store(app)
+    looked_at, seen = 0, set[Orphan]()
+    for chunk in in_chunks(Orphan(*one) for one in find_kept(store)):
+        exists = Server(store).which_exist([_entry_key(store, one.kind, one.text) for one in chunk])
+        for one, is_there in zip(chunk, exists, strict=True):
+            if not is_there and one not in seen:  # a scan may return one twice
+                seen.add(one)
+                yield one
+        looked_at += len(chunk)
+        if progress is not None:
+            progress(looked_at)
+
+
+def _entry_key(store: Store, kind: str, text: str) -> str:
+    """Return the key that the entry would have, in the part where its orphan is."""
+    if kind == "member":
+        return store.keys.entry_of(text)
+    if kind == "static":
+        return store.keys.entry(text)
+    part = store.parts.of(text)
+    return text if kind == "downgraded" else part.entry(part.kind_of(text)[1])
+
+
+def purge_orphans(
+    app: Any, orphans: Sequence[Orphan], progress: Callable[[int], object] | None = None
+) -> int:
+    """Remove ``orphans`` whose entries still don't exist; return how many were removed."""
+    store, removed, looked_at = Store(app), 0, 0
+    members = {_entry_key(store, *one[::2]): one.text for one in orphans if one.kind == "member"}
+    for chunk in in_chunks(sorted({_entry_key(store, *one[::2]) for one in orphans})):
+        removed += _remove(store, chunk, members)
+        looked_at += len(chunk)
+        if progress is not None:
+            progress(looked_at)
+    return removed
+
+
+def _remove(store: Store, keys: Sequence[str], members: dict[str, str]) -> int:
+    """Remove all that is kept for entries that don't exist; return how much it was."""
+    statics, remains = read_static_names(store), []
+    for key in keys:
+        part = store.parts.of(key)
+        name, member = part.name(key), members.get(key, key)
+        remains.append(Remains(key, member, name, statics.pairs_of(name), part.about(name).beside))
+    return remove_orphans(store, remains)
+
 
 def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
-    """Carry out the repairs of ``findings``; yield a sentence for each that was made or left.
+    """Carry out the fixes of ``findings``; yield a sentence for each that was made or left.
+
+    Before anything is removed it is checked a second time, some time after the doctor's check, and once more
+    in the step that removes it.
 
     Arguments:
         is_dry: repair nothing; the sentences say what would be done.
     """
-    wanted = [finding.repair for finding in findings if finding.repair is not None]
+    wanted = [finding for finding in findings if finding.is_fixable]
     if not wanted:
         return
     with Store.hasty(app) as store:
         if not is_dry:
             time.sleep(MISSING_GRACE_SECONDS)  # some programs write the hash after the member
-        for action, mend in _ACTIONS.items():
-            chosen = [one for one in wanted if one.action == action]
-            for chunk in in_chunks(chosen):
-                yield from mend(store, chunk, is_dry)
+        for kind, fix in FIXES.items():
+            targets = (finding.target for finding in wanted if finding.kind == kind)
+            for chunk in in_chunks(targets):
+                yield from fix(store, chunk, is_dry)
 
 
-def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    words = "taken out of the schedule, as it has no hash"
-    return _remove(store, repairs, is_dry, lambda one: Remains(one.entry_key, one.target), lambda _: words)
+_Fix = Callable[[Store, Sequence[str], bool], Iterator[str]]
 
 
-def _entry_of(store: Store, stored: Stored) -> Any:
-    return decode_entry(RedBeatSchedulerEntry, stored, store.config.app)
+def _purge(kind: str, done: str) -> _Fix:
+    """Return the fix that removes orphans of a kind, and what else is left of their entries."""
+
+    def fix(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
+        keys = {target: _entry_key(store, kind, target) for target in targets}
+        exists = dict(zip(targets, Server(store).which_exist([*keys.values()]), strict=True))
+        gone = {keys[target]: target for target in targets if not exists[target]}
+        if not is_dry:
+            _remove(store, [*gone], gone if kind == "member" else {})
+        for target in targets:
+            yield _sentence(target, done, is_dry, "there is such an entry by now" if exists[target] else "")
+
+    return fix
 
 
-def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    statics = read_static_names(store)
-
-    def remains(one: Repair) -> Remains:
-        return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
-
-    def words(one: Repair) -> str:
-        return f"removed from {store.parts.of(one.entry_key).statics}"
-
-    return _remove(store, repairs, is_dry, remains, words)
+def _sentence(target: str, done: str, is_dry: bool, why_not: str = "") -> str:
+    if why_not:
+        return f"{target}: left alone, {why_not}."
+    return f"{target}: {'would be ' if is_dry else ''}{done}."
 
 
-def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    return _remove(
-        store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), lambda _: "deleted"
-    )
-
-
-def _remove(
-    store: Store,
-    repairs: Sequence[Repair],
-    is_dry: bool,
-    remains: Callable[[Repair], Remains],
-    words: Callable[[Repair], str],
-) -> Iterator[str]:
-    gone = _without_entry(store, repairs)
-    if not is_dry:
-        gone = [one for one in gone if remove_orphans(store, [remains(one)])]
-    would = "would be " if is_dry else ""
-    yield from (f"{one.target}: {would}{words(one)}." for one in gone)
-    yield from _left(repairs, gone, "there is such an entry by now")
-
-
-def _schedule_messages(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    later, words = LaterStore.beside(store), "put among the stored messages, at its time"
-    for one, stored in zip(repairs, read_entries(store, [one.entry_key for one in repairs])[1], strict=True):
+def _schedule_messages(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
+    later = LaterStore.beside(store)
+    for key, stored in zip(targets, read_entries(store, targets)[1], strict=True):
+        why_not = ""
         try:
-            due = _entry_of(store, stored).schedule.clocked_time.timestamp()
+            entry: Any = decode_entry(RedBeatSchedulerEntry, stored, store.config.app)
+            due = entry.schedule.clocked_time.timestamp()
         except (EntryCorrupt, EntryNotFound, AttributeError) as exc:
-            yield f"{one.target}: left alone, its time can't be read: {exc}"
-            continue
-        if is_dry:
-            yield f"{one.target}: would be {words}."
-        elif later.schedule(one.entry_key, due):
-            yield f"{one.target}: {words}."
+            why_not = f"its time can't be read: {str(exc).rstrip('.')}"
         else:
-            yield f"{one.target}: left alone, because it has changed meanwhile."
+            if not is_dry and not later.schedule(key, due):
+                why_not = "because it has changed meanwhile"
+        yield _sentence(key, "put among the stored messages, at its time", is_dry, why_not)
 
 
-def _delete_bodies(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    later, gone = LaterStore.beside(store), _without_entry(store, repairs)
-    ids = [store.keys.message_id(one.entry_key) or "" for one in gone]
-    found_at = {one: repair.entry_key for one, repair in zip(ids, gone, strict=True)}
-    done = [""] * len(ids) if is_dry else later.take_bodies(ids, found_at)
-    would = "would be " if is_dry else ""
-    yield from (
-        f"{one.target}: {would}deleted." for one, body in zip(gone, done, strict=True) if body is not None
-    )
-    yield from _left(repairs, gone, "there is such a message by now")
+def _delete_bodies(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
+    ids = {key: store.parts.of(key).kind_of(key)[1] for key in targets}
+    owners = {id_: store.keys.stored_message(id_) for id_ in ids.values()}
+    exists = dict(zip(owners, Server(store).which_exist([*owners.values()]), strict=True))
+    gone = [id_ for id_ in owners if not exists[id_]]
+    if gone and not is_dry:
+        LaterStore.beside(store).take_bodies(gone, owners)
+    for key, id_ in ids.items():
+        yield _sentence(key, "deleted", is_dry, "there is such a message by now" if exists[id_] else "")
 
 
-def _move(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    strays = [one for repair in repairs for one in _strays_of(store, repair)]
-    moved = set[tuple[str, str]]()
-    if strays and not is_dry:
-        names = set(move_home(store, strays))
-        moved = {(one.source.prefix, one.name) for one in strays if one.name in names}
-    for one in dict.fromkeys(strays):
-        here, there = one.source.entry(one.name), one.target.entry(one.name)
-        if is_dry:
-            yield f"{here}: would be moved to {there}."
-        elif (one.source.prefix, one.name) in moved:
-            yield f"{here}: moved to {there}."
-        else:
-            yield f"{here}: left alone, because somebody else moves entries there now."
+def _move(find: Callable[[Store, str], Iterable[Stray]]) -> _Fix:
+    """Return the fix that moves strays to where they belong."""
+
+    def fix(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
+        strays = [one for target in targets for one in find(store, target)]
+        moved = set(move_home(store, strays)) if strays and not is_dry else set()
+        for one in dict.fromkeys(strays):
+            here, there = one.source.entry(one.name), one.target.entry(one.name)
+            is_left = not is_dry and one.name not in moved
+            why_not = "because another process moves entries there now" if is_left else ""
+            yield _sentence(here, f"moved to {there}", is_dry, why_not)
+
+    return fix
 
 
-def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
-    """Yield what is to be moved: an entry, or all that is in a part that is none any more."""
+def _strays_at(store: Store, key: str) -> Iterable[Stray]:
+    part = store.parts.of(key)
+    return misplaced(store, part, [part.name(key)])
+
+
+def _strays_in(store: Store, prefix: str) -> Iterator[Stray]:
+    """Yield all that is in a place that is not part of the schedule."""
     layout = store.config.layout
-    if repair.entry_key == repair.target:
-        part = store.parts.of(repair.entry_key)
-        yield from misplaced(store, part, [part.name(repair.entry_key)])
-        return
     former = layout.former_keys
-    number = former.shard_at(repair.target)
+    number = former.shard_at(prefix)
     part = former.undivided if number is None else former.of_shard(number)
-    [found] = read_contents(store, [part])
+    [content] = read_contents(store, [part])
     if not layout.is_moving and part.prefix not in {one.prefix for one in store.parts}:
-        yield from Strays(store, layout).found_in([replace(part, guard=found.guard)])
+        yield from Strays(store, layout).found_in([replace(part, guard=content.guard)])
 
 
-def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
-    """Return those whose entry doesn't exist, which is checked again."""
-    found = {stored.key: stored for stored in read_entries(store, [one.entry_key for one in repairs])[1]}
-    gone = [one for one in repairs if not found[one.entry_key].exists]
-    if store.config.is_cluster:  # a node that is receiving a slot may not have all of its keys yet
-        found_late = Server(store).which_exist([one.entry_key for one in gone])
-        gone = [one for one, exists in zip(gone, found_late, strict=True) if not exists]
-    return gone
-
-
-def _left(repairs: Sequence[Repair], done: Sequence[Repair], why: str) -> Iterator[str]:
-    yield from (f"{one.target}: left alone, {why}." for one in repairs if one not in done)
-
-
-def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    by_key = {part.generation: part for part in store.parts}
-    chosen = [by_key[one.target] for one in repairs if one.target in by_key]
-    if not is_dry:
-        raise_generations(store, chosen)
-    would = "would be " if is_dry else ""
-    yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
-
-
-def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    """Wait for some seconds, to see whether whoever moves entries is at work."""
+def _free(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
+    """Move on what was left hidden; wait for some seconds, to see whether its mover is at work."""
     parts = [] if is_dry else read_layout(store).with_ending
     busy = {part.moving for part in free_hidden(store, parts, wait_seconds=WAIT_SECONDS)}
-    for one in repairs:
-        if one.target in busy:
-            yield f"{one.target}: left alone, because somebody moves entries there now."
-        else:
-            yield f"{one.target}: what was hidden {'would be' if is_dry else 'is'} moved on."
+    for key in targets:
+        why_not = "because another process moves entries there now" if key in busy else ""
+        yield _sentence(key, "freed of what was hidden there", is_dry, why_not)
 
 
-_ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
-    "raise-generation": _raise_generations,
-    "free": _free,
-    "drop": _drop,
-    "forget": _forget,
-    "delete": _delete,
-    "schedule-message": _schedule_messages,
-    "delete-body": _delete_bodies,
-    "move": _move,
+#: the fix of each kind of finding that has one: ``redbeat.diagnostics.findings.FIXABLE``
+FIXES: dict[str, _Fix] = {
+    "hidden": _free,
+    "missing-hash": _purge("member", "taken out of the schedule, as it has no hash"),
+    "orphan-static": _purge("static", "removed from the names of beat_schedule"),
+    "orphan-key": _purge("history", "deleted"),
+    "unscheduled-message": _schedule_messages,
+    "orphan-body": _delete_bodies,
+    "misplaced": _move(_strays_at),
+    "former-part": _move(_strays_in),
 }

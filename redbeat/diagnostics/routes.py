@@ -1,32 +1,51 @@
-"""Where the message of a run goes, and which rule says so.
+"""Where the messages of runs go, by which rule, and whether they are compiled.
 
-Celery decides, by ``task_routes``, the options of the call and the attributes of the task; this module asks
-it.
+Celery decides about the route, by ``task_routes``, the options of the call and the attributes of the task;
+this module asks it. What it says of compiled messages is judged by this program's code, which may be another
+than beat's.
 Invariant: nothing is sent or declared, and no code of the application's is called but its routes.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery.app.routes import MapRoute, Router
 from celery.exceptions import QueueNotFound
+from celery.utils.imports import load_extension_class_names
 from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
+from kombu.utils.imports import symbol_by_name
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.declared.modules import load_tasks
+from redbeat.delivery import guard
+from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import read_listed
+from redbeat.entries.query import Coverage, read_listed, scan_entries
 from redbeat.entries.queues import is_missing
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
+from redbeat.log.text import joined
+from redbeat.scheduler.encoder import why_no_template
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.store.members import count_members
+from redbeat.store.store import Store
 
 _EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
+#: how many entries a destination names, and how many destinations are listed
+NAMES, MAX_DESTINATIONS = 4, 1000
+#: how often a survey reports what it has found so far, in entries
+REPORTED_EVERY = 200
+#: how many routes a survey remembers
+MAX_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -93,31 +112,34 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
         ConfigurationError: they can't be imported, or the routes of the application don't know.
         EntryError: the entry can't be used, or its options.
     """
-    try:
-        load_tasks(app)
-    except Exception as exc:
-        raise ConfigurationError(f"Its tasks can't be imported: {one_line(repr(exc))}") from exc
+    _load_tasks(app)
     try:
         entry: Any = read_listed(RedBeatSchedulerEntry, app, name)
     except EntryNotFound:
-        is_entry, task, options = False, name, dict(tried)
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-    else:
-        if entry.problem:
-            raise EntryCorrupt(f"{one_line(name)} can't be used: {one_line(entry.problem)}", entry.key)
-        is_entry, task, options = True, entry.task, {**(entry.options or {}), **tried}
+        entry = None
+    args: Any = ()
+    kwargs: Any = {}
+    task, options = name, dict(tried)
+    if entry is not None and entry.problem:
+        raise EntryCorrupt(f"{one_line(name)} is invalid: {one_line(entry.problem)}", entry.key)
+    if entry is not None:
+        task, options = entry.task, {**(entry.options or {}), **tried}
         args, kwargs = entry.args or [], entry.kwargs or {}
     try:
         route = find_route(app, task, args, kwargs, options)
     except RedBeatError:
         raise
     except Exception as exc:
-        words = one_line(repr(exc))
-        raise ConfigurationError(
-            f"The application's routes don't know where {one_line(task)} goes: {words}"
-        ) from exc
-    return Destination(name, task, is_entry, task in app.tasks, route)
+        words = f"{one_line(task)} goes: {one_line(repr(exc))}"
+        raise ConfigurationError(f"The application's routes don't know where {words}") from exc
+    return Destination(name, task, entry is not None, task in app.tasks, route)
+
+
+def _load_tasks(app: Any) -> None:
+    try:
+        load_tasks(app)
+    except Exception as exc:
+        raise ConfigurationError(f"Its tasks can't be imported: {one_line(repr(exc))}") from exc
 
 
 def hint_at_nothing(app: Any, task: str) -> str:
@@ -294,3 +316,165 @@ def _matches(exchange: Any, binding_key: str, routing_key: str) -> bool:
     matcher = _EXCHANGE_TYPES[exchange.type](None)
     row = matcher.prepare_bind("queue", exchange.name, str(binding_key or ""), None)
     return exchange.type == "fanout" or bool(matcher.lookup([row], exchange.name, routing_key, None))
+
+
+@dataclass
+class Group:
+    """Entries whose runs go to one destination.
+
+    Attributes:
+        where: in words, as the end of 'it goes to'.
+        queues: the names of the queues; none, where only the broker knows them.
+        problem: why there is no route; '': there is one.
+        count: how many entries there are.
+        names: of the first ones.
+        rules: which rules have decided, and for how many entries.
+    """
+
+    where: str
+    queues: Sequence[str] = ()
+    problem: str = ""
+    count: int = 0
+    names: list[str] = field(default_factory=list)
+    rules: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Survey(Coverage):
+    """Where the runs of entries go, as far as they were looked at.
+
+    Attributes:
+        destinations: those of most entries first, and those without a route before them.
+        seen: how many entries were looked at.
+        total: how many there are.
+        unusable: how many of those are invalid.
+        more: how many go elsewhere, which isn't listed.
+        workers: how many workers take from each queue; None: they weren't asked.
+        answered: how many workers have answered.
+        problem: why they couldn't be asked; '': they could.
+    """
+
+    destinations: Sequence[Group] = ()
+    seen: int = 0
+    total: int = 0
+    unusable: int = 0
+    more: int = 0
+    workers: Mapping[str, int] | None = None
+    answered: int = 0
+    problem: str = ""
+
+
+def survey_routes(
+    app: Any,
+    *,
+    workers_seconds: float | None = None,
+    max_seconds: float,
+    tell: Callable[[Survey], object] = lambda _found: None,
+) -> Survey:
+    """Return where the runs of all entries go, as far as that can be found out in this time.
+
+    Arguments:
+        workers_seconds: how long to wait for workers to say which queues they take from; None: don't ask.
+        tell: is called with what is found so far.
+
+    Raises:
+        ConfigurationError: the modules with the tasks of ``app`` can't be imported.
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    deadline = time.monotonic() + max_seconds
+    _load_tasks(app)
+    groups: dict[Any, Group] = {}
+    routes: dict[str, Route] = {}
+    total, unusable = count_members(Store(app)), 0
+    found = Survey()
+    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app), 1):
+        if entry.problem:
+            unusable += 1
+        else:
+            _add(app, entry, groups, routes)
+        found = Survey((), seen, seen, unusable)
+        if seen % REPORTED_EVERY == 0:
+            tell(replace(found, total=total, **_listed(groups)))
+            if time.monotonic() >= deadline:
+                found = replace(found, total=max(total, seen + 1))
+                break
+    found = replace(found, **_listed(groups))
+    if workers_seconds is None:
+        return found
+    try:
+        replies = app.control.inspect(timeout=workers_seconds).active_queues() or {}
+    except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
+        return replace(found, problem=f"The workers can't be asked: {one_line(repr(exc))}")
+    taken = Counter(str(queue["name"]) for queues in replies.values() for queue in queues or ())
+    return replace(found, workers=taken, answered=len(replies))
+
+
+def _listed(groups: Mapping[Any, Group]) -> dict[str, Any]:
+    ordered = sorted(groups.values(), key=lambda one: (not one.problem, -one.count, one.where))
+    more = sum(one.count for one in ordered[MAX_DESTINATIONS:])
+    return {"destinations": ordered[:MAX_DESTINATIONS], "more": more}
+
+
+def _add(app: Any, entry: RedBeatSchedulerEntry, groups: dict[Any, Group], routes: dict[str, Route]) -> None:
+    """Add an entry to the group of its destination."""
+    try:
+        route, problem = _route_of(app, entry, routes), ""
+    except Exception as exc:  # noqa: BLE001 - the application's own routers, and queues it doesn't have
+        route, problem = None, one_line(exc if isinstance(exc, RedBeatError) else repr(exc))
+    if route is None:
+        group = groups.setdefault(problem, Group("nowhere", problem=problem))
+    else:
+        key = (route.queues, route.exchange, route.exchange_type)
+        group = groups.get(key) or groups.setdefault(key, Group(in_words(route), route.queues))
+        rule = next(filter(None, map(route.rules.get, ("queue", "exchange", "routing_key"))), "")
+        group.rules.update([rule] if rule else [])
+    group.count += 1
+    if len(group.names) < NAMES:
+        group.names.append(str(entry.name))
+
+
+def _route_of(app: Any, entry: RedBeatSchedulerEntry, routes: dict[str, Route]) -> Route:
+    task, options = str(entry.task), entry.options or {}
+    # a function may look at the arguments of each call
+    is_simple = all(isinstance(router, MapRoute) for router in app.amqp.router.routes)
+    known = json.dumps([task, options], sort_keys=True, default=repr) if is_simple else ""
+    route = routes.get(known)
+    if route is None:
+        route = find_route(app, task, entry.args or (), entry.kwargs or {}, options)
+        if known and len(routes) < MAX_REMEMBERED:
+            routes[known] = route
+    return route
+
+
+def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
+    """Return why each message of ``entry`` is made by ``apply_async``; '': they are compiled.
+
+    The modules with the tasks of ``app`` are imported, and may raise anything. No server is asked.
+    """
+    load_tasks(app)
+    return joined(find_app_obstacle(app), find_entry_obstacle(app, entry))
+
+
+def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
+    """Return as plain JSON what ``find_obstacle`` has found; None: not known."""
+    return None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
+
+
+def find_app_obstacle(app: Any) -> str:
+    """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
+    aliases, name = dict(load_extension_class_names("celery.beat_schedulers")), app.conf.beat_scheduler
+    found: Any = symbol_by_name(name, aliases=aliases) if name else None  # type: ignore[no-untyped-call]
+    is_ours = isinstance(found, type) and issubclass(found, RedBeatScheduler)
+    scheduler = found if is_ours else RedBeatScheduler
+    return joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
+
+
+def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
+    """Return what in ``entry`` and its task keeps its messages from being compiled; '': nothing does."""
+    args, kwargs, options = list(entry.args or ()), entry.kwargs or {}, entry.options or {}
+    kind = kind_of(Call(entry.name, entry.task, args, kwargs, options, entry.policy.expires_after))
+    return joined(
+        why_no_template(entry),
+        guard.find_task_obstacle(app.tasks.get(entry.task)),
+        *(kind.split("; ") if isinstance(kind, str) else ()),
+    )

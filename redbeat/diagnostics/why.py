@@ -8,93 +8,232 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from redbeat.diagnostics.facts import TOLERANCE, Facts, record_of, span_of, times_around
-from redbeat.diagnostics.verdicts import VERDICTS as VERDICTS
-from redbeat.diagnostics.verdicts import Answer, closed, sent_text, shown, told_by, told_of_left_out
+from redbeat.diagnostics.facts import SILENT, TOLERANCE, Facts, record_of, span_of, times_around
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
-from redbeat.entries.runs import id_of
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryCorrupt
-from redbeat.history import PastRun
-from redbeat.log.text import printable
+from redbeat.history import ENDED_OUTCOMES, PastRun, error_in_words
+from redbeat.log.text import closed, printable
 from redbeat.policy.policy import Policy
 from redbeat.policy.window import exclusion_of
-from redbeat.schedules.timezones import in_utc
+from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
+from redbeat.schedules.durations import lasting_in_words, seconds_in_words
+from redbeat.schedules.timezones import in_utc, shown
 
+#: the outcome of a run, or why there is none
+VERDICTS = {
+    "sent": "its message was sent",
+    "running": "a worker has begun it, and it isn't over",
+    **ENDED_OUTCOMES,
+    "merged": "another run was sent that stands for it",
+    "skipped": "it was left out, as its policy says, or as the application's code raised an error",
+    "unsent": "it couldn't be sent; while that is so, it is tried again",
+    "no-time": "the schedule has no such time",
+    "outside": "it is before the start_time, or after the end_time",
+    "excluded": "its calendar excludes it",
+    "quarantined": "the entry is invalid",
+    "to-come": "its time is still to come",
+    "finished": "the entry has had all of its runs",
+    "paused": "the entry is paused",
+    "disabled": "the entry is disabled (enabled is false)",
+    "unscheduled": "the entry isn't in the schedule, or its score means never",
+    "not-there-yet": "the entry was saved after that time",
+    "no-leader": "no beat leads",
+    "waiting": "it is due, and wasn't sent yet",
+    "too-long-ago": "what is recorded doesn't go back so far",
+    "history-off": "nothing is recorded",
+    "unknown": "nothing is recorded of it, though other runs are",
+}
 #: a record is of this very time, and of no other that is near
 NEARLY = timedelta(milliseconds=10)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Why a run did or did not happen.
+
+    Attributes:
+        verdict: one of ``VERDICTS``.
+        at: the time that it is about, UTC; None: there is none.
+        reason: one sentence or two.
+        run: the record that says so; None: it is concluded.
+        before, after: the schedule's times next to it, UTC; None: there is none, or it isn't known.
+    """
+
+    verdict: str
+    at: datetime | None
+    reason: str
+    run: PastRun | None = None
+    before: datetime | None = None
+    after: datetime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON has it, times in ISO 8601."""
+        return {
+            "verdict": self.verdict,
+            "at": self.at and self.at.isoformat(),
+            "reason": self.reason,
+            "run": self.run and self.run.to_dict(),
+            "before": self.before and self.before.isoformat(),
+            "after": self.after and self.after.isoformat(),
+        }
 
 
 def explain(facts: Facts, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
     try:
-        return _explain(facts, at)
+        return _explain(facts, at and in_utc(at))
     except EntryCorrupt:
         raise
     except ValueError as exc:
         return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 
 
-def _explain(facts: Facts, at: datetime | None) -> Answer:
-    entry, is_latest = facts.entry, at is None
-    calendar = entry.policy.calendar if entry is not None else None
-    problem = calendar.reason if isinstance(calendar, Unusable) else facts.problem
+def _explain(facts: Facts, wanted: datetime | None) -> Answer:
+    entry, at = facts.entry, wanted
     if entry is not None and at is None:
         at, after = times_around(entry, facts.now)
-        if at is None:
-            return _of_no_time(facts, entry, problem, after)
+        if at is None:  # the entry may be due all the same
+            first = "." if after is None else f"; its first is {shown(after)}."
+            nothing = Answer("no-time", None, f"Its schedule has no time before now{first}")
+            answer = _Case(facts, entry, facts.now).by_now() or nothing
+            return replace(answer, at=None, after=after)
     if at is None:
-        return Answer("quarantined", None, _quarantine(facts, problem))
-    at = in_utc(at)
+        return Answer("quarantined", None, _quarantine(facts, facts.problem))
     run, span = record_of(facts.history, at), span_of(facts.history, at)
     if run is not None and (span is None or abs(run.due - at) < NEARLY):
         return told_by(facts, run)
-    if entry is None and span is not None:
-        return replace(told_by(facts, span), at=at)
     if entry is None:
-        return Answer("quarantined", at, _quarantine(facts, problem))
+        if span is not None:
+            return replace(told_by(facts, span), at=at)
+        return Answer("quarantined", at, _quarantine(facts, facts.problem))
     before, after = times_around(entry, at)
     nearest = min(filter(None, (before, after)), key=lambda time: abs(time - at), default=None)
-    if nearest is None or abs(nearest - at) >= TOLERANCE:
-        if nearest is None:
-            reason = "Its times aren't known: it has never run, or its schedule has none."
-            return Answer("no-time", at, reason)
+    if nearest is None:
+        return Answer("no-time", at, "Its times aren't known: it has never run, or its schedule has none.")
+    if abs(nearest - at) >= TOLERANCE:
+        reason = f"Its schedule, as it is now, has no run at {shown(at)}."
         times = [f"the last before is {shown(before)}"] if before else []
         times += [f"the next after is {shown(after)}"] if after else []
-        reason = f"Its schedule, as it is now, has no run at {shown(at)}."
         reason += f" {'; '.join(times)}.".replace(" the", " The", 1)
         return Answer("no-time", at, reason, before=before, after=after)
-    case = _Case(facts, entry, nearest, problem)
-    verdict, reason, run = case.decide()
-    end_time = entry.policy.end_time
-    if is_latest and verdict == "outside" and end_time is not None and nearest > end_time:
-        verdict, reason = "finished", f"It doesn't run after its end_time, {shown(end_time)}."
-    if is_latest and verdict == "finished":  # the schedule goes on, and the entry doesn't: no time is its own
-        return Answer(verdict, None, reason, run)
+    answer, end_time = _Case(facts, entry, nearest).decide(), entry.policy.end_time
+    if wanted is None and answer.verdict == "outside" and end_time is not None and nearest > end_time:
+        reason = f"It doesn't run after its end_time, {shown(end_time)}."
+        return Answer("finished", None, reason)
+    if wanted is None and answer.verdict == "finished":  # the schedule has a time, and the entry has none
+        return replace(answer, at=None)
     if nearest == before:
         before = times_around(entry, nearest - timedelta(microseconds=1))[0]
     else:
         after = times_around(entry, nearest)[1]
-    return Answer(verdict, nearest, reason, run, before, after)
+    return replace(answer, before=before, after=after)
 
 
-def _of_no_time(facts: Facts, entry: RedBeatSchedulerEntry, problem: str, after: datetime | None) -> Answer:
-    """Return the answer if the schedule has had no time yet; the entry may be due all the same."""
-    told = _Case(facts, entry, facts.now, problem).decide_by_now()
-    if told is None:
-        first = "." if after is None else f"; its first is {shown(after)}."
-        told = "no-time", f"Its schedule has no time before now{first}", None
-    return Answer(told[0], None, told[1], after=after)
+def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
+    """Return the answer that a record of the run itself gives.
+
+    Arguments:
+        with_id: the answer has the task id of a run that was sent.
+    """
+    if run.is_sent:
+        return _told_by_sent(facts, run, with_id=with_id)
+    if run.outcome in ("skipped", "merged"):
+        reason, record = _told_by_left_out(facts, run)
+        return Answer(run.outcome, run.due, reason, record)
+    if run.outcome == "waiting":
+        return Answer("waiting", run.due, closed(f"It is held back: {run.why}"), run)
+    why = closed(f"It couldn't be sent at {shown(run.at)}: {run.why}")
+    later = (
+        one for one in reversed(facts.history) if one.due > run.due and one.is_sent and not one.is_manual
+    )
+    covering, failure = next(later, None), failure_of(facts.stored)
+    if covering is not None:
+        return Answer("merged", run.due, f"{why} The run {_sent(covering)} stands for it.", run)
+    is_its_own = failure is not None and failure.due and abs(_moment_of(failure) - run.due) < NEARLY
+    if failure is not None and failure.retry_at and is_its_own:
+        retry_at = datetime.fromtimestamp(float(failure.retry_at), timezone.utc)
+        verdict = "unsent" if failure.attempts else "quarantined"
+        return Answer(verdict, run.due, f"{why} It is tried again at {shown(retry_at)}.", run)
+    return Answer("unsent", run.due, f"{why} What followed isn't recorded.", run)
 
 
-#: a leader that hasn't ticked for this long is dead, or hangs
-SILENT = timedelta(seconds=10)
+def _told_by_sent(facts: Facts, run: PastRun, *, with_id: bool) -> Answer:
+    late = run.late_seconds
+    words = [
+        f"It was sent{' by hand' if run.is_manual else ''} at {shown(run.at)}",
+        f"{seconds_in_words(late)} after its time" if late >= 0.0005 else "on time",
+        f"as a rerun of {run.rerun_of}" if run.rerun_of is not None else "",
+        f"with the task id {run.task_id}" if with_id else "",
+    ]
+    verdict, end = run.outcome, ""
+    if run.outcome != "sent":
+        end = _told_of_end(run)
+    elif progress := next((one for one in facts.running if one.task_id == run.task_id), None):
+        untracked = UNTRACKED if progress.state == "sent" and not facts.has_workers else ""
+        told = filter(None, (progress_in_words(progress), untracked, hold_in_words(progress, facts.now)))
+        end = "; ".join(told).replace("it", "It", 1) + "."
+        verdict = "sent" if progress.state == "sent" else "running"
+    return Answer(verdict, run.due, f"{', '.join(filter(None, words))}. {end}".rstrip(), run)
 
-#: verdict, reason, record
-_Told = tuple[str, str, PastRun | None]
+
+def _told_of_end(run: PastRun) -> str:
+    """Return how a run ended."""
+    where = "" if run.worker is None else f" on {run.worker}"
+    lasted = "" if run.run_seconds is None else f" after {lasting_in_words(run.run_seconds)}"
+    attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+    begun = "It" if run.wait_seconds is None else f"It began {seconds_in_words(run.wait_seconds)} later, and"
+    told = {
+        "succeeded": f"{begun} succeeded{where}{lasted}{attempt}",
+        "failed": f"{begun} failed{where}{lasted}{attempt}",
+        "revoked": f"It was revoked{where}{lasted}",
+        "expired": "It expired before a worker had begun it",
+        "rejected": f"It was rejected{where}",
+        "ignored": f"Its task has ignored it, or replaced itself by a workflow{where}",
+        "lost": f"It was lost{where}: its worker was killed, or is no longer heard of",
+        "never_started": "No worker has begun it in time",
+        "superseded": "It wasn't begun, as another run had the entry",
+    }[run.outcome]
+    if run.error:
+        told += f": {error_in_words(run.error)}"
+    late = "" if run.late is None else f" It has ended later, as {run.late}."
+    return closed(told) + late
+
+
+def _told_by_left_out(facts: Facts, run: PastRun) -> tuple[str, PastRun]:
+    """Return why a run wasn't sent, by the record of it and perhaps of others, and the record to show.
+
+    The record of a run that stands for another is the sent one's: they are recorded in one step.
+    """
+    among = ""
+    if run.last is not None:
+        many = "those" if run.count is None else f"the {run.count} runs"
+        among = f" among {many} from {shown(run.due)} to {shown(run.last)}"
+    if run.outcome != "merged":
+        return closed(f"It was skipped at {shown(run.at)}{among}: {run.why}"), run
+    by = next((one for one in facts.history if one.is_sent and one.at == run.at), None)
+    if by is None:
+        return closed(f"It was missed{among}: {run.why}"), run
+    return f"It was missed{among}, and the run {_sent(by)} stands for it.", by
+
+
+def _sent(run: PastRun) -> str:
+    return f"that was due at {shown(run.due)} and sent at {shown(run.at)} ({run.task_id})"
+
+
+def _quarantine(facts: Facts, problem: str) -> str:
+    failure = failure_of(facts.stored)
+    since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
+    return closed(f"The entry is invalid{since}: {problem.removeprefix(f'{printable(facts.key)}: ')}")
+
+
+def _moment_of(failure: Failure) -> datetime:
+    """Return when the run of ``failure`` was due."""
+    return datetime.fromtimestamp(float(failure.due or 0), timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -104,52 +243,46 @@ class _Case:
     facts: Facts
     entry: RedBeatSchedulerEntry
     at: datetime
-    problem: str
 
-    def decide(self) -> _Told:
-        for look in (
-            self._of_policy,
-            self._of_span,
-            self._of_failure,
-            self._of_future,
-            self._of_other_runs,
-            self._of_age,
-            self._of_count,
-            self._of_state,
-            self._of_leader,
-        ):
-            told = look()
-            if told is not None:
-                return told
-        return self._unknown()
+    def decide(self) -> Answer:
+        return (
+            self._by_policy()
+            or self._by_span()
+            or self._by_failure()
+            or self._by_future()
+            or self._by_other_runs()
+            or self._by_age()
+            or self.by_now()
+            or self._unknown()
+        )
 
-    def decide_by_now(self) -> _Told | None:
-        """Decide only by the present state."""
-        return self._of_failure() or self._of_count() or self._of_state() or self._of_leader()
+    def by_now(self) -> Answer | None:
+        """Decide only by the present state; once later runs are known it says nothing about this time."""
+        if self._has_later:
+            return None
+        return self._by_failure() or self._by_count() or self._by_state() or self._by_leader()
 
-    @property
-    def failure(self) -> Failure | None:
-        return failure_of(self.facts.stored)
+    def _answer(self, verdict: str, reason: str, run: PastRun | None = None) -> Answer:
+        return Answer(verdict, self.at, reason, run)
 
     @property
-    def policy(self) -> Policy:
+    def _policy(self) -> Policy:
         policy: Policy = self.entry.policy
         return policy
 
     @property
-    def later(self) -> list[PastRun]:
+    def _later(self) -> list[PastRun]:
         """The schedule's runs after this time, the earliest first."""
         return [run for run in reversed(self.facts.history) if run.due > self.at and not run.is_manual]
 
     @property
-    def has_later(self) -> bool:
-        """Whether later runs are known; then the present state says nothing about this time."""
+    def _has_later(self) -> bool:
         ran_at = self.entry.last_run_at
         has_run = self.entry.total_run_count > 0 and ran_at is not None and in_utc(ran_at) > self.at
-        return bool(self.later) or has_run
+        return bool(self._later) or has_run
 
-    def _of_policy(self) -> _Told | None:
-        policy = self.policy
+    def _by_policy(self) -> Answer | None:
+        policy = self._policy
         if isinstance(policy.calendar, Unusable):
             policy = policy.with_calendar(None)
         excluded = exclusion_of(self.entry.schedule, policy, self.at)
@@ -157,176 +290,151 @@ class _Case:
             return None
         field, value = excluded
         if field == "exclude":
-            return "excluded", f"The calendar {value} excludes it, as it is now.", None
-        return "outside", f"It is {excluded.side} the entry's {field}, {shown(value)}.", None
+            return self._answer("excluded", f"The calendar {value} excludes it, as it is now.")
+        return self._answer("outside", f"It is {excluded.side} the entry's {field}, {shown(value)}.")
 
-    def _of_span(self) -> _Told | None:
+    def _by_span(self) -> Answer | None:
         span = span_of(self.facts.history, self.at)
-        return None if span is None else (span.outcome, *told_of_left_out(self.facts, span))
+        return None if span is None else self._answer(span.outcome, *_told_by_left_out(self.facts, span))
 
-    def _of_failure(self) -> _Told | None:
-        failure = self.failure
-        if failure is None or self.has_later:
-            broken = self.problem and not self.has_later
-            return ("quarantined", _quarantine(self.facts, self.problem), None) if broken else None
+    def _by_failure(self) -> Answer | None:
+        if self._has_later:
+            return None
+        failure, calendar = failure_of(self.facts.stored), self._policy.calendar
+        problem = calendar.reason if isinstance(calendar, Unusable) else self.facts.problem
+        if failure is None:
+            return self._answer("quarantined", _quarantine(self.facts, problem)) if problem else None
         since = _moment_of(failure)
-        if failure.attempts and float(failure.due or 0) <= self.at.timestamp() + TOLERANCE.total_seconds():
+        if failure.attempts and since <= self.at + TOLERANCE:
             reason = (
                 f"The run that was due at {shown(since)} couldn't be sent, {failure.attempts} times so far, "
                 f"and is tried again: {failure.reason}"
             )
-            return "unsent", closed(reason), None
+            return self._answer("unsent", closed(reason))
         if not failure.attempts and since - TOLERANCE <= self.at:
-            return "quarantined", _quarantine(self.facts, self.problem or failure.reason), None
+            return self._answer("quarantined", _quarantine(self.facts, problem or failure.reason))
         return None
 
-    def _of_future(self) -> _Told | None:
+    def _by_future(self) -> Answer | None:
         if self.at <= self.facts.now:
             return None
-        over = self._of_count() or self._of_state()
-        return over or ("to-come", "Its time is still to come.", None)
+        over = None if self._has_later else self._by_count() or self._by_state()
+        return over or self._answer("to-come", "Its time is still to come.")
 
-    def _of_other_runs(self) -> _Told | None:
-        way = self.policy.misfire or self.facts.misfire
-        for run in self.facts.history:
+    def _by_other_runs(self) -> Answer | None:
+        misfire, history = self._policy.misfire or self.facts.misfire, self.facts.history
+        for run in history:
             if run.is_manual or run.is_span or not run.due < self.at <= run.at:
                 continue
-            if run.is_sent and way != "all":
-                return "merged", f"The run {sent_text(run)} stands for those that were missed by then.", run
+            if run.is_sent and misfire != "all":
+                reason = f"The run {_sent(run)} stands for those that were missed by then."
+                return self._answer("merged", reason, run)
             if run.outcome == "skipped":
-                return (
-                    "skipped",
-                    f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}.",
-                    run,
-                )
-        following = next((run for run in self.later if run.is_sent), None)
-        is_known = any(run.due < self.at for run in self.facts.history) or not self._may_be_forgotten
+                reason = f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}."
+                return self._answer("skipped", reason, run)
+        following = next((run for run in self._later if run.is_sent), None)
+        is_known = any(run.due < self.at for run in history) or not self._may_be_forgotten
         if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
             return None
-        if way in ("skip", "all"):
-            which = "missed runs that aren't too late" if way == "skip" else "misfire_limit missed runs"
-            reason = f"It was missed, and only {which} are sent (misfire: {way})."
-            return "skipped", f"{reason} The next that was sent is the one {sent_text(following)}.", following
-        return (
-            "merged",
-            f"It was missed, and the run {sent_text(following)} stands for it (misfire: {way}).",
-            following,
-        )
+        if misfire in ("skip", "all"):
+            which = "missed runs that aren't too late" if misfire == "skip" else "misfire_limit missed runs"
+            reason = f"It was missed, and only {which} are sent (misfire: {misfire})."
+            reason += f" The next that was sent is the one {_sent(following)}."
+            return self._answer("skipped", reason, following)
+        reason = f"It was missed, and the run {_sent(following)} stands for it (misfire: {misfire})."
+        return self._answer("merged", reason, following)
 
     @property
     def _may_be_forgotten(self) -> bool:
         history = self.facts.history
         return bool(history) and len(history) >= self.facts.kept and history[-1].due > self.at
 
-    def _of_age(self) -> _Told | None:
+    def _by_age(self) -> Answer | None:
         entry, kept = self.entry, self.facts.kept
         history = [run for run in self.facts.history if not run.is_manual or self._may_be_forgotten]
         if history and self.at < history[-1].due:
             oldest = shown(history[-1].due)
-            known = sum(run.is_sent and not run.is_manual for run in history)
+            sent = sum(run.is_sent and not run.is_manual for run in history)
             if self._may_be_forgotten:
                 reason = f"Only the last {kept} runs are kept (redbeat_history), the first that of {oldest}."
-                return "too-long-ago", reason, None
-            if entry.total_run_count <= known:
-                return "not-there-yet", f"Its first run of all was due at {oldest}.", None
-            return "too-long-ago", f"What is recorded begins with the run that was due at {oldest}.", None
-        ran_at = in_utc(entry.last_run_at) if entry.last_run_at is not None else None
-        if ran_at is not None and not entry.total_run_count and self.at <= ran_at:
-            return "not-there-yet", f"It counts from {shown(ran_at)} on: it was saved then.", None
-        if kept or self.facts.history or not entry.total_run_count or ran_at is None or ran_at < self.at:
+                return self._answer("too-long-ago", reason)
+            if entry.total_run_count <= sent:
+                return self._answer("not-there-yet", f"Its first run of all was due at {oldest}.")
+            reason = f"What is recorded begins with the run that was due at {oldest}."
+            return self._answer("too-long-ago", reason)
+        if entry.last_run_at is None or self.at > (ran_at := in_utc(entry.last_run_at)):
             return None
-        following = times_around(entry, self.at)[1]
-        if following is None or ran_at < following:
-            task_id = entry.options.get("task_id") or id_of(self.facts.key, self.at)
-            reason = f"Its last run, by its meta, was at {shown(ran_at)}; the task id is {task_id}."
-            return "sent", f"{reason} More isn't recorded, as redbeat_history is 0.", None
+        if not entry.total_run_count:
+            return self._answer("not-there-yet", f"It counts from {shown(ran_at)} on: it was saved then.")
+        if kept or self.facts.history:
+            return None
         reason = f"Nothing is recorded, as redbeat_history is 0; its last run was at {shown(ran_at)}."
-        return "history-off", reason, None
+        return self._answer("history-off", reason)
 
-    def _of_count(self) -> _Told | None:
-        entry = self.entry
-        if self.has_later or not self.policy.is_finished(entry.total_run_count):
+    def _by_count(self) -> Answer | None:
+        if not self._policy.is_finished(self.entry.total_run_count):
             return None
-        which = "one_off" if self.policy.one_off else f"max_runs is {self.policy.max_runs}"
-        last = f", the last at {shown(in_utc(entry.last_run_at))}" if entry.last_run_at is not None else ""
-        return "finished", f"It has had all of its runs{last} ({which}).", None
+        which = "one_off" if self._policy.one_off else f"max_runs is {self._policy.max_runs}"
+        ran_at = self.entry.last_run_at
+        last = f", the last at {shown(in_utc(ran_at))}" if ran_at is not None else ""
+        return self._answer("finished", f"It has had all of its runs{last} ({which}).")
 
-    def _of_state(self) -> _Told | None:
-        if self.has_later:
-            return None
-        policy, until = self.policy, self.policy.paused_until
-        if not self.entry.is_enabled_at(max(self.at, self.facts.now)):
-            if not policy.paused:
-                return "disabled", "It is disabled: its enabled is false.", None
-            ending = f", until {shown(until)}" if until else ""
+    def _by_state(self) -> Answer | None:
+        policy, until, stored = self._policy, self._policy.paused_until, self.facts.stored
+        is_enabled = self.entry.is_enabled_at(max(self.at, self.facts.now))
+        if not is_enabled and not policy.paused:
+            return self._answer("disabled", "It is disabled: its enabled is false.")
+        if policy.paused and (not is_enabled or (until is not None and self.at < until)):
+            verb, ending = "was" if is_enabled else "is", f" until {shown(until)}" if until else ""
             by = f" by {policy.paused_by}" if policy.paused_by else ""
             note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return "paused", f"It is paused{by}{note}{ending}.", None
-        if policy.paused and until is not None and self.at < until:
-            note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return "paused", f"It was paused until {shown(until)}{note}.", None
-        score = self.facts.stored.score
-        if self.facts.stored.is_away:
+            return self._answer("paused", f"It {verb} paused{by}{ending}{note}.")
+        reason = ""
+        if stored.is_away:
             reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
-            return "unscheduled", reason, None
-        if score is None:
-            return ("unscheduled", "It isn't in the schedule, so beat doesn't know it: save it again.", None)
-        if score < 0:
+        elif stored.score is None:
+            reason = "It isn't in the schedule, so beat doesn't know it: save it again."
+        elif stored.score < 0:
             try:
                 why = why_never(self.entry, self.facts.now)
             except (EntryCorrupt, ValueError, OverflowError):
-                why = "it can't be used."
-            return "unscheduled", f"Its score is {score:g}, which means never: {why}", None
-        return None
+                why = "it is invalid."
+            reason = f"Its score is {stored.score:g}, which means never: {why}"
+        return self._answer("unscheduled", reason) if reason else None
 
-    def _of_leader(self) -> _Told | None:
+    def _by_leader(self) -> Answer | None:
         status, score = self.facts.status, self.facts.stored.score
-        if self.has_later or score is None or score > self.facts.now.timestamp():
+        leader, tick = status.leader, status.last_tick
+        if score is None or score > self.facts.now.timestamp():
             return None
-        if status.leader is None and status.lock_key is not None:
-            last = f"; the last one did something at {shown(status.last_tick)}" if status.last_tick else ""
-            return (
-                "no-leader",
-                f"It is due, and no beat leads{last}. It is sent once a beat is started.",
-                None,
+        if leader is None and status.lock_key is not None:
+            last = f"; the last one did something at {shown(tick)}" if tick else ""
+            return self._answer(
+                "no-leader", f"It is due, and no beat leads{last}. A beat that starts sends it."
             )
-        tick = status.last_tick
-        if status.leader is not None and tick is not None and status.now - tick > SILENT:
-            reason = f"It is due, and the leader on {status.leader.host} did nothing since {shown(tick)}."
-            return "waiting", f"{reason} A standby takes over; where there is none, start a beat.", None
-        if status.leader is not None and status.leader.host is None:
-            reason = (
-                "It is due, and a program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
-            )
-            return "waiting", reason, None
-        who = "the beats share the work" if status.leader is None else f"{status.leader.host} leads"
-        why = status.obstacle or "Look into beat's log."
-        reason = f"It is due, and {who}, but it wasn't sent yet. {why}"
-        return "waiting", reason, None
+        if leader is None:
+            why = f"the beats share the work, but it wasn't sent yet. {status.obstacle or 'See their logs.'}"
+        elif leader.host is None:
+            why = "a program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
+        elif tick is not None and status.now - tick > SILENT:
+            why = f"the leader on {leader.host} did nothing since {shown(tick)}. A standby takes over; where "
+            why += "there is none, start a beat."
+        else:
+            why = f"{leader.host} leads, but it wasn't sent yet. {status.obstacle or 'See the log of beat.'}"
+        return self._answer("waiting", f"It is due, and {why}")
 
-    def _unknown(self) -> _Told:
-        facts, status = self.facts, self.facts.status
-        if not facts.kept and not facts.history:
-            return "history-off", "Nothing is recorded, as redbeat_history is 0.", None
-        hints = ["it was saved, changed, paused or disabled then, or its next run was moved"]
-        following = next(iter(self.later), None)
+    def _unknown(self) -> Answer:
+        if not self.facts.kept and not self.facts.history:
+            return self._answer("history-off", "Nothing is recorded, as redbeat_history is 0.")
+        leader, following = self.facts.status.leader, next(iter(self._later), None)
+        hints = ["no beat was at work then"]
+        if leader is not None and leader.since is not None:
+            hints = [f"the present leader has led only since {shown(leader.since)}"]
+            hints = hints if leader.since > self.at else []
+        hints.append("it was saved, changed, paused or disabled then, or its next run was moved")
+        known = ""
         if following is not None:
+            known = f" The next that is recorded was due at {shown(following.due)}."
             hints.append("beat or the broker was away, and the next run stands for it")
-        since = status.leader.since if status.leader is not None else None
-        if since is None:
-            hints.insert(0, "no beat was at work then")
-        elif since > self.at:
-            hints.insert(0, f"the present leader has led only since {shown(since)}")
-        known = f" The next that is recorded was due at {shown(following.due)}." if following else ""
-        return "unknown", f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}.", following
-
-
-def _quarantine(facts: Facts, problem: str) -> str:
-    failure = failure_of(facts.stored)
-    since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
-    return closed(f"The entry can't be used{since}: {problem.removeprefix(f'{printable(facts.key)}: ')}")
-
-
-def _moment_of(failure: Failure) -> datetime:
-    """Return when the run of ``failure`` was due."""
-    return datetime.fromtimestamp(float(failure.due or 0), timezone.utc)
+        reason = f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}."
+        return self._answer("unknown", reason, following)

@@ -125,6 +125,11 @@ def joined(*reasons: str) -> str:
     return "; ".join(filter(None, dict.fromkeys(reasons)))
 
 
+def closed(sentence: str) -> str:
+    """Return a sentence that may lack its full stop with one."""
+    return sentence if sentence.endswith((".", "...")) else f"{sentence}."
+
+
 def counted(number: int, one: str = "entry", many: str = "entries") -> str:
     """Return a number with its noun: '1 entry', '2 entries'."""
     return f"{number} {one if number == 1 else many}"

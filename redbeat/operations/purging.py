@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from redbeat.access import Right
-from redbeat.diagnostics.orphans import Orphan, find_orphans, purge_orphans
+from redbeat.diagnostics.fixes import Orphan, find_orphans, purge_orphans
 from redbeat.operations.actor import Actor
 
 #: how many of them one request removes, and for how long it looks, seconds

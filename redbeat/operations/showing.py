@@ -15,11 +15,9 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.checks import Diagnosis, Finding
-from redbeat.diagnostics.checks.messages import UNSENT_MESSAGE
 from redbeat.diagnostics.facts import Facts
-from redbeat.diagnostics.verdicts import Answer
-from redbeat.diagnostics.why import explain
+from redbeat.diagnostics.findings import Diagnosis, Finding
+from redbeat.diagnostics.why import Answer, explain
 from redbeat.entries.audit import AuditRecord, find_records
 from redbeat.entries.raw import read_object
 from redbeat.later.documents import document_of
@@ -138,7 +136,7 @@ def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
 def _messages_of(app: Any, found: Diagnosis) -> Mapping[str, Mapping[str, Any]]:
     """Return the stored messages that couldn't be sent, by what findings say that they are about."""
     store = LaterStore(app)
-    names = [one.about for one in found.findings if one.kind == UNSENT_MESSAGE]
+    names = [one.about for one in found.findings if one.kind == "unsent-message"]
     task_ids = [store.keys.message_id(store.keys.entry(name)) or "" for name in names]
     messages = store.named(task_ids) if names else []
     return {name: document_of(store.keys, one) for name, one in zip(names, messages, strict=True)}

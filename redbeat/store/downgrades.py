@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 _MOVE_DOWNGRADED = Script("move_downgraded")
 
 
-class PutAway(NamedTuple):
-    """The outcomes of entries that were to be taken out.
-
-    Attributes:
-        token: that of a leader of version 3, which has prevented all of it; '': no such leader.
-        results: of each entry, whether it was.
-    """
-
-    token: str
-    results: list[bool]
-
-
 def read_downgraded(store: Store) -> dict[str, float | None]:
     """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
 
@@ -47,27 +35,26 @@ def read_downgraded(store: Store) -> dict[str, float | None]:
     return {key: _score_of(text) for key, text in texts.items()}
 
 
-def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
+def put_away(store: Store, entries: Sequence[tuple[str, Stored]], mark: str) -> tuple[str, list[bool]]:
     """Take entries out of the schedule, for celery-redbeat 2.x, unless they have changed since then.
 
+    Returns the token of a leader of version 3, which has prevented all of it, or ''; and for each entry
+    whether it was taken out.
+
     Arguments:
-        entries: the member of each in the schedule, and the entry as it was read.
-        mark: the beginning of the token of a leader that would bring them back. If there is such a leader, no
-            entry is taken out.
+        entries: at most a chunk: the member of each in the schedule, and the entry as it was read.
+        mark: the beginning of the token of a leader that would bring them back.
     """
-    results: list[bool] = []
-    keys, lock_key = store.parts[0], store.config.lock_key
-    for chunk in in_chunks(entries):
-        rows = {
-            stored.key: {"member": member, "read": read_of(stored), "read_meta": digest_of(stored.meta or "")}
-            for member, stored in chunk
-        }
-        call = _move_call(keys, Fence(lock_key), rows, is_back=False, beginning=mark if lock_key else "")
-        _, token, found = store.ask(call)
-        if token:
-            return PutAway(text_of(token), [])
-        results += map(bool, found)
-    return PutAway("", results)
+    rows = {
+        stored.key: {"member": member, "read": read_of(stored), "read_meta": digest_of(stored.meta or "")}
+        for member, stored in entries
+    }
+    lock_key = store.config.lock_key
+    call = _move_call(
+        store.parts[0], Fence(lock_key), rows, is_back=False, beginning=mark if lock_key else ""
+    )
+    _, token, taken = store.ask(call)
+    return text_of(token), [*map(bool, taken)]
 
 
 def bring_back(store: Store, fence: Fence) -> tuple[int, int]:

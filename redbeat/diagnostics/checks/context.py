@@ -1,4 +1,4 @@
-"""What all checks have in common: the schedule that is examined, read once and in bounded time.
+"""The schedule that the checks examine, read once and in bounded time.
 
 Invariant: nothing here writes.
 """
@@ -6,7 +6,8 @@ Invariant: nothing here writes.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -21,7 +22,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
-from redbeat.log.text import counted
+from redbeat.log.text import counted, printable, shorten
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.members import count_members
 from redbeat.store.records import Stored
@@ -35,10 +36,12 @@ class Row:
 
     Attributes:
         member: the text in the schedule: the entry's key, or its bare name.
-        entry: None: it can't be used, and ``problem`` says why.
+        name: the entry's name.
+        entry: None: it is invalid, and ``problem`` says why.
     """
 
     member: str
+    name: str
     stored: Stored
     entry: RedBeatSchedulerEntry | None
     problem: str
@@ -64,6 +67,11 @@ class Context:
         is_dashboard: the dashboard asks: its user of Redis isn't expected to be beat's.
         workers_seconds: how long workers are asked for their queues; None: they aren't asked.
         deadline: monotonic; after it, what is large isn't looked at any further.
+        knows_tasks: the modules with the tasks were imported, and there are some.
+        unseen: what wasn't looked at, in words.
+        noted: names of entries that a check of the whole schedule is to report together, by its kind.
+        queues: names of entries by the queues that their runs go to.
+        obstacles: how many entries have messages that aren't compiled, by the reason; '': they are.
     """
 
     app: Any
@@ -73,8 +81,11 @@ class Context:
     is_dashboard: bool
     workers_seconds: float | None
     deadline: float
-    #: what wasn't looked at, in words
+    knows_tasks: bool = False
     unseen: list[str] = field(default_factory=list)
+    noted: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    queues: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    obstacles: Counter[str] = field(default_factory=Counter)
     _calendars: dict[str, Excluded] = field(default_factory=dict)
 
     @property
@@ -88,9 +99,9 @@ class Context:
         return self.status.now
 
     @property
-    def has_time(self) -> bool:
-        """Whether to look at more."""
-        return time.monotonic() < self.deadline
+    def is_late(self) -> bool:
+        """Whether the time for the examination is over."""
+        return time.monotonic() >= self.deadline
 
     def name_of(self, key: str) -> str:
         """Return the name of the entry under ``key``."""
@@ -98,7 +109,7 @@ class Context:
 
     @property
     def place(self) -> str:
-        """What findings about the whole schedule are about: its key, or its prefix if it has several."""
+        """The subject of findings about the whole schedule: its key, or the prefix of its shards."""
         parts = self.store.parts
         if not parts.is_divided:
             return parts[0].schedule
@@ -109,21 +120,21 @@ class Context:
         """The schedule's server."""
         return Server(self.store)
 
-    def nodes(self) -> Iterator[tuple[str, Store]]:
-        """Yield a store for each server that has some of the schedule, and how it is told from the others."""
+    def nodes(self) -> Iterator[tuple[str, Server]]:
+        """Yield each server that has some of the schedule, and a sentence that names it in a cluster."""
         self.store.parts  # noqa: B018 - it looks where entries are
         for node, store in self.store.by_node().items():
-            yield f" It is the node {node}." if node else "", store
+            yield f" It is the node {node}." if node else "", Server(store)
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the members of the schedule, page by page, until there is no more time."""
+    def pages(self) -> Iterator[list[Row]]:
+        """Yield the members of the schedule, page by page, until the time is over."""
         members = read_all(self.store)
         count = 0
         while page := [self.row_of(member, stored) for member, stored, _ in islice(members, PAGE_SIZE)]:
             self._give_calendars([row.entry for row in page if row.entry is not None])
-            yield from page
+            yield page
             count += len(page)
-            if not self.has_time:
+            if self.is_late:
                 total = count_members(self.store)
                 if count < total:
                     self.unseen.append(f"{total - count} of {total} entries")
@@ -131,10 +142,12 @@ class Context:
 
     def row_of(self, member: str, stored: Stored) -> Row:
         """Return the row of the entry ``stored``."""
+        entry, problem = None, ""
         try:
-            return Row(member, stored, decode_entry(RedBeatSchedulerEntry, stored, self.app), "")
+            entry = decode_entry(RedBeatSchedulerEntry, stored, self.app)
         except (EntryCorrupt, EntryNotFound) as exc:
-            return Row(member, stored, None, str(exc))
+            problem = str(exc)
+        return Row(member, self.name_of(stored.key), stored, entry, problem)
 
     def _give_calendars(self, entries: list[RedBeatSchedulerEntry]) -> None:
         named = {entry.policy.exclude for entry in entries if entry.policy.exclude is not None}
@@ -143,15 +156,26 @@ class Context:
             self._calendars.update(read_calendars(self.store, missing))
         give_calendars(entries, self._calendars)
 
-    def keys_of_prefix(self) -> Iterator[list[str]]:
-        """Yield the keys of the schedule, page by page, until there is no more time.
+    def pages_of_keys(self) -> Iterator[list[str]]:
+        """Yield the keys of the schedule, page by page, until the time is over.
 
-        Some may be of shards that are no part of it any more.
+        Some may be of shards that are no longer part of it.
         """
         pages = self.server.scan(*(part.prefix for part in self.store.parts))
         yield next(pages)
         for page in pages:
-            if not self.has_time:
+            if self.is_late:
                 self.unseen.append("some of the server's keys")
                 return
             yield page
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of ``names``, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(printable(name) for name in names[:most]) + more
+
+
+def said(exc: Exception) -> str:
+    """Return the error of the application's code, or of a library that it uses, for a sentence."""
+    return f"{type(exc).__name__}: {shorten(' '.join(str(exc).split()), 200).rstrip('.')}"

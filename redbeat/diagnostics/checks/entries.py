@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime
 
-from redbeat.diagnostics.checks.context import Context, Row
-from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.config.ping_urls import is_allowed, parse_ping_url
+from redbeat.diagnostics.checks.context import Context, Row, some_of
+from redbeat.diagnostics.downgrade import find_ignored, find_trouble
+from redbeat.diagnostics.findings import Finding, found
 from redbeat.entries.calendar_loading import Unusable
-from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
-from redbeat.log.text import printable, shorten
+from redbeat.log.text import closed, counted, printable, shorten
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
+from redbeat.store.downgrades import read_downgraded
 from redbeat.store.records import Stored
 
 #: how much of a wrong text is shown
@@ -28,145 +29,129 @@ _FIELD = re.compile(r"(definition|meta|policy): (?:(\w+):)?")
 
 def check_hash(_context: Context, row: Row) -> Iterator[Finding]:
     """Find a member of the schedule whose hash is gone."""
-    if row.stored.exists:
-        return
-    yield Finding(
-        Severity.ERROR,
-        "missing-hash",
-        row.key,
-        "It is in the schedule, but its hash is gone: deleted by hand, or evicted by the server.",
-        "Save the entry again; --fix takes what is left out of the schedule.",
-        repair=Repair("drop", row.key, row.member),
-    )
+    if not row.stored.exists:
+        yield found("missing-hash", row.key, target=row.member)
 
 
 def check_usable(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries that are quarantined, or will be when they are due, and runs that couldn't be sent."""
-    failure, name = failure_of(row.stored), context.name_of(row.key)
-    is_about_this = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
-    since = f" It has been out of use since {_shown(failure.since)}." if failure and is_about_this else ""
+    failure = failure_of(row.stored)
+    if row.stored.exists and not row.problem and failure is not None and failure.attempts:
+        reason = closed(_own_part(failure.reason, row.key))
+        yield found("failing", row.name, attempts=failure.attempts, reason=reason)
+        return
+    is_current = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
+    since = f" It has been out of use since {_shown(failure.since)}." if failure and is_current else ""
     if row.problem and row.stored.exists:
-        severity, problem = Severity.ERROR, _own_part(row.problem, row.key)
-        advice = f"{'Correct it' if row.stored.is_hash else 'Delete the key'} and save it again.{since}"
+        problem, key = _own_part(row.problem, row.key), "quarantined"
+        remedy = "Correct it" if row.stored.is_hash else "Delete the key"
         if _UNKNOWN_KIND in row.problem and not context.has_tasks:
-            severity = Severity.WARNING
-            advice = "If the application registers that kind of schedule, nothing is wrong: use celery -A."
-        yield Finding(severity, "quarantined", name, problem, advice, excerpt_of(row.stored, problem))
-    elif failure is not None and failure.attempts:
-        yield Finding(
-            Severity.ERROR,
-            "failing",
-            name,
-            f"Its run couldn't be sent, {failure.attempts} times so far: "
-            f"{_sentence(failure.reason, row.key)}",
-            "Correct its options or arguments; beat tries again every minute.",
-        )
-    elif failure is not None and is_about_this:
-        advice = f"Correct what the reason names, and save it again.{since}"
-        excerpt = excerpt_of(row.stored, _own_part(failure.reason, row.key))
-        problem = _sentence(failure.reason, row.key)
-        yield Finding(Severity.ERROR, "quarantined", name, problem, advice, excerpt)
+            key = "quarantined/unregistered"
+    elif failure is not None and is_current:
+        key, remedy = "quarantined", "Correct what the reason names,"
+        problem = closed(_own_part(failure.reason, row.key))
+    else:
+        return
+    excerpt = excerpt_of(row.stored, problem)
+    yield found(key, row.name, excerpt=excerpt, problem=problem, remedy=remedy, since=since)
 
 
-def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
+def check_calendar(_context: Context, row: Row) -> Iterator[Finding]:
     """Find entries whose calendar is missing or broken."""
-    if row.entry is None or failure_of(row.stored) is not None:
-        return
-    calendar = row.entry.policy.calendar
-    if isinstance(calendar, Unusable):
-        yield Finding(
-            Severity.ERROR,
-            "calendar",
-            context.name_of(row.key),
-            f"It can't run: {calendar.reason}",
-            "Save the calendar, or remove the entry's exclude.",
-        )
+    calendar = None if row.entry is None else row.entry.policy.calendar
+    if isinstance(calendar, Unusable) and failure_of(row.stored) is None:
+        yield found("calendar", row.name, reason=calendar.reason)
 
 
-def check_typos(context: Context, row: Row) -> Iterator[Finding]:
+def check_typos(_context: Context, row: Row) -> Iterator[Finding]:
     """Find keys that resemble known ones, or are called like one and are not usable."""
-    if row.entry is None:
-        return
-    for typos in (row.entry.typos, getattr(row.entry.schedule, "typos", "")):
-        if typos:
-            yield Finding(
-                Severity.WARNING,
-                "unknown-key",
-                context.name_of(row.key),
-                f"It has keys that are ignored: {typos}.",
-                "Correct them; until then they count as missing.",
-            )
-
-
-def _look_ahead(entry: RedBeatSchedulerEntry, now: datetime, since: datetime) -> tuple[datetime | None, bool]:
-    """Return its next time, and whether its schedule has one, whatever its policy says."""
-    is_over = entry.policy.is_finished(entry.total_run_count)
-    following = None if is_over else next_run(entry.schedule, entry.policy, now, since)
-    bare = entry.policy.unbounded()
-    return following, following is not None or next_run(entry.schedule, bare, now, since) is not None
+    if row.entry is not None:
+        for typos in filter(None, (row.entry.typos, getattr(row.entry.schedule, "typos", ""))):
+            yield found("unknown-key", row.name, keys=typos)
 
 
 def check_future(context: Context, row: Row) -> Iterator[Finding]:
     """Find enabled entries that never run again."""
-    entry, score = row.entry, row.stored.score
-    if entry is None or score is None or row.is_quarantined or not entry.is_enabled_at(context.now):
+    entry, score, now = row.entry, row.stored.score, context.now
+    if entry is None or score is None or row.is_quarantined or not entry.is_enabled_at(now):
         return
-    if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= context.now.timestamp():
+    if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= now.timestamp():
         return  # another check reports it, or beat is about to send it
-    name, since = context.name_of(row.key), in_utc(entry.last_run_at or context.now)
+    is_over, since = entry.policy.is_finished(entry.total_run_count), in_utc(entry.last_run_at or now)
     try:
-        following, has_time = _look_ahead(entry, context.now, since)
-        why = why_never(entry, context.now) if following is None else ""
+        following = None if is_over else next_run(entry.schedule, entry.policy, now, since)
+        if following is not None:
+            if score < 0:
+                yield found("never-again", row.name, score=score, time=shown(following))
+            return
+        has_time = next_run(entry.schedule, entry.policy.unbounded(), now, since) is not None
+        why = why_never(entry, now)
     except (ValueError, OverflowError, RuntimeError) as exc:
-        yield Finding(
-            Severity.ERROR,
-            "no-time",
-            name,
-            f"Its next time can't be computed: {str(exc).rstrip('.')}.",
-            "Give it another schedule.",
-        )
+        yield found("no-time", row.name, said=str(exc).rstrip("."))
         return
-    if score < 0 and following is not None:
-        yield Finding(
-            Severity.WARNING,
-            "never-again",
-            name,
-            f"It never runs again, as its score is {score:g}, though its schedule has a time at "
-            f"{shown(following)}.",
-            "If that isn't intended, save it with another schedule or policy, or set its score.",
-        )
-    elif score < 0:
-        yield Finding(
-            Severity.NOTE,
-            "never-again",
-            name,
-            f"It never runs again: {why}",
-            "Delete it where nobody needs it any more.",
-        )
-    elif following is None and not has_time and not entry.total_run_count:
-        yield Finding(
-            Severity.WARNING,
-            "no-time",
-            name,
-            "Its schedule has no time after now, and it has never run.",
-            "Give it another schedule, or delete it.",
-        )
-    elif following is None and not entry.policy.is_finished(entry.total_run_count):
-        yield Finding(
-            Severity.NOTE,
-            "last-run",
-            name,
-            f"After what is due next it never runs again: {why}",
-            "Nothing, if that is intended.",
-        )
+    if score < 0:
+        yield found("never-again/over", row.name, why=why)
+    elif not has_time and not entry.total_run_count:
+        yield found("no-time/never-ran", row.name)
+    elif not is_over:
+        yield found("last-run", row.name, why=why)
+
+
+def note_ping_host(context: Context, row: Row) -> Iterator[Finding]:
+    """Note an entry whose ``ping_url`` these settings don't allow."""
+    entry = row.entry
+    if entry is not None and entry.policy.ping_url is not None and entry.is_enabled_at(context.now):
+        url = parse_ping_url(entry.policy.ping_url)
+        if not is_allowed(url, context.config.ping_hosts):
+            context.noted["ping-hosts"].append(f"{row.name} ({url.authority})")
+    yield from ()
+
+
+def check_ping_hosts(context: Context) -> Iterator[Finding]:
+    """Find hosts of entries' services that beat doesn't call, as ``redbeat_ping_hosts`` hasn't got them."""
+    if names := context.noted["ping-hosts"]:
+        key = "ping-hosts" if context.has_tasks else "ping-hosts/settings-unknown"
+        count = counted(len(names), "ping_url", "ping_urls")
+        yield found(key, "redbeat_ping_hosts", count=count, names=some_of(names, 5))
+
+
+def note_version(context: Context, row: Row) -> Iterator[Finding]:
+    """Note an entry that celery-redbeat 2.x can't run, or would run differently."""
+    entry, score = row.entry, row.stored.score
+    if entry is not None and not row.is_quarantined and score is not None and score >= 0:
+        if find_trouble(row.member, row.name, row.stored, row.problem, context.now) is not None:
+            context.noted["downgrade"].append(row.name)
+        elif find_ignored(entry, context.now):
+            context.noted["ignored by 2.x"].append(row.name)
+    yield from ()
+
+
+def check_versions(context: Context) -> Iterator[Finding]:
+    """Report the entries that celery-redbeat 2.x can't run, and those that are taken out for it already."""
+    unreadable, ignored = context.noted["downgrade"], context.noted["ignored by 2.x"]
+    if unreadable and not context.store.parts.is_divided:  # 2.x doesn't see what is in shards
+        words = f", and would run {_named(ignored)} differently than asked for, as it knows no policies"
+        ignored_words = words if ignored else ""
+        yield found("downgrade", context.place, names=_named(unreadable), ignored=ignored_words)
+    away = {context.name_of(key): score for key, score in read_downgraded(context.store).items()}
+    if away:
+        key = context.store.parts[0].downgraded
+        yield found("downgraded", key, names=_named(sorted(away)))
+        scoreless = sorted(name for name, score in away.items() if score is None)
+        if scoreless:
+            yield found("downgraded/scoreless", key, names=_named(scoreless))
+
+
+def _named(names: list[str]) -> str:
+    return f"{counted(len(names))} ({some_of(names)})"
 
 
 def excerpt_of(stored: Stored, reason: str) -> str:
     """Return the part of the stored text that ``reason`` is about, on one line; '': not known."""
-    said = _FIELD.search(reason)
-    if said is None:
+    field = _FIELD.search(reason)
+    if field is None:
         return ""
-    text = _SECRET.sub(_stars, getattr(stored, said[1]) or "")
+    text = _SECRET.sub(_stars, getattr(stored, field[1]) or "")
     place = 0
     try:
         json.loads(text)
@@ -175,22 +160,22 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     except (ValueError, RecursionError):
         pass
     else:
-        words = [said[2], *re.findall(r"\b(\w+):", reason)] if said[2] else []
-        found = [text.find(f'"{word}"') for word in dict.fromkeys(filter(None, words))]
-        place = max([0, *found[:1]])
+        words = [field[2], *re.findall(r"\b(\w+):", reason)] if field[2] else []
+        places = [text.find(f'"{word}"') for word in dict.fromkeys(filter(None, words))]
+        place = max([0, *places[:1]])
     if len(text) <= EXCERPT_LENGTH:
         place = 0
     cut = text[place : place + EXCERPT_LENGTH]
-    shown = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
-    return ("…" if place else "") + shown + ("…" if text[place + len(cut) :] else "")
+    excerpt = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
+    return ("…" if place else "") + excerpt + ("…" if text[place + len(cut) :] else "")
 
 
-def _stars(found: re.Match[str]) -> str:
-    return found[1] + "*" * len(found[2])  # as long, so that places in the text stay the same
+def _stars(secret: re.Match[str]) -> str:
+    return secret[1] + "*" * len(secret[2])  # as long, so that places in the text stay the same
 
 
 def _shown(time: str) -> str:
-    """Return a time that beat has stored as text for a sentence; unchanged if somebody else wrote it."""
+    """Return a time that is stored as text for a sentence; unchanged if it isn't beat's."""
     try:
         return shown(in_utc(time_of(time)))
     except (ValueError, OverflowError):
@@ -200,11 +185,3 @@ def _shown(time: str) -> str:
 def _own_part(reason: str, key: str) -> str:
     """Return ``reason`` without the key that it begins with: a finding names it already."""
     return shorten(reason.removeprefix(f"{printable(key)}: "), 300)
-
-
-def _sentence(reason: str, key: str) -> str:
-    words = _own_part(reason, key)
-    return words if words.endswith((".", "...")) else f"{words}."
-
-
-ENTRY_CHECKS = (check_hash, check_usable, check_calendar, check_typos, check_future)

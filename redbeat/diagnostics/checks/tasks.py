@@ -1,10 +1,11 @@
-"""Checks of the messages that beat would send: whether they can be encoded, and whether a worker takes them.
+"""Checks of the application: its tasks, routes and schedules in the code, and messages of entries.
 
 Invariant: nothing is sent, and no code of the application's is called but its routes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -15,67 +16,79 @@ from kombu.serialization import dumps
 from kombu.utils.functional import maybe_evaluate
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.declared.collection import collect_declared
 from redbeat.declared.modules import load_tasks
 from redbeat.declared.static_entries import read_static_entries
-from redbeat.diagnostics.checks.context import Context, Row
-from redbeat.diagnostics.checks.finding import Finding, Severity
-from redbeat.diagnostics.routes import find_route
+from redbeat.diagnostics.checks.context import Context, Row, said, some_of
+from redbeat.diagnostics.findings import Finding, found
+from redbeat.diagnostics.routes import find_app_obstacle, find_entry_obstacle, find_route
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_option_problem
+from redbeat.errors import DeclarationError
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, shorten
+from redbeat.log.text import counted, printable, shorten
+from redbeat.store.entries import read_entries
+from redbeat.store.parts import in_chunks
 
 #: options that Celery writes into the message itself
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
+#: fewer entries leave quickly also one by one
+MANY = 100
+#: how many reasons are shown
+MAX_REASONS = 5
 
 
-def check_message(context: Context, row: Row) -> Iterator[Finding]:
-    """Find entries whose run can't be written as a message."""
-    if row.entry is None or not context.has_tasks:  # serializers are the application's own, too
+def load(context: Context) -> Iterator[Finding]:
+    """Import the modules with the application's tasks; find out whether that works."""
+    if not context.has_tasks:
         return
-    if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
-        return  # everything but its schedule is plain JSON, so it can be encoded
     try:
-        _write_message(context.app, row.entry)
-    except Exception as exc:  # noqa: BLE001 - whatever a serializer raises is about this entry
-        reason = find_option_problem(row.entry.options) or f"{_said(exc)}."
-        yield Finding(
-            Severity.ERROR,
-            "unserialisable",
-            context.name_of(row.key),
-            f"Its run can't be written as a message: {reason}",
-            "Correct its options or its arguments.",
-        )
+        load_tasks(context.app)
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        yield found("tasks-unknown", str(context.app.main or "app"), said=said(exc))
+        return
+    # if the application imports no tasks at all where beat runs, none of them is reported as unknown
+    context.knows_tasks = any(not name.startswith("celery.") for name in context.app.tasks)
 
 
-def _write_message(app: Any, entry: RedBeatSchedulerEntry) -> None:
-    """Write the message of a run, as Celery does; raise what it raises."""
-    encode: Any = dumps
-    compress_by: Any = get_encoder
-    options = _options_of(app, entry)
-    expires = options.get("expires")
-    if isinstance(expires, str):
-        isoparse(expires)
-    elif expires is not None and not isinstance(expires, datetime):
-        expires + 0.0
-    given = {name: options[name] for name in _MESSAGE_OPTIONS if options.get(name) is not None}
-    message = app.amqp.create_task_message("0", entry.task, entry.args or (), entry.kwargs or {}, **given)
-    serializer = options.get("serializer") or app.conf.task_serializer
-    encode(message.body, serializer=serializer)
-    encode({**message.headers, **(options.get("headers") or {})}, serializer="json")
-    if options.get("compression"):
-        compress_by(options["compression"])
+def check_static_entries(context: Context) -> Iterator[Finding]:
+    """Find entries of ``beat_schedule`` that beat can't store, or whose task is unknown."""
+    for static in read_static_entries(context.app):
+        if static.problem:
+            yield found("static", printable(static.name), problem=static.problem.rstrip("."))
+        if static.entry is not None:
+            yield from _check_task(context, static.name, static.entry)
 
 
-def _said(exc: Exception) -> str:
-    return f"{type(exc).__name__}: {shorten(' '.join(str(exc).split()), 200).rstrip('.')}"
+def check_declared(context: Context) -> Iterator[Finding]:
+    """Find schedules in the code that beat can't store, or that it hasn't stored yet."""
+    if not context.has_tasks:
+        return
+    try:
+        declared = collect_declared(context.app)
+    except DeclarationError as exc:
+        place = exc.places[0]
+        yield found("declaration", place, problem=str(exc).removeprefix(f"{place}: "))
+        return
+    for declaration, reason in declared.strays.items():
+        yield found("stray-declaration", str(declaration.place), reason=reason)
+    places = {context.store.keys.entry(name): entry.place for name, entry in declared.entries.items()}
+    for chunk in in_chunks(list(places)):
+        for stored in read_entries(context.store, chunk)[1]:
+            if not stored.exists:
+                yield found("not-stored", context.name_of(stored.key), place=places[stored.key])
 
 
-def _options_of(app: Any, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the options of a run: those of its task, if that is known, overridden by the entry's."""
-    task = app.tasks.get(entry.task)
-    own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
-    return {**own, **(entry.options or {})}
+def check_task(context: Context, row: Row) -> Iterator[Finding]:
+    """Find entries whose task the application doesn't have."""
+    if row.entry is not None:
+        yield from _check_task(context, row.name, row.entry)
+
+
+def _check_task(context: Context, name: str, entry: RedBeatSchedulerEntry) -> Iterator[Finding]:
+    if context.knows_tasks and entry.task not in context.app.tasks:
+        hint = did_you_mean(entry.task, context.app.tasks)
+        yield found("unknown-task", name, task=entry.task, hint=hint)
 
 
 def check_routes(context: Context) -> Iterator[Finding]:
@@ -87,120 +100,107 @@ def check_routes(context: Context) -> Iterator[Finding]:
         for router in context.app.amqp.router.routes:
             evaluate(router)
     except Exception as exc:  # noqa: BLE001 - the application's own routers
-        yield Finding(
-            Severity.ERROR,
-            "task-routes",
-            "task_routes",
-            f"No message can be sent, as it can't be used: {_said(exc)}.",
-            "Correct the setting: a dictionary, a function, or the path of one that can be imported.",
-        )
+        yield found("task-routes", "task_routes", said=said(exc))
 
 
-class Tasks:
-    """What the application knows of its tasks, and the workers of their queues; asked once."""
+def check_message(context: Context, row: Row) -> Iterator[Finding]:
+    """Find entries whose run can't be written as a message."""
+    if row.entry is None or not context.has_tasks:  # serializers are the application's own, too
+        return
+    if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
+        return  # everything but its schedule is plain JSON, so it can be encoded
+    try:
+        _write_message(context.app, row.entry)
+    except Exception as exc:  # noqa: BLE001 - whatever a serializer raises is about this entry
+        reason = find_option_problem(row.entry.options) or f"{said(exc)}."
+        yield found("unserialisable", row.name, reason=reason)
 
-    def __init__(self) -> None:
-        self._is_known = False
-        self._reported: set[str] = set()
-        self._queues: dict[str, list[str]] = {}
 
-    def load(self, context: Context) -> Iterator[Finding]:
-        """Import the modules with the application's tasks; find out whether that works."""
-        app = context.app
-        if not context.has_tasks:
-            return
+def _write_message(app: Any, entry: RedBeatSchedulerEntry) -> None:
+    """Write the message of a run, as Celery does; raise what it raises."""
+    encode: Any = dumps
+    compress_by: Any = get_encoder
+    task = app.tasks.get(entry.task)
+    own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
+    options = {**own, **(entry.options or {})}
+    expires = options.get("expires")
+    if isinstance(expires, str):
+        isoparse(expires)
+    elif expires is not None and not isinstance(expires, datetime):
+        expires + 0.0
+    given = {name: options[name] for name in _MESSAGE_OPTIONS if options.get(name) is not None}
+    message = app.amqp.create_task_message("0", entry.task, entry.args or (), entry.kwargs or {}, **given)
+    encode(message.body, serializer=options.get("serializer") or app.conf.task_serializer)
+    encode({**message.headers, **(options.get("headers") or {})}, serializer="json")
+    if options.get("compression"):
+        compress_by(options["compression"])
+
+
+def note_queues(context: Context, row: Row) -> Iterator[Finding]:
+    """Note which queues the entry's runs go to, for :func:`check_queues`."""
+    entry = row.entry
+    if entry is None or context.workers_seconds is None or not entry.is_enabled_at(context.now):
+        return
+    try:
+        options = entry.options or {}
+        route = find_route(context.app, entry.task, entry.args or (), entry.kwargs or {}, options)
+    except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
+        yield found("no-route", row.name, said=said(exc))
+        return
+    for queue in route.queues if route.exchange_type != "fanout" else ():  # a fan-out needs no listeners
+        context.queues[queue].append(row.name)
+
+
+def check_queues(context: Context) -> Iterator[Finding]:
+    """Find queues to which entries' runs go, and from which no worker that answers takes."""
+    if context.workers_seconds is None or not context.queues:
+        return
+    try:
+        replies = context.app.control.inspect(timeout=context.workers_seconds).active_queues()
+    except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
+        logger.debug("doctor: no worker could be asked: %r", exc)
+        yield found("broker", "broker_url", said=said(exc))
+        return
+    if not replies:
+        yield found("no-worker", "workers", seconds=context.workers_seconds)
+        return
+    consumed = {str(queue["name"]) for queues in replies.values() for queue in queues or ()}
+    workers = counted(len(replies), "worker", "workers")
+    for queue, names in sorted(context.queues.items()):
+        if queue not in consumed:
+            yield found("no-consumer", queue, names=some_of(names), workers=workers)
+
+
+def note_obstacle(context: Context, row: Row) -> Iterator[Finding]:
+    """Note why the entry's messages aren't compiled, for :func:`check_compiled`."""
+    if row.entry is not None and context.has_tasks:
         try:
-            load_tasks(app)
-        except Exception as exc:  # noqa: BLE001 - the application's own code
-            yield Finding(
-                Severity.WARNING,
-                "tasks-unknown",
-                str(app.main or "app"),
-                f"The modules with its tasks can't be imported: {_said(exc)}.",
-                "Correct its settings imports and include; until then unknown tasks can't be found.",
-            )
-            return
-        # if the application imports no tasks at all where beat runs, none of them is reported as unknown
-        self._is_known = any(not name.startswith("celery.") for name in app.tasks)
+            reason = find_entry_obstacle(context.app, row.entry)
+        except Exception as exc:  # noqa: BLE001 - the application's own classes
+            reason = type(exc).__name__
+        context.obstacles[shorten(printable(reason), 200)] += 1
+    yield from ()
 
-    def check_static_tasks(self, context: Context) -> Iterator[Finding]:
-        """Find entries of ``beat_schedule`` whose task is unknown, stored or not."""
-        for static in read_static_entries(context.app):
-            if static.entry is not None:
-                yield from self._check_name(context, static.name, static.entry)
 
-    def check_task(self, context: Context, row: Row) -> Iterator[Finding]:
-        """Find entries whose task the application doesn't have."""
-        if row.entry is not None:
-            yield from self._check_name(context, context.name_of(row.key), row.entry)
+def check_compiled(context: Context) -> Iterator[Finding]:
+    """Count the entries whose messages aren't compiled, by their reasons, if they are many.
 
-    def _check_name(self, context: Context, name: str, entry: RedBeatSchedulerEntry) -> Iterator[Finding]:
-        if not self._is_known or entry.task in context.app.tasks or name in self._reported:
-            return
-        self._reported.add(name)
-        yield Finding(
-            Severity.WARNING,
-            "unknown-task",
-            name,
-            f"The application has no task {entry.task!r}.{did_you_mean(entry.task, context.app.tasks)}",
-            "Correct the name; if only the workers import that task, nothing is wrong.",
-        )
-
-    def note_queue(self, context: Context, row: Row) -> Iterator[Finding]:
-        """Note which queue the entry's runs go to, for :meth:`check_queues`."""
-        entry = row.entry
-        if entry is None or context.workers_seconds is None or not entry.is_enabled_at(context.now):
-            return
-        try:
-            options = entry.options or {}
-            route = find_route(context.app, entry.task, entry.args or (), entry.kwargs or {}, options)
-        except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
-            yield Finding(
-                Severity.ERROR,
-                "no-route",
-                context.name_of(row.key),
-                f"Its route can't be computed: {_said(exc)}.",
-                "Correct its queue, or task_routes and task_queues.",
-            )
-            return
-        for queue in route.queues if route.exchange_type != "fanout" else ():  # a fan-out needs no listeners
-            self._queues.setdefault(queue, []).append(context.name_of(row.key))
-
-    def check_queues(self, context: Context) -> Iterator[Finding]:
-        """Find queues to which entries' runs go, and from which no worker that answers takes."""
-        if context.workers_seconds is None or not self._queues:
-            return
-        try:
-            replies = context.app.control.inspect(timeout=context.workers_seconds).active_queues()
-        except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
-            logger.debug("doctor: no worker could be asked: %r", exc)
-            yield Finding(
-                Severity.ERROR,
-                "broker",
-                "broker_url",
-                f"The workers can't be asked, as the broker can't be used: {_said(exc)}.",
-                "Check whether it runs, and whether broker_url is right.",
-            )
-            return
-        if not replies:
-            yield Finding(
-                Severity.WARNING,
-                "no-worker",
-                "workers",
-                f"No worker has answered within {context.workers_seconds:g} s.",
-                "Start one, or give them longer: --workers takes a number of seconds.",
-            )
-            return
-        consumed = {str(queue["name"]) for queues in replies.values() for queue in queues or ()}
-        for queue, names in sorted(self._queues.items()):
-            if queue in consumed:
-                continue
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            yield Finding(
-                Severity.WARNING,
-                "no-consumer",
-                queue,
-                f"The runs of {shown} go to this queue, and no worker takes from it "
-                f"({counted(len(replies), 'worker', 'workers')} answered).",
-                "Start a worker with -Q, or correct the entries' queue.",
-            )
+    This is judged by this program's code, which may be another than beat's.
+    """
+    seen, slow = context.obstacles.total(), Counter(context.obstacles)
+    del slow[""]
+    if seen < MANY:
+        return
+    try:
+        obstacle = find_app_obstacle(context.app)
+    except Exception as exc:  # noqa: BLE001 - the application's own classes
+        logger.debug("doctor: which way messages go isn't known: %r", exc)
+        return
+    if obstacle:
+        yield found("one-by-one", "messages", which="all entries", reasons=shorten(printable(obstacle)))
+    elif slow.total() >= MANY:
+        reasons = [f"{reason} ({count:,})" for reason, count in slow.most_common(MAX_REASONS)]
+        more = len(slow) - len(reasons)
+        reasons += [f"and {counted(more, 'more reason', 'more reasons')}"] if more > 0 else []
+        which = f"{slow.total():,} of {counted(seen)}"
+        yield found("one-by-one", "messages", which=which, reasons="; ".join(reasons))

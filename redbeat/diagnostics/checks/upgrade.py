@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -19,11 +19,10 @@ from kombu.utils.imports import symbol_by_name
 
 from redbeat.config.settings import OPTIONS
 from redbeat.declared.static_entries import read_static_entries
+from redbeat.diagnostics.checks.beats import check_lock
 from redbeat.diagnostics.checks.context import Context, Row
-from redbeat.diagnostics.checks.finding import Finding, Severity
-from redbeat.diagnostics.checks.leader import check_lock
-from redbeat.diagnostics.checks.server import SERVER_CHECKS
-from redbeat.diagnostics.compatibility import EFFECTS, find_ignored, find_trouble
+from redbeat.diagnostics.downgrade import EFFECTS, find_ignored, find_trouble
+from redbeat.diagnostics.findings import Finding, found
 from redbeat.entries.due import defaults_of, next_due
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.upcoming import runs_between
@@ -46,57 +45,24 @@ _MAX_COUNTED = 1_000
 #: a score beyond the year 9999, UNIX seconds
 _MAX_SCORE = 253_402_300_800
 _OLDEST_SERVER = (6, 2)
-#: it does so in both versions, and save() doesn't
-_PREVENT = "To prevent that, call reschedule() of the entry."
 
 
 def check_takeover(context: Context) -> Iterator[Finding]:
     """Report who holds the lock, and when a beat of version 3 can lead."""
     leader, lock_key = context.status.leader, context.config.lock_key
     if lock_key is None:
-        yield Finding(
-            Severity.WARNING,
-            "lock",
-            "redbeat_lock_key",
-            "There is no lock, so beats of 2.x and 3 would send each run twice.",
-            "Stop every beat of 2.x before you start one of version 3.",
-        )
+        yield found("lock/none", "redbeat_lock_key")
     elif context.status.lock_key is None:
-        yield Finding(
-            Severity.NOTE,
-            "lock",
-            lock_key,
-            "Which beat holds the lock is unknown, because the server refuses.",
-            "Add the missing rights, or call the doctor as another user.",
-        )
+        yield found("lock/unknown", lock_key)
     elif leader is None:
-        yield Finding(
-            Severity.NOTE,
-            "lock",
-            lock_key,
-            "No beat holds the lock.",
-            "A beat of version 3 leads as soon as it starts.",
-        )
+        yield found("lock", lock_key)
     elif leader.host is not None:
-        yield Finding(
-            Severity.WARNING,
-            "lock",
-            lock_key,
-            f"A beat of version 3 leads already: process {leader.pid} on {leader.host}.",
-            "Nothing is left to compare; celery redbeat doctor checks the schedule.",
-        )
+        yield found("lock/version-3", lock_key, pid=leader.pid, host=leader.host)
     elif leader.ttl_seconds is None:
         yield from check_lock(context)
     else:
         rest = seconds_in_words(max(round(leader.ttl_seconds), 1))
-        yield Finding(
-            Severity.NOTE,
-            "lock",
-            lock_key,
-            f"A beat of 2.x holds the lock, which expires in {rest} unless that beat extends it.",
-            "Stop that beat with SIGTERM: it releases the lock, and a beat of version 3 leads within a "
-            f"second. After kill -9 version 3 waits for {rest}, or until you call redis-cli DEL {lock_key}",
-        )
+        yield found("lock/version-2", lock_key, rest=rest, lock_key=lock_key)
 
 
 def check_server_version(context: Context) -> Iterator[Finding]:
@@ -107,38 +73,19 @@ def check_server_version(context: Context) -> Iterator[Finding]:
     except (StoreRefused, ValueError):
         return
     if parts and parts < _OLDEST_SERVER:
-        yield Finding(
-            Severity.ERROR,
-            "server-version",
-            "server",
-            f"It is Redis {version}, and version 3 needs 6.2 or newer.",
-            "Upgrade the server first.",
-        )
+        yield found("server-version", "server", version=version)
 
 
 def check_changed_settings(context: Context) -> Iterator[Finding]:
     """Find settings that version 3 reads differently."""
-    config, conf = context.config, context.app.conf
-    if not config.is_key_in_conf("redbeat_redis_options"):
-        given = conf.broker_transport_options or {}
-        ignored = sorted(set(given) - set(OPTIONS) - set(Channel.from_transport_options))
-        if ignored:
-            yield Finding(
-                Severity.NOTE,
-                "setting",
-                "broker_transport_options",
-                f"Version 3 does not pass {', '.join(map(repr, ignored))} to the client of the schedule.",
-                "Put options of that client into redbeat_redis_options.",
-            )
+    config = context.config
+    given = context.app.conf.broker_transport_options or {}
+    ignored = sorted(set(given) - set(OPTIONS) - set(Channel.from_transport_options))
+    if ignored and not config.is_key_in_conf("redbeat_redis_options"):
+        options = ", ".join(map(repr, ignored))
+        yield found("setting/not-passed", "broker_transport_options", options=options)
     if config.is_cluster and not config.is_key_in_conf("redbeat_key_prefix"):
-        yield Finding(
-            Severity.ERROR,
-            "setting",
-            "redbeat_key_prefix",
-            f"In a cluster the default prefix of version 3 is {config.key_prefix}, and 2.x uses redbeat:",
-            "Copy the keys to the new prefix while no beat runs: see 'Moving to a cluster' on the page about "
-            "upgrading.",
-        )
+        yield found("setting/prefix", "redbeat_key_prefix", prefix=config.key_prefix)
 
 
 def check_zones(context: Context) -> Iterator[Finding]:
@@ -148,20 +95,13 @@ def check_zones(context: Context) -> Iterator[Finding]:
         entry = static.entry
         if entry is None or entry.policy.timezone is not None:
             continue
-        zone = zone_of(entry.schedule, entry.policy)
+        zone, old = zone_of(entry.schedule, entry.policy), ""
         if isinstance(entry.schedule, crontab) and label_of(zone) != own_zone:
             old = f"the app's time zone, {own_zone}, after its first run"
         elif isinstance(entry.schedule, rrule) and zone.utcoffset(None) is None:
             old = "the UTC offset of its dtstart, in summer and winter"
-        else:
-            continue
-        yield Finding(
-            Severity.WARNING,
-            "zone",
-            printable(static.name),
-            f"beat_schedule: 2.x runs it by {old}. Version 3 runs it by {label_of(zone)}.",
-            "Check its next runs with celery redbeat next, once version 3 leads.",
-        )
+        if old:
+            yield found("zone", printable(static.name), old=old, zone=label_of(zone))
 
 
 def check_overrides(context: Context) -> Iterator[Finding]:
@@ -179,136 +119,68 @@ def check_overrides(context: Context) -> Iterator[Finding]:
         *find_unused(scheduler.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY),
     ]
     for name, remedy in unused:
-        advice = f"{remedy[0].upper()}{remedy[1:]}."
-        yield Finding(Severity.WARNING, "override", name, "Version 3 does not call it.", advice)
+        yield found("override", name, remedy=f"{remedy[0].upper()}{remedy[1:]}")
 
 
 def check_change(context: Context, row: Row) -> Iterator[Finding]:
     """Find what version 3 does differently with an entry, or with its missed runs."""
-    name = context.name_of(row.key)
-    for severity, kind, problem, advice in _changes(context, row, name):
-        yield Finding(severity, kind, name, problem, advice)
-
-
-_Change = tuple[Severity, str, str, str]
-
-
-def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
-    stored, entry = row.stored, row.entry
+    name, stored, entry = row.name, row.stored, row.entry
+    is_number = _has_number_as_name(row)
     trouble = None if stored.unread_bytes else find_trouble(row.member, name, stored, "", context.now)
-    if trouble is not None and not _has_number_as_name(row, name):
-        yield (
-            Severity.WARNING if entry is not None else Severity.NOTE,
-            "not-in-2x",
-            f"{EFFECTS[trouble.effect]}: {trouble.reason}",
-            "Version 3 runs it." if entry is not None else "Version 3 keeps it, and does not run it.",
-        )
+    if trouble is not None and not is_number:
+        key = "not-in-2x" if entry is None else "not-in-2x/in-3"
+        yield found(key, name, effect=EFFECTS[trouble.effect], reason=trouble.reason)
     elif row.problem and stored.exists and trouble is None:
-        yield (
-            Severity.WARNING,
-            "not-in-3",
-            "2.x may run it, and version 3 quarantines it.",
-            "Correct it before the upgrade.",
-        )
+        yield found("not-in-3", name)
     if problem := find_name_problem(name, context.config.reserved_names):
-        yield Severity.ERROR, "name", problem, "Save it under another name, and delete this one."
+        yield found("name", name, problem=problem)
     if entry is None:
         return
-    if _has_number_as_name(row, name):
-        yield (
-            Severity.NOTE,
-            "name",
-            "Its name is stored as a number.",
-            f"Version 3 calls it {name!r}, a text, in Python, in messages and in the log.",
-        )
+    if is_number:
+        yield found("name/number", name, name=name)
     if stored.score is None or stored.score < 0:  # neither version runs it
         return
     if stored.score >= _MAX_SCORE:
-        yield (
-            Severity.WARNING,
-            "score",
-            f"Its score is {stored.score:.0f}, after the year 9999, so neither version runs it.",
-            "Write a score in seconds: milliseconds are a usual cause.",
-        )
-        return
-    if not entry.is_enabled_at(context.now):
+        yield found("score", name, score=stored.score)
+    elif not entry.is_enabled_at(context.now):
         if stored.score < context.now.timestamp():
-            yield (
-                Severity.NOTE,
-                "disabled",
-                "It is disabled, and its score is in the past. 2.x may run it at once when it is enabled.",
-                "Version 3 runs it at the next time of its schedule. To run it at once as well, use trigger.",
-            )
-        return
-    for ignored in find_ignored(entry, context.now):
-        yield (
-            Severity.NOTE,
-            "policy",
-            f"Version 3 obeys a field that 2.x ignores. With 2.x: {ignored}.",
-            "Remove the field if that is not intended.",
-        )
-    yield from _missed(context, row)
+            yield found("disabled", name)
+    else:
+        for ignored in find_ignored(entry, context.now):
+            yield found("policy", name, ignored=ignored)
+        if stored.score == 0:
+            yield found("score/zero", name)
+        else:
+            yield from _missed(context, row, entry)
 
 
-def _has_number_as_name(row: Row, name: str) -> bool:
+def _has_number_as_name(row: Row) -> bool:
     try:
-        definition = json.loads(row.stored.definition or "")
-        given = definition.get("name")
+        given = json.loads(row.stored.definition or "").get("name")
     except (ValueError, RecursionError, AttributeError):
         return False
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return is_number and name == str(given)
+    return is_number and row.name == str(given)
 
 
-def _missed(context: Context, row: Row) -> Iterator[_Change]:
-    """Yield what version 3 sends of the runs that are overdue."""
-    entry, stored, now = row.entry, row.stored, context.now
-    if entry is None:
-        return
-    if stored.score == 0:
-        yield (
-            Severity.WARNING,
-            "score",
-            "Its score is 0: version 3 runs it at once, and 2.x asks its schedule first.",
-            _PREVENT,
-        )
-        return
-    due = next_due(entry, stored, now)
+def _missed(context: Context, row: Row, entry: Any) -> Iterator[Finding]:
+    """Report what version 3 sends of the runs that are overdue."""
+    now, defaults = context.now, defaults_of(entry)
+    due = next_due(entry, row.stored, now)
     if due is None or due > now - _LATE:
         return
     try:
-        problem, advice = _sent_of_missed(entry, due, now)
+        rules = rules_of(entry.schedule, entry.policy, defaults)
+        choice = choose_run(entry.schedule, entry.policy, due, now, rules)
+        runs = len(list(islice(runs_between(entry, due, now), _MAX_COUNTED + 1))) or 1
     except (ValueError, OverflowError, RuntimeError):
         return  # check_future reports it
-    yield Severity.WARNING, "missed", problem, advice
-
-
-def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]:
-    defaults = defaults_of(entry)
-    choice = choose_run(
-        entry.schedule, entry.policy, due, now, rules_of(entry.schedule, entry.policy, defaults)
-    )
-    missed = list(islice(runs_between(entry, due, now), _MAX_COUNTED + 1))
-    count = max(len(missed), 1)
-    number = f"more than {_MAX_COUNTED:,} runs" if count > _MAX_COUNTED else counted(count, "run", "runs")
-    problem = f"{number[0].upper()}{number[1:]} since {shown(due)} not sent."
-    misfire = entry.policy.misfire or defaults.misfire or "latest"
+    count = f"More than {_MAX_COUNTED:,} runs" if runs > _MAX_COUNTED else counted(runs, "run", "runs")
     if choice.due is None:
-        return problem, f"Version 3 sends none of them: {choice.why_late}."
+        yield found("missed/none", row.name, count=count, due=shown(due), why=choice.why_late)
+        return
+    misfire, sent = entry.policy.misfire or defaults.misfire or "latest", f"the run of {shown(choice.due)}"
     if misfire == "all":
-        limit = entry.policy.misfire_limit or defaults.misfire_limit or count
-        sent = counted(min(limit, count), "run", "runs")
-    else:
-        sent = f"the run of {shown(choice.due)}"
-    advice = f"Version 3 sends {sent} when it leads (misfire is {misfire}). {_PREVENT}"
-    return problem, advice
-
-
-UPGRADE_CHECKS = (
-    check_takeover,
-    check_server_version,
-    check_changed_settings,
-    check_zones,
-    check_overrides,
-    *SERVER_CHECKS,
-)
+        limit = entry.policy.misfire_limit or defaults.misfire_limit or runs
+        sent = counted(min(limit, runs), "run", "runs")
+    yield found("missed", row.name, count=count, due=shown(due), sent=sent, misfire=misfire)

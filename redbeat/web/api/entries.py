@@ -8,8 +8,7 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.diagnostics.facts import read_facts
-from redbeat.diagnostics.routes import find_destination
-from redbeat.diagnostics.ways import document_of_way, find_obstacle
+from redbeat.diagnostics.routes import document_of_way, find_destination, find_obstacle
 from redbeat.entries.documents import document_of, iso, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from redbeat.access import Right
 from redbeat.declared.modules import load_tasks
-from redbeat.diagnostics.checks import examine
+from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.routes import find_route
 from redbeat.entries.timeline import GROUPS, Counting, chart_from
 from redbeat.entries.wording import one_line

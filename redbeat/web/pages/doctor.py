@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -13,7 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
+from redbeat.diagnostics.doctor import examine
+from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Group
 from redbeat.entries.wording import in_words_of
 from redbeat.log.text import counted
 from redbeat.operations.repairing import fix
@@ -22,47 +22,12 @@ from redbeat.web.background import Result, Tell
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
-#: for how long a schedule is looked at: usually, and where somebody wants all; seconds
+#: for how long a schedule is looked at: usually, and where the user wants all; seconds
 BUDGET_SECONDS, LONG_SECONDS = 20.0, 120.0
 #: how old an examination may be that is shown beside other things, and how long workers are asked; seconds
 FRESH_SECONDS, WORKERS_SECONDS = 60.0, 2.0
-#: how many findings of a kind are shown among others, and alone
-SHOWN_OF_A_KIND, SHOWN = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}, 100
-#: what an advice says of commands, and what pages have in their places
-_IN_PLACE = (
-    (r"--fix (?=[a-z])", "a repair "),
-    (r" with --max-seconds", ""),
-    (r", or give them longer: --workers takes a number of seconds", ""),
-    (r"celery redbeat show has the last ones; rerun sends", "Its page has the last ones; Rerun there sends"),
-    (r"celery redbeat route names", "the page Routes names"),
-    (r"celery redbeat status says", "The overview says"),
-    (
-        r"celery redbeat later show says what it is, and later cancel",
-        "the page Later says what it is, and Revoke there",
-    ),
-    (r"celery redbeat runs .+ --give-up ends", "Give up, on its page, ends"),
-    (r"its next runs with celery redbeat next", "its next runs on its page"),
-    (r"celery redbeat set .+ --enabled brings", "saving a change on its page brings"),
-)
-#: how many sentences about repairs are shown
-SHOWN_REPAIRS = 200
-
-
-@dataclass(frozen=True)
-class Group:
-    """The findings of a kind and severity.
-
-    Attributes:
-        count: how many there are, with those that aren't kept.
-        shown: those that are shown.
-        fixable: how many of them can be repaired from here.
-    """
-
-    severity: Severity
-    kind: str
-    count: int
-    shown: Sequence[Finding]
-    fixable: int
+#: how many findings of a kind are shown alone, and how many sentences about repairs
+SHOWN, SHOWN_REPAIRS = 100, 200
 
 
 def ask_doctor(
@@ -97,60 +62,33 @@ def ask_doctor(
 
 
 def groups_of(found: Diagnosis, kind: str = "", first: int = 0) -> list[Group]:
-    """Return the findings, the worst first, those of a kind together; of one kind from the ``first`` on."""
-    grouped: dict[tuple[Severity, str], list[Finding]] = {}
-    for finding in sorted(found.findings, key=lambda finding: -finding.severity):
-        grouped.setdefault((finding.severity, finding.kind), []).append(finding)
-    last = {of_kind: severity for severity, of_kind in grouped}
-    groups = []
-    for (severity, of_kind), findings in grouped.items():
-        if kind in ("", of_kind):
-            count = len(findings) + (found.more[of_kind] if last[of_kind] == severity else 0)
-            shown = findings[first : first + SHOWN] if kind else findings[: SHOWN_OF_A_KIND[severity]]
-            fixable = sum(finding.repair is not None for finding in findings)
-            groups.append(Group(severity, of_kind, count, shown, fixable))
-    return groups
-
-
-def counts_of(found: Diagnosis) -> dict[str, int]:
-    """Return how many findings there are of each severity, the worst first; none is 0."""
-    counts: dict[str, int] = {}
-    for group in groups_of(found):
-        word = group.severity.name.lower()
-        counts[word] = counts.get(word, 0) + group.count
-    return counts
+    """Return the groups as they are shown, the worst first; of one kind the findings from ``first`` on."""
+    groups = [group for group in found.groups() if kind in ("", group.kind)]
+    return [
+        replace(group, findings=group.findings[first:][: SHOWN if kind else SHOWN_OF_A_KIND[group.severity]])
+        for group in groups
+    ]
 
 
 def show_doctor(visit: Visit) -> Response:
     """Return the page, or its part that changes."""
     workers = visit.query.get("workers") == "yes"
     kind, first = visit.query.get("kind", ""), _number(visit.query.get("first", ""))
-    # whoever opens the page wants to see what is so now
+    # a user who opens the page wants to see what is so now
     result = ask_doctor(visit, workers=workers, fresh_seconds=FRESH_SECONDS if visit.is_fragment else 0.0)
-    groups = groups_of(result.found, kind, first) if result.found is not None else []
-    here = visit.link("doctor", workers="yes" if workers else None, kind=kind or None, first=first or None)
     return visit.render(
         "doctor_part.html" if visit.is_fragment else "doctor.html",
         title="Doctor",
         result=result,
-        groups=groups,
-        counts=counts_of(result.found) if result.found is not None else {},
+        groups=groups_of(result.found, kind, first) if result.found is not None else [],
+        counts=result.found.counts() if result.found is not None else {},
         in_words=lambda sentence: in_words_of(sentence, visit.zone),
-        advice_of=lambda finding: in_words_of(on_page(finding.advice), visit.zone),
         workers=workers,
         kind=kind,
         first=first,
         most=SHOWN,
-        here=here,
-        fixable=sum(group.fixable for group in groups),
+        here=visit.link("doctor", workers="yes" if workers else None, kind=kind or None, first=first or None),
     )
-
-
-def on_page(advice: str) -> str:
-    """Return an advice of the doctor with the words of its page in the place of commands."""
-    for command, words in _IN_PLACE:
-        advice = re.sub(command, words, advice, flags=re.DOTALL)
-    return advice
 
 
 def _number(text: str) -> int:
@@ -220,12 +158,12 @@ def _told(
 
 
 def _fixable(found: Diagnosis, kind: str) -> list[Finding]:
-    return [one for one in found.findings if one.repair is not None and kind in ("", one.kind)]
+    return [one for one in found.findings if one.is_fixable and kind in ("", one.kind)]
 
 
 def _digest_of(findings: Sequence[Finding]) -> str:
     """Return what tells some repairs from others."""
-    text = repr(sorted(repr(one.repair) for one in findings))
+    text = repr(sorted((one.kind, one.target) for one in findings))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.diagnostics.verdicts import closed
 from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import ArgumentInvalid, BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
+from redbeat.log.text import closed
 from redbeat.operations import editing, pausing, running
 from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time

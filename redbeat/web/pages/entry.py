@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.diagnostics.facts import Facts, read_facts
-from redbeat.diagnostics.verdicts import Answer, told_by
+from redbeat.diagnostics.why import Answer, told_by
 from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry

@@ -24,7 +24,7 @@ from redbeat.store.store import Store
 from redbeat.telemetry.last_hour import LastHour, read_last_hour
 from redbeat.web.background import Result, Tell
 from redbeat.web.charts.minutes import bars_of, lines_of, rows_of
-from redbeat.web.pages.doctor import ask_doctor, counts_of, groups_of
+from redbeat.web.pages.doctor import ask_doctor, groups_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, page
 from redbeat.web.visit import Visit
 
@@ -128,7 +128,7 @@ def _parts(visit: Visit, found: Status) -> dict[str, Any]:
         "failed": _known(lambda: _failed(visit, found)),
         "failing": _known(lambda: _failing(visit)),
         "doctor": doctor,
-        "doctor_counts": {} if doctor.found is None else counts_of(doctor.found),
+        "doctor_counts": {} if doctor.found is None else doctor.found.counts(),
         "doctor_groups": [] if doctor.found is None else groups_of(doctor.found)[:FINDINGS],
         "in_words": lambda sentence: in_words_of(sentence, visit.zone),
         "most_failed": FAILED,

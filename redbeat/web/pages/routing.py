@@ -7,8 +7,15 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.diagnostics.route_survey import Survey, survey_routes
-from redbeat.diagnostics.routes import Destination, find_destination, hint_at_nothing, in_words, parts_of
+from redbeat.diagnostics.routes import (
+    Destination,
+    Survey,
+    find_destination,
+    hint_at_nothing,
+    in_words,
+    parts_of,
+    survey_routes,
+)
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import ConfigurationError, EntryError
 from redbeat.web.background import Tell

@@ -88,7 +88,7 @@ def test_downgrade_names_every_policy_that_2x_ignores(app: Celery) -> None:
     [ignored] = json.loads(call(app, "downgrade", "--json").stdout)["ignored"]
     named = " ".join(ignored["what"])
     of_no_run = {"metrics", "pause_note", "paused_by", "paused_until", "resume_after", "tracks"}
-    assert {field for field in POLICY if field not in named} == {*of_no_run, "revoke_overdue"}
+    assert {field for field in POLICY if field not in named} == of_no_run
 
 
 @pytest.mark.parametrize("lock_key", ["redbeat::lock", None])

@@ -131,7 +131,7 @@ def broken_route(name: str, *rest: Any, **more: Any) -> Any:
     [
         ({"task_create_missing_queues": False}, "plain --queue feds", 78, "Did you mean feeds?"),
         ({"task_routes": (broken_route,)}, "plain", 78, "KeyError('boom')"),
-        ({}, "broken", 64, "broken can't be used: "),
+        ({}, "broken", 64, "broken is invalid: "),
     ],
 )
 def test_route_that_cannot_be_found_has_its_exit_code(

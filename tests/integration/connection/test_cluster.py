@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
-from redbeat.diagnostics.checks import examine
+from redbeat.diagnostics.doctor import examine
 from redbeat.errors import ConfigurationError, StoreRefused
 from redbeat.process.exit_codes import CONFIG
 from redbeat.schedulers import RedBeatScheduler, get_redis

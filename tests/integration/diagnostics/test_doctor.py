@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -19,7 +18,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.diagnostics.checks import examine
+from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.fixes import repair
 from redbeat.keys import OWN_KINDS, Keys
 from redbeat.leadership.status import BROKER_AWAY
@@ -252,10 +251,6 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
     "lock of 2.x": (
         lambda s: s.client.set(LOCK, "01" * 16, px=90_000),
         ["foreign-leader warning redbeat::lock"],
-    ),
-    "dead leader": (
-        lambda s: s.client.set(LOCK, f"redbeat:3:{socket.gethostname()}:4194304:1:ab", px=90_000),
-        ["dead-leader warning redbeat::lock"],
     ),
     "silent leader": (
         lambda s: (s.led(), s.client.set(TICK, s.now - 400)),

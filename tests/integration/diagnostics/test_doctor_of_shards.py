@@ -11,7 +11,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics.facts import read_facts
-from redbeat.diagnostics.orphans import find_orphans
+from redbeat.diagnostics.fixes import find_orphans
 from redbeat.store.store import Store
 from tests.support.command_line import call
 from tests.support.servers import Server
@@ -74,25 +74,18 @@ def test_faults_of_shards_are_found_and_repaired(
     for where, name in ((wrong, "stray"), (keys.undivided, "former-1"), (keys.undivided, "former-2")):
         client.hset(where.entry(name), "definition", DEFINITION)
         client.zadd(where.schedule, {where.entry(name): 9e9})
-    client.set(parts[3].generation, "0 8")
-    client.delete(parts[4].generation)
     history, _, _ = keys.beside(keys.entry("gone"))
     client.rpush(history, "{}")
     client.zadd(parts[2].schedule, {parts[2].entry("dropped"): 9e9})
     orphans = {("history", "gone"), ("member", "dropped")}
     assert {(one.kind, one.name) for one in find_orphans(sharded)} == orphans, place
     found = {kind: {one["about"] for one in those} for kind, those in examine("--fix").items()}
-    assert found.keys() == {"misplaced", "former-part", "generation", "missing-hash", "orphan-key"}
+    assert found.keys() == {"misplaced", "former-part", "missing-hash", "orphan-key"}
     assert found["misplaced"] == {"stray"}
     assert found["former-part"] == {keys.undivided.schedule}
-    assert found["generation"] == {parts[3].generation, parts[4].generation}
-    examine("--fix")  # what a shard with a wrong generation has refused
     assert examine() == {}
     for name in ("stray", "former-1", "former-2"):
         assert Entry.from_key(keys.entry(name), sharded).task == "tasks.report"
-    assert {client.get(part.generation) for part in parts[3:5]} <= {
-        value for part in parts[3:5] for value in (part.guard, part.guard.encode())
-    }
 
 
 def test_setting_that_differs_from_the_layout_is_found(

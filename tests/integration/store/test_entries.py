@@ -110,7 +110,7 @@ def put_all_away(store: Store, names: list[str]) -> list[Any]:
     due_entry = [
         replace(one, definition=DEFINITION) if one.is_hash else one for one in read_all(store, names)
     ]
-    return put_away_entries(store, [(one.key, one) for one in due_entry], "mark").results
+    return put_away_entries(store, [(one.key, one) for one in due_entry], "mark")[1]
 
 
 def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:

@@ -10,7 +10,7 @@ import redis
 from celery import Celery
 
 from redbeat.calendars import Calendar
-from redbeat.diagnostics.checks import Diagnosis
+from redbeat.diagnostics.findings import Diagnosis
 from redbeat.keys import Keys
 from redbeat.operations.selection import encode_cursor
 from redbeat.store.later import LaterStore

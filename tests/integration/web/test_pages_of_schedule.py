@@ -15,7 +15,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics import fixes
-from redbeat.diagnostics.route_survey import survey_routes
+from redbeat.diagnostics.routes import survey_routes
 from redbeat.entries.audit import audited, find_records
 from redbeat.keys import Keys
 from redbeat.operations import editing
