@@ -12,7 +12,7 @@ from redbeat.errors import AccessDenied
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who uses the dashboard.
+    """A user of the dashboard.
 
     Arguments:
         name: as it stands in the audit list.

@@ -81,8 +81,10 @@ async def _answered(request: Request) -> User | None:
 
 def _environ_of(request: Any, below: str) -> dict[str, Any]:
     """Return the WSGI environment of a Django request, which may have come over ASGI."""
+    from django.urls import get_script_prefix
+
     # not request.path, which over ASGI is without FORCE_SCRIPT_NAME
-    root = request.META.get("SCRIPT_NAME", "").rstrip("/") + request.path_info.removesuffix(below)
+    root = get_script_prefix().rstrip("/") + request.path_info.removesuffix(below)
     environ: dict[str, Any] = {name: value for name, value in request.META.items() if isinstance(value, str)}
     environ.update({name: "" for name in _READ_BY_DJANGO if name in environ})
     environ.update(
