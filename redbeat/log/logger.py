@@ -11,19 +11,16 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any
 
 from celery.utils.log import get_logger
 
 from redbeat.log.events import ATTRIBUTE, BEAT_FAILED
-from redbeat.log.text import in_local_time, printable, printable_lines, shorten
+from redbeat.log.text import printable, printable_lines, shorten
 
 #: how many characters of one value are logged at most, as it may be megabytes
 MAX_VALUE = 2_000
-
-
-_CAUSED = "The above exception was the direct cause of the following exception:"
-_MEANWHILE = "During handling of the above exception, another exception occurred:"
 
 
 class Shown(str):
@@ -48,13 +45,7 @@ def _shortened(text: str) -> str:
 
 
 class PrintableRecords(logging.Filter):
-    """Lets every record pass, with values that are printable, and times in the zone of the log's timestamps.
-
-    Attributes:
-        has_utc_timestamps: True once a handler writes JSON, whose timestamps are in UTC.
-    """
-
-    has_utc_timestamps: ClassVar[bool] = False
+    """Lets every record pass, with values that are printable."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Make the values of ``record`` printable, and the messages of the exceptions in its traceback."""
@@ -66,12 +57,14 @@ class PrintableRecords(logging.Filter):
             record.args = {name: _shown(value) for name, value in record.args.items()}
         elif record.args:
             record.args = tuple(map(_shown, record.args))
-        if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
-            record.exc_text = _in_log_time(printable_traceback(record.exc_info[1]))  # formatters use it
-            told = getattr(record.exc_info[1], ATTRIBUTE, None)
+        exc = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if exc is not None and not record.exc_text:
+            with suppress(Exception):  # an exception without a text is left to the formatter
+                record.exc_text = printable_traceback(exc)  # formatters use it
+            told = getattr(exc, ATTRIBUTE, None)
             if told is None and record.levelno >= logging.CRITICAL:  # Celery's, as the error ends beat
-                told = BEAT_FAILED.of(reason=described(record.exc_info[1]))[ATTRIBUTE]
-            if told is not None and not hasattr(record, ATTRIBUTE):  # somebody else logs an error of ours
+                told = BEAT_FAILED.of(reason=f"{type(exc).__name__}: {_shown(exc)}")[ATTRIBUTE]
+            if told is not None and not hasattr(record, ATTRIBUTE):  # Celery logs an error of ours
                 setattr(record, ATTRIBUTE, told)
         return True
 
@@ -82,9 +75,6 @@ def _shown(value: Any) -> Any:
         return value
     try:
         text = str(value)
-        local = _in_log_time(text)
-        if local != text:
-            return Shown(local)
         is_whole = len(text) <= MAX_VALUE or not isinstance(value, (str, BaseException))
         if is_whole and text.isprintable() and (isinstance(value, str) or repr(value).isprintable()):
             return value
@@ -93,50 +83,24 @@ def _shown(value: Any) -> Any:
         return value
 
 
-def _in_log_time(text: str) -> str:
-    return text if PrintableRecords.has_utc_timestamps else in_local_time(text)
-
-
 def printable_traceback(exc: BaseException) -> str:
     """Return the traceback of ``exc`` as Python prints it, with the exceptions' messages printable."""
-    return "".join(_traceback_lines(exc, set())).removesuffix("\n")
+    text = "".join(traceback.format_exception(exc))
+    for message in _messages(exc):
+        if message and (len(message) > MAX_VALUE or not message.isprintable()):
+            text = text.replace(message, _shortened(message))
+    return printable_lines(text).removesuffix("\n")
 
 
-def _traceback_lines(exc: BaseException, seen: set[int]) -> Iterator[str]:
-    chain, link = [("", exc)], exc
-    seen.add(id(exc))
-    while True:
-        before = link.__cause__
-        if before is None and not link.__suppress_context__:
-            before = link.__context__
-        if before is None or id(before) in seen:
-            break
-        seen.add(id(before))
-        chain.append((_CAUSED if before is link.__cause__ else _MEANWHILE, before))
-        link = before
-    for between, link in reversed(chain):
-        if link.__traceback__ is not None:
-            yield "Traceback (most recent call last):\n"
-            yield from map(printable_lines, traceback.format_tb(link.__traceback__))
-        yield f"{described(link)}\n"
-        yield from (f"{_shortened(str(note))}\n" for note in getattr(link, "__notes__", ()))
-        for member in getattr(link, "exceptions", ()):  # of a group
-            if isinstance(member, BaseException) and id(member) not in seen:
-                text = "".join(_traceback_lines(member, seen))
-                yield from (f"  | {line}\n" for line in text.removesuffix("\n").split("\n"))
-        if between:
-            yield f"\n{between}\n\n"
-
-
-def described(exc: BaseException) -> str:
-    """Return the last line of a traceback; the function of ``traceback`` walks through all causes for it."""
-    kind = type(exc)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        text = str(exc)
-    except Exception:  # noqa: BLE001 - as Python does
-        text = "<exception str() failed>"
-    return f"{name}: {_shortened(text)}" if text else name
+def _messages(exc: BaseException) -> Iterator[str]:
+    """Yield the messages and notes of an exception, of its causes, and of the members of a group."""
+    seen, left = set[int](), list[BaseException | None]([exc])
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield from (str(one), *getattr(one, "__notes__", ()))
+            left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 def _printing(named: logging.Logger) -> logging.Logger:

@@ -110,16 +110,6 @@ def replace_utc_times(text: str, show: Callable[[datetime, str], str]) -> str:
     return _UTC_TIME.sub(shown, text) if " UTC" in text else text
 
 
-def in_local_time(text: str) -> str:
-    """Return ``text`` with its times in this process's zone, in which Celery's log has its timestamps."""
-    return replace_utc_times(
-        text,
-        lambda moment, fraction: (
-            f"{moment.astimezone():%Y-%m-%d %H:%M:%S}{fraction} {moment.astimezone():%Z}"
-        ),
-    )
-
-
 def joined(*reasons: str) -> str:
     """Return reasons as one text, each once; '' isn't one."""
     return "; ".join(filter(None, dict.fromkeys(reasons)))
