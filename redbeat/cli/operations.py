@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
@@ -57,9 +57,9 @@ def _type_of(parameter: Parameter) -> Any:
         return click.IntRange(least, most)
     if kind is float:
         return click.FloatRange(option.least, option.most)
-    if get_origin(kind) is not None:
+    if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    return {list: JSON_ARRAY, dict: JSON_OBJECT}.get(kind, str)
+    return {list[Any]: JSON_ARRAY, dict[str, Any]: JSON_OBJECT}.get(kind, str)
 
 
 def change_entries(

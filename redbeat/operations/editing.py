@@ -154,7 +154,7 @@ def whole(actor: Actor, values: Mapping[str, Any], before: RedBeatSchedulerEntry
         EntryError: something is hidden that isn't stored.
     """
     stored = {} if before is None else fields_of(before)
-    hiding = hiding_of(actor.app)
+    hiding = actor.hiding
     given = restore(dict(values), stored, hiding)
     for field, argument in left_hidden(given, hiding, stored):
         name = str(values.get("name") or (before.name if before is not None else ""))
@@ -168,7 +168,7 @@ def _check_hidden(
 ) -> None:
     """Raise EntryError if another task would be given what is hidden: it might show it."""
     stored = fields_of(before)
-    kept = kept_hidden(given, stored, hiding_of(actor.app))
+    kept = kept_hidden(given, stored, actor.hiding)
     if kept and made.task != stored.get("task"):
         raise EntryError(f"{made.name}: task: {words_of_other_task(kept)}", made.key)
 

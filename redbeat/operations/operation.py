@@ -48,6 +48,8 @@ class Option:
         most: the largest number; of a list the largest count.
         ahead: of a time: '2h' and 'monday' are ahead of now; else back from it.
         is_pattern: in the text * and ? are wildcards; case counts.
+        choices: the items that a list may have; none: any.
+        header: the header of a request that has it; only the REST interface offers it then.
         called: its name on the surfaces, where Python has the word for itself, as with ``from``.
     """
 
@@ -56,7 +58,9 @@ class Option:
     most: float | None = None
     ahead: bool = False
     is_pattern: bool = False
+    choices: Sequence[str] = ()
     called: str = ""
+    header: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,205 +1,547 @@
-"""``trigger``, ``backfill``, ``rerun`` and ``runs --give-up``: runs that somebody asks for, or gives up."""
+"""Runs that a user asks for, repeats or gives up."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from redbeat.access import Right
-from redbeat.entries.backfill import Sent, sent_by
-from redbeat.entries.backfill import trigger_once as trigger_once_now
+from redbeat.entries.backfill import sent_by, trigger_once
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import read_listed
 from redbeat.entries.rerun import choose_run, failed_runs, rerun_each, rerun_one
-from redbeat.entries.runs import find_runs, give_up_runs
+from redbeat.entries.runs import (
+    IN_PROGRESS,
+    SOUGHT,
+    find_running,
+    find_runs,
+    give_up_runs,
+    read_history,
+    with_histories,
+    words_of,
+)
 from redbeat.entries.sending import naming_the_broker
-from redbeat.errors import AccessDenied, EntryError, LockNotAcquired, RunNotSent
+from redbeat.errors import (
+    AccessDenied,
+    ArgumentInvalid,
+    EntryError,
+    EntryNotFound,
+    LockNotAcquired,
+    RunNotSent,
+)
+from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import whole
+from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.selection import MAX_SECONDS, Enough, NameOfEntry, Selection, for_each
 from redbeat.runs.run import Run
 
 #: how many runs one backfill, or one request for all that have failed, sends at most
 MAX_SENT = 1000
+#: states and outcomes of runs that are found without looking at each entry
+ALL_KNOWN = (*IN_PROGRESS, *FAILED_OUTCOMES)
+
+Args = Annotated[
+    list[Any] | None, Option("Positional arguments for this run: '[1, 2]'. Default: the entry's.")
+]
+Kwargs = Annotated[
+    dict[str, Any] | None, Option("Keyword arguments for this run: '{\"x\": 1}'. Default: the entry's.")
+]
+Queue = Annotated[str | None, Option("The queue for this run. Default: the entry's.")]
+DryRun = Annotated[bool, Option("Send nothing, and answer what would be sent.")]
+Request = Annotated[
+    str | None,
+    Option(
+        "Any text of the client's own, of up to 255 characters. Of several requests with the same key within "
+        "a day the first sends the run, and the others answer its task id.",
+        header="Idempotency-Key",
+    ),
+]
+Progress = Callable[[int], object]
 
 
-@dataclass
-class Rerun:
-    """What became of runs that were to be sent once more.
+# -- trigger
+
+
+@dataclass(frozen=True)
+class Triggered:
+    """A run that was sent.
 
     Attributes:
-        sent: their number.
-        failed: why others weren't, by the entries' names.
+        name: the entry's.
+        task_id: None: it would be sent.
+        is_repeated: an earlier request with the same key has sent it.
     """
 
-    sent: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    name: str
+    task: str
+    task_id: str | None = None
+    is_repeated: bool = False
 
 
-def trigger(actor: Actor, name: str, overrides: Mapping[str, Any]) -> str:
-    """Send the task of an entry now, once; return the task id.
+@dataclass(frozen=True)
+class TriggeredMany:
+    """Runs that were sent.
 
-    Arguments:
-        overrides: ``args``, ``kwargs`` and ``queue`` for this run; None: the entry's. What is hidden in them
-            is sent as it is stored.
+    Attributes:
+        sent: the task id of each entry's run, by its name; null: it would be sent.
+        repeated: of these an earlier request with the same key has sent the run.
+        failed: why others weren't, by their names.
+        left: names that weren't looked at in time: send the same with these.
+        next: the cursor to go on with; null: that was all.
     """
-    entry, given = _asked(actor, name, overrides)
-    with actor.doing("trigger", [name], given, entry.task), naming_the_broker(actor.app, name):
-        return str(entry.trigger(**given).id)
+
+    sent: dict[str, str | None]
+    repeated: Sequence[str]
+    failed: dict[str, str]
+    left: Sequence[str]
+    next: str | None
 
 
-def check_trigger(actor: Actor, name: str, overrides: Mapping[str, Any]) -> None:
-    """Raise what ``trigger`` would, as far as that can be told without sending anything."""
-    _asked(actor, name, overrides)
+@operation("entry.trigger", Right.RUN, "trigger", "PUT /entries/{name}/trigger")
+def trigger_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    args: Args = None,
+    kwargs: Kwargs = None,
+    queue: Queue = None,
+    request: Request = None,
+    dry_run: DryRun = False,
+) -> Triggered:
+    """Run an entry now, once.
 
-
-def trigger_once(actor: Actor, name: str, request: str, overrides: Mapping[str, Any]) -> Sent:
-    """Send the task of an entry now, unless the same request has done so within a day.
-
-    Arguments:
-        request: what tells it from other requests of the same user.
-        overrides: as ``trigger`` takes them.
+    What is hidden in the arguments is sent as it is stored.
 
     Raises:
-        EntryError: it has sent a run with other arguments.
-        LockNotAcquired: it is being sent at this moment.
+        EntryNotFound: there is no such entry.
+        EntryError: the request has sent a run with other arguments, or a value is invalid.
+        LockNotAcquired: the same request is being carried out at this moment.
+        RunNotSent: the broker or the task refuses it.
     """
-    entry, given = _asked(actor, name, overrides)
-    of_user = f"{actor.user.name}\n{request}"
-    sent = sent_by(entry, of_user, given)
-    if sent is not None:
-        return sent
-    with actor.doing("trigger", [name], given, entry.task), naming_the_broker(actor.app, name):
-        return trigger_once_now(entry, of_user, given)
-
-
-def trigger_by_form(actor: Actor, name: str, once: str, overrides: Mapping[str, Any]) -> Sent:
-    """Send the task of an entry now, once, however often the same form is sent.
-
-    Arguments:
-        once: what tells one form from another; '': each call sends a run.
-        overrides: as ``trigger`` takes them; with others, from the same form, another run is sent.
-    """
-    if not once:
-        return Sent(trigger(actor, name, overrides))
-    return trigger_once(actor, name, f"{once}\n{json.dumps(overrides, sort_keys=True)}", overrides)
-
-
-def _asked(
-    actor: Actor, name: str, overrides: Mapping[str, Any]
-) -> tuple[RedBeatSchedulerEntry, dict[str, Any]]:
-    """Return an entry that the actor may run so, and what its run is given in place of its own."""
-    actor.require(Right.RUN)
     entry = RedBeatSchedulerEntry.get(name, actor.app)
-    asked = {one: overrides[one] for one in ("args", "kwargs", "queue") if overrides.get(one) is not None}
-    queue = {"queue": asked["queue"]} if "queue" in asked else {}
-    actor.require_call(str(entry.task), {**(entry.options or {}), **queue})
-    return entry, whole(actor, asked, entry)
-
-
-def backfill(
-    actor: Actor, name: str, begin: datetime, end: datetime, *, dry_run: bool, limit: int = MAX_SENT
-) -> Sequence[datetime]:
-    """Send the runs that an entry's schedule has in a span, each once; return their due times.
-
-    Raises:
-        EntryError: there are more than ``limit``.
-    """
-    entry = _that_may_run(actor, name)
+    given = {"args": args, "kwargs": kwargs, "queue": queue}
+    given = {field: value for field, value in given.items() if value is not None}
+    options = {**(entry.options or {}), **({} if queue is None else {"queue": queue})}
+    actor.require_call(str(entry.task), options)
+    overrides = whole(actor, given, entry)
     if dry_run:
-        return entry.backfill(begin, end, True, limit=limit)
-    with (
-        actor.doing("backfill", [name], {"from": begin, "to": end}),
-        naming_the_broker(actor.app, name),
-    ):
-        return entry.backfill(begin, end, limit=limit)
+        return Triggered(name, str(entry.task))
+    of_user = None if request is None else f"{actor.user.name}\n{request}"
+    sent = None if of_user is None else sent_by(entry, of_user, overrides)
+    if sent is not None:
+        return Triggered(name, str(entry.task), sent.task_id, sent.is_repeated)
+    with actor.doing("trigger", [name], overrides, entry.task), naming_the_broker(actor.app, name):
+        if of_user is None:
+            return Triggered(name, str(entry.task), str(entry.trigger(**overrides).id))
+        sent = trigger_once(entry, of_user, overrides)
+        return Triggered(name, str(entry.task), sent.task_id, sent.is_repeated)
 
 
-def rerun(actor: Actor, name: str, due: datetime | None) -> tuple[Run, str]:
-    """Send a run of an entry once more; return which one, and its new task id.
+@operation("entries.trigger", Right.RUN, "trigger", "PUT /trigger")
+def trigger_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    args: Args = None,
+    kwargs: Kwargs = None,
+    queue: Queue = None,
+    request: Request = None,
+    dry_run: DryRun = False,
+    progress: Progress = lambda _done: None,
+) -> TriggeredMany:
+    """Run many entries now, each once."""
+
+    def send(name: str) -> Triggered:
+        return trigger_entry(
+            actor, name, args=args, kwargs=kwargs, queue=queue, request=request, dry_run=dry_run
+        )
+
+    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries), progress=progress)
+    sent = {name: run.task_id for name, run in done.done.items()}
+    repeated = [name for name, run in done.done.items() if run.is_repeated]
+    return TriggeredMany(sent, repeated, done.failed, done.left, done.next)
+
+
+def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
+    """Return the request of a form, which sends a run once; with other values it sends another run.
 
     Arguments:
-        due: None: the last one that has failed.
+        once: the token of the form; '': each call sends a run.
     """
-    entry = _that_may_run(actor, name)
-    with actor.doing("rerun", [name], {"due": due}), naming_the_broker(actor.app, name):
-        run, result = rerun_one(entry, due)
-    return run, str(result.id)
+    return f"{once}\n{json.dumps(overrides, sort_keys=True)}" if once else None
 
 
-def find_rerun(actor: Actor, name: str, due: datetime | None) -> Run:
-    """Return the run that ``rerun`` would send once more, or raise what it would."""
-    return choose_run(_that_may_run(actor, name), due)
+def _seconds_for(entries: Selection) -> float | None:
+    return None if entries.is_whole else MAX_SECONDS
 
 
-def _that_may_run(actor: Actor, name: str) -> RedBeatSchedulerEntry:
+# -- backfill
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """Runs of a past span.
+
+    Attributes:
+        name: the entry's.
+        runs: the due times of those that were sent, or would be.
+    """
+
+    name: str
+    is_dry_run: bool
+    runs: Sequence[datetime]
+
+
+@dataclass(frozen=True)
+class BackfilledMany:
+    """Runs of a past span of many entries.
+
+    Attributes:
+        runs: the due times of those that were sent, or would be, by the entry's name.
+        failed: why others weren't, by their names.
+        left: names that weren't looked at in time: send the same with these.
+        next: the cursor to go on with; null: that was all.
+    """
+
+    runs: dict[str, Sequence[datetime]]
+    is_dry_run: bool
+    failed: dict[str, str]
+    left: Sequence[str]
+    next: str | None
+
+
+From = Annotated[Moment, Option("Runs that were due at this time or later.", called="from")]
+To = Annotated[Moment | None, Option("And by this time. Default: now.", called="to")]
+Limit = Annotated[int, Option("Send nothing if there are more.", least=1, most=MAX_SENT)]
+
+
+@operation("entry.backfill", Right.RUN, "backfill", "PUT /entries/{name}/backfill")
+def backfill_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    begin: From,
+    end: To = None,
+    dry_run: DryRun = False,
+    limit: Limit = MAX_SENT,
+    progress: Progress | None = None,
+) -> Backfilled:
+    """Send runs of a past span, each once.
+
+    Raises:
+        ArgumentInvalid: the end is before the beginning.
+        EntryNotFound: there is no such entry.
+        EntryError: there are more than ``limit``.
+        RunNotSent: the broker or the task refuses one.
+    """
+    first, last = _span(actor, begin, end)
+    entry = _entry_that_may_run(actor, name)
+    if dry_run:
+        return Backfilled(name, True, entry.backfill(first, last, True, limit=limit, progress=progress))
+    with actor.doing("backfill", [name], {"from": first, "to": last}), naming_the_broker(actor.app, name):
+        return Backfilled(name, False, entry.backfill(first, last, limit=limit, progress=progress))
+
+
+@operation("entries.backfill", Right.RUN, "backfill", "PUT /backfill")
+def backfill_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    begin: From,
+    end: To = None,
+    dry_run: DryRun = False,
+    limit: Limit = MAX_SENT,
+    progress: Progress = lambda _done: None,
+) -> BackfilledMany:
+    """Send runs of a past span of many entries, each once.
+
+    Raises:
+        ArgumentInvalid: the end is before the beginning.
+    """
+    first, last = _span(actor, begin, end)
+    count = 0
+
+    def send(name: str) -> Sequence[datetime]:
+        nonlocal count
+        runs = backfill_entry(actor, name, begin=first, end=last, dry_run=True, limit=limit).runs
+        if count and count + len(runs) > limit:
+            raise Enough
+        if runs and not dry_run:
+            runs = backfill_entry(actor, name, begin=first, end=last, limit=limit).runs
+        count += len(runs)
+        return runs
+
+    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries), progress=progress)
+    runs = {name: dues for name, dues in done.done.items() if dues}
+    return BackfilledMany(runs, dry_run, done.failed, done.left, done.next)
+
+
+def _span(actor: Actor, begin: Moment, end: Moment | None) -> tuple[datetime, datetime]:
+    first = actor.time(begin)
+    last = actor.now if end is None else actor.time(end)
+    if last < first:
+        raise ArgumentInvalid("to", "must not be before `from`.")
+    return first, last
+
+
+def _entry_that_may_run(actor: Actor, name: str) -> RedBeatSchedulerEntry:
     """Return an entry that the actor may run as it is."""
-    actor.require(Right.RUN)
     entry = RedBeatSchedulerEntry.get(name, actor.app)
     actor.require_call(str(entry.task), entry.options)
     return entry
 
 
-def rerun_failed(actor: Actor, since: datetime, match: str = "*", *, dry_run: bool = False) -> Rerun:
-    """Send all runs once more that have failed since a time, but those that somebody has repeated already."""
-    actor.require(Right.RUN)
-    result = Rerun()
-    listed = failed_runs(actor.app, since, match)
-    if not dry_run and listed:
-        with actor.doing("rerun", sorted(listed), {"since": since, "match": match}):
-            _rerun_all(actor, listed, result, dry_run=False)
-    else:
-        _rerun_all(actor, listed, result, dry_run=dry_run)
-    return result
+# -- rerun
 
 
-def rerun_chosen(actor: Actor, chosen: Collection[tuple[str, datetime]]) -> Rerun:
-    """Send runs that have failed once more, by their names and due times, but those repeated already.
+@dataclass(frozen=True)
+class Rerun:
+    """A run that is sent once more.
 
-    One that isn't known to have failed is left, and so are those of which ``MAX_SENT`` are sent.
+    Attributes:
+        name: the entry's.
+        due: when it was due.
+        outcome: how it had ended.
+        rerun_of: its task id.
+        task_id: that of the new run; None: it would be sent.
     """
-    actor.require(Right.RUN)
-    result, wanted = Rerun(), {(name, round(due.timestamp(), 3)) for name, due in chosen}
-    found = failed_runs(actor.app, min(due for _, due in chosen)) if chosen else {}
-    listed = {
-        name: mine
-        for name, runs in found.items()
-        if (mine := [run for run in runs if (name, round(run.due.timestamp(), 3)) in wanted])
-    }
-    for name in {name for name, _ in wanted} - listed.keys():
-        result.failed[name] = f"{name}: no run is known that was due then and has failed."
-    if listed:
-        with actor.doing("rerun", sorted(listed), {"runs": sum(map(len, listed.values()))}):
-            _rerun_all(actor, listed, result, dry_run=False)
-    return result
+
+    name: str
+    due: datetime
+    outcome: str | None
+    rerun_of: str | None
+    task_id: str | None
 
 
-def _rerun_all(actor: Actor, listed: Mapping[str, Sequence[Run]], result: Rerun, *, dry_run: bool) -> None:
-    for name, runs in listed.items():
-        try:
-            entry = RedBeatSchedulerEntry.get(name, actor.app)
-            actor.require_call(str(entry.task), entry.options)
-            with naming_the_broker(actor.app, name):
-                done = rerun_each(entry, runs[: MAX_SENT - result.sent], dry_run=dry_run)
-        except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:  # the others go on
-            result.failed[name] = str(exc)
-            continue
-        result.sent += len(done.sent)
-        if done.left:
-            result.failed[name] = done.left[0][1]
+@dataclass
+class RerunMany:
+    """Runs that are sent once more.
+
+    Attributes:
+        sent: their number.
+        failed: why others weren't, by the entries' names.
+        held: of these, the ones that wait for another run of their entry.
+    """
+
+    is_dry_run: bool
+    sent: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
 
 
-def give_up(actor: Actor, name: str, task_ids: Sequence[str] | None = None) -> Sequence[Run]:
-    """End runs in progress of an entry as lost; return those that have ended so.
+@operation("entry.rerun", Right.RUN, "rerun", "PUT /entries/{name}/rerun")
+def rerun_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    due: Annotated[
+        Moment | None, Option("The run that was due at this time. Default: the last that has failed.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> Rerun:
+    """Send a run once more.
+
+    Raises:
+        EntryNotFound: there is no such entry.
+        EntryError: no such run is known.
+        EntryBusy: the entry's overlap policy holds it back.
+        RunNotSent: the broker or the task refuses it.
+    """
+    entry, moment = _entry_that_may_run(actor, name), None if due is None else actor.time(due)
+    run = choose_run(entry, moment)
+    if dry_run:
+        return _rerun_of(run, None)
+    details = {"due": moment or run.due, "task_id": run.task_id}
+    with actor.doing("rerun", [name], details), naming_the_broker(actor.app, name):
+        run, result = rerun_one(entry, moment)
+    return _rerun_of(run, str(result.id))
+
+
+@operation("runs.rerun", Right.RUN, "rerun", "PUT /rerun")
+def rerun_failed(
+    actor: Actor,
+    *,
+    since: Annotated[Moment, Option("Runs that have failed since this time, as 1d.")],
+    match: Annotated[str | None, Option("Only of entries whose name matches.", is_pattern=True)] = None,
+    dry_run: DryRun = False,
+    chosen: Collection[tuple[str, datetime]] | None = None,
+    limit: int | None = MAX_SENT,
+    progress: Callable[[Run, str], object] = lambda _run, _task_id: None,
+) -> RerunMany:
+    """Send all failed runs once more.
+
+    Runs that were sent once more already are left out.
 
     Arguments:
-        task_ids: None: all of them.
+        chosen: only these, by their names and due times.
+        limit: at most so many; None: all.
+        progress: called with each run that was sent, and its new task id.
+
+    Raises:
+        BrokerUnavailable: before anything was sent.
     """
-    actor.require(Right.RUN)
-    found = [run for run in find_runs(actor.app, ["running"], name=name) if run.is_running]
-    chosen = [run for run in found if task_ids is None or run.task_id in task_ids]
-    if not chosen:
-        return []
-    with actor.doing("runs --give-up", [name], {"task_ids": [run.task_id for run in chosen]}):
-        return give_up_runs(actor.app, chosen, actor.user.name)
+    begin, result = actor.time(since), RerunMany(dry_run)
+    found = failed_runs(actor.app, begin, match or "*")
+    if chosen is not None:
+        wanted = {(name, round(due.timestamp(), 3)) for name, due in chosen}
+        found = {
+            name: mine
+            for name, runs in found.items()
+            if (mine := [run for run in runs if (name, round(run.due.timestamp(), 3)) in wanted])
+        }
+        for name in {name for name, _ in wanted} - found.keys():
+            result.failed[name] = f"{name}: no failed run with this due time is known."
+    details = {"since": begin, "match": match, "runs": sum(map(len, found.values()))}
+    with nullcontext() if dry_run or not found else actor.doing("rerun", sorted(found), details):
+        for name, runs in found.items():
+            most = None if limit is None else limit - result.sent
+            try:
+                entry = _entry_that_may_run(actor, name)
+                with naming_the_broker(actor.app, name):
+                    done = rerun_each(entry, runs[:most], dry_run=dry_run, progress=progress)
+            except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:
+                result.failed[name] = str(exc)
+                continue
+            result.sent += len(done.sent)
+            if done.left:
+                result.failed[name] = result.held[name] = done.left[0][1]
+    return result
+
+
+def _rerun_of(run: Run, task_id: str | None) -> Rerun:
+    return Rerun(run.name, run.due, run.outcome, run.task_id, task_id)
+
+
+# -- runs in progress and past ones
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs.
+
+    Attributes:
+        count: how many there are; ``runs`` may have fewer of them.
+    """
+
+    runs: Sequence[Run]
+    count: int
+
+
+@dataclass(frozen=True)
+class History:
+    """The last runs of an entry, the newest first."""
+
+    name: str
+    history: Sequence[PastRun]
+
+
+Since = Annotated[
+    Moment | None, Option("Past runs that have ended since this time: 1d, yesterday 9:00, or a time.")
+]
+Most = Annotated[int, Option("At most so many.", least=1, most=1000)]
+
+
+@operation("runs.list", Right.READ, "runs", "GET /runs")
+def list_runs(
+    actor: Actor,
+    *,
+    match: Annotated[str | None, Option("Only of entries whose name matches.", is_pattern=True)] = None,
+    state: Annotated[
+        list[str] | None,
+        Option("Only these, with commas between; default: running.", most=20, choices=ALL_KNOWN),
+    ] = None,
+    since: Since = None,
+    limit: Most = 100,
+) -> Runs:
+    """Runs in progress, and runs that have failed."""
+    begin = None if since is None else actor.time(since)
+    states = set(state or (["running"] if begin is None else ALL_KNOWN))
+    # a past run may be "sent", too, and looking for these would be a look at the history of each entry
+    sought = ["running" if one == "sent" else one for one in states]
+    found = find_runs(actor.app, sought, match=match, since=begin)
+    if "sent" in states and "running" not in states:
+        found = [run for run in found if not run.is_running or states & words_of(run)]
+    return Runs(with_histories(actor.app, found[:limit]), len(found))
+
+
+@operation("entry.runs", Right.READ, "runs", "GET /entries/{name}/runs")
+def list_runs_of_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    state: Annotated[
+        list[str] | None,
+        Option("Only these; default: running, and all with since.", most=20, choices=(*SOUGHT,)),
+    ] = None,
+    since: Since = None,
+    limit: Most = 100,
+) -> Runs:
+    """Runs of an entry.
+
+    It may have been deleted: its runs are known for a while.
+
+    Raises:
+        EntryNotFound: there is no such entry, and there are no such runs.
+    """
+    begin = None if since is None else actor.time(since)
+    found = find_runs(actor.app, state, name=name, since=begin)
+    if not found:
+        read_listed(RedBeatSchedulerEntry, actor.app, name)
+    return Runs(with_histories(actor.app, found[:limit]), len(found))
+
+
+@operation("entry.history", Right.READ, "show", "GET /entries/{name}/history")
+def read_history_of_entry(actor: Actor, name: NameOfEntry, *, limit: Most = 100) -> History:
+    """What became of its last runs.
+
+    Raises:
+        EntryNotFound: there is no such entry.
+    """
+    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    return History(name, read_history(entry, limit))
+
+
+@operation("run.give_up", Right.RUN, "runs", "DELETE /entries/{name}/runs/{task_id}")
+def give_up_run(
+    actor: Actor, name: NameOfEntry, *, task_id: Annotated[str, Option("The task id of the run.")]
+) -> Runs:
+    """Give up a run in progress.
+
+    Raises:
+        EntryNotFound: there is no such run in progress.
+    """
+    done = give_up(actor, name, [task_id])
+    if not done.runs:
+        raise EntryNotFound(f"{name}: the run {task_id} is not in progress.", name)
+    return done
+
+
+@operation("entry.give_up", Right.RUN, "runs", "DELETE /entries/{name}/runs")
+def give_up(
+    actor: Actor,
+    name: NameOfEntry,
+    task_ids: Collection[str] | None = None,
+    *,
+    by: str | None = None,
+) -> Runs:
+    """Give up all its runs in progress.
+
+    They end as lost, and what waits for them goes; no task is terminated.
+
+    Arguments:
+        task_ids: only these.
+        by: who does it, where that isn't the actor.
+    """
+    found = find_running(actor.app, name, ["running"])
+    runs = [run for run in found if task_ids is None or run.task_id in task_ids]
+    if not runs:
+        return Runs([], 0)
+    details = {"task_ids": [run.task_id for run in runs]}
+    with actor.doing("runs --give-up", [name], details if by is None else {**details, "by": by}):
+        done = give_up_runs(actor.app, runs, by or actor.user.name)
+    return Runs(done, len(done))

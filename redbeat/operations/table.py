@@ -3,4 +3,5 @@
 from __future__ import annotations
 
 from redbeat.operations import pausing as pausing
+from redbeat.operations import running as running
 from redbeat.operations.operation import OPERATIONS as OPERATIONS

@@ -24,14 +24,13 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.operations import editing, running
+from redbeat.operations import editing
 from redbeat.operations.editing import revision_of
 from redbeat.web.api.choices import DRY_RUN, ONE_CHOICE, choice_of, chosen_one_by_one
 from redbeat.web.api.entries import without_added
 from redbeat.web.api.kinds import OBJECT, Field
-from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Operation
+from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.patches import merged
-from redbeat.web.api.running import OF_BACKFILL, OF_TRIGGER, send_one, span_in
 from redbeat.web.api.schemas import of
 
 #: how many entries one request is about, and for how long it goes on, seconds
@@ -106,44 +105,6 @@ def _change(call: Call, name: str, patch: Mapping[str, Any], *, dry_run: bool) -
     retry_when_changed(change)
 
 
-def trigger_entries(call: Call) -> Answer:
-    """Run many entries now, each once."""
-    repeated: list[str] = []
-
-    def send(name: str) -> str | None:
-        if call.body["dry_run"]:
-            running.check_trigger(call.actor, name, call.body)
-            return None
-        sent = send_one(call, name)
-        if sent.is_repeated:
-            repeated.append(name)
-        return sent.task_id
-
-    result = _each(call, send)
-    return Answer({"sent": result.done, "repeated": repeated, **result.to_dict()})
-
-
-def backfill_entries(call: Call) -> Answer:
-    """Send runs of a past span of many entries, each once."""
-    begin, end = span_in(call)
-    dry_run, limit = call.body["dry_run"], call.body["limit"]
-    sent = 0
-
-    def send(name: str) -> list[str]:
-        nonlocal sent
-        dues = running.backfill(call.actor, name, begin, end, dry_run=True, limit=limit)
-        if sent and sent + len(dues) > limit:
-            raise Enough
-        if dues and not dry_run:
-            dues = running.backfill(call.actor, name, begin, end, dry_run=False, limit=limit)
-        sent += len(dues)
-        return [due.isoformat() for due in dues]
-
-    result = _each(call, send)
-    runs = {name: dues for name, dues in result.done.items() if dues}
-    return Answer({"runs": runs, "is_dry_run": dry_run, **result.to_dict()})
-
-
 _CHOICE = choice_of(MOST)
 
 OPERATIONS: Sequence[Operation] = (
@@ -159,23 +120,5 @@ OPERATIONS: Sequence[Operation] = (
             is_needed=True,
             exactly_one=ONE_CHOICE,
         ),
-    ),
-    Operation(
-        *("PUT", "/trigger", "trigger", Right.RUN, "Run many entries now, each once.", trigger_entries),
-        {200: of("TriggeredMany")},
-        body=Body((*_CHOICE, *OF_TRIGGER), is_needed=True, exactly_one=ONE_CHOICE),
-        headers=(IDEMPOTENCY_KEY,),
-    ),
-    Operation(
-        *(
-            "PUT",
-            "/backfill",
-            "backfill",
-            Right.RUN,
-            "Send runs of a past span of many entries, each once.",
-            backfill_entries,
-        ),
-        {200: of("BackfilledMany")},
-        body=Body((*_CHOICE, *OF_BACKFILL), is_needed=True, exactly_one=ONE_CHOICE),
     ),
 )

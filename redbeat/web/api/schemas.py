@@ -197,10 +197,8 @@ def _of_entries() -> dict[str, Any]:
 
 
 def _of_runs() -> dict[str, Any]:
-    """Return those of what is answered about runs, and where some were sent."""
+    """Return those of what is answered about past runs."""
     return {
-        "Run": _run(),
-        "Runs": _object(runs=_array(of("Run")), count=COUNT),
         "PastRun": _object(
             due=MOMENT,
             at=MOMENT,
@@ -209,33 +207,6 @@ def _of_runs() -> dict[str, Any]:
             why=TEXT,
         ),
         "History": _object(name=TEXT, history=_array(of("PastRun"))),
-        "Triggered": _object(
-            name=TEXT,
-            task_id={**MAYBE_TEXT, "description": "null: it would be sent."},
-            is_repeated={**FLAG, "description": "An earlier request with the same key has sent it."},
-        ),
-        "TriggeredMany": _many(
-            sent={
-                **OBJECT,
-                "additionalProperties": MAYBE_TEXT,
-                "description": "The task id of each entry's run, by its name; null: it would be sent.",
-            },
-            repeated={
-                **_array(TEXT),
-                "description": "Of these an earlier request with the same key has sent the run.",
-            },
-        ),
-        "Backfilled": _object(name=TEXT, is_dry_run=FLAG, runs=_array(MOMENT)),
-        "BackfilledMany": _many(
-            runs={
-                **OBJECT,
-                "additionalProperties": _array(MOMENT),
-                "description": "Those that were sent, by the entry's name.",
-            },
-            is_dry_run=FLAG,
-        ),
-        "Rerun": _object(name=TEXT, due=MOMENT, outcome=MAYBE_TEXT, rerun_of=MAYBE_TEXT, task_id=MAYBE_TEXT),
-        "Reruns": _object(sent=COUNT, failed={**OBJECT, "additionalProperties": TEXT}, is_dry_run=FLAG),
     }
 
 
@@ -403,24 +374,6 @@ def _many(**properties: Any) -> dict[str, Any]:
         "description": "The `names` that weren't looked at in time: send the same with these.",
     }
     return _object(**properties, failed=failed, left=left, next=NEXT)
-
-
-def _run() -> dict[str, Any]:
-    return _object(
-        name=TEXT,
-        due=MOMENT,
-        task_id=MAYBE_TEXT,
-        state=MAYBE_TEXT,
-        outcome=MAYBE_TEXT,
-        sent_at=MAYBE_MOMENT,
-        started_at=MAYBE_MOMENT,
-        ended_at=MAYBE_MOMENT,
-        worker=MAYBE_TEXT,
-        attempt=MAYBE_COUNT,
-        run_seconds=MAYBE_NUMBER,
-        error=TEXT,
-        why=TEXT,
-    )
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,8 @@ from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import ArgumentInvalid, BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
 from redbeat.log.text import closed
-from redbeat.operations import editing, pausing, running
+from redbeat.operations import editing, pausing
+from redbeat.operations.running import request_of_form, trigger_entry
 from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
@@ -66,7 +67,7 @@ def run_entries(visit: Visit) -> Response:
             failed[name] = f"Not tried: {end}"
             continue
         try:
-            run = running.trigger_by_form(visit.actor, name, _typed(visit, "once"), {})
+            run = trigger_entry(visit.actor, name, request=request_of_form(_typed(visit, "once"), {}))
             (repeated if run.is_repeated else sent).append(name)
         except (BrokerUnavailable, StoreUnavailable) as exc:
             failed[name] = end = str(exc)  # each further one would take as long to fail

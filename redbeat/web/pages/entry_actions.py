@@ -26,7 +26,13 @@ from redbeat.operations import editing, running
 from redbeat.operations.editing import fields_of
 from redbeat.operations.hiding import hide, hiding_of
 from redbeat.operations.pausing import pause_entry, resume_entry
-from redbeat.operations.running import MAX_SENT
+from redbeat.operations.running import (
+    MAX_SENT,
+    backfill_entry,
+    request_of_form,
+    rerun_entry,
+    trigger_entry,
+)
 from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import time_of
 from redbeat.web.changes import Ending, Tell
@@ -179,7 +185,8 @@ def run(visit: Visit) -> Response:
         overrides["queue"] = typed["queue"]
     if not problems:
         try:
-            sent = running.trigger_by_form(visit.actor, str(entry.name), typed["once"], overrides)
+            request = request_of_form(typed["once"], overrides)
+            sent = trigger_entry(visit.actor, str(entry.name), **overrides, request=request)
         except (EntryError, RunNotSent) as exc:
             problems[""], status = in_words_of(str(exc), visit.zone), status_of(exc)
     if problems:
@@ -187,7 +194,7 @@ def run(visit: Visit) -> Response:
     words = f"Sent {one_line(entry.task, 200)}; its task id is {sent.task_id}."
     if sent.is_repeated:
         words = f"This form has sent it already, once; its task id is {sent.task_id}."
-    return see_entry(visit, str(entry.name), words, sent=sent.task_id)
+    return see_entry(visit, str(entry.name), words, sent=sent.task_id or "")
 
 
 # -- backfill
@@ -215,8 +222,10 @@ def backfill(visit: Visit) -> Response:
     span = {"begin": "" if begin is None else begin.isoformat(), "end": end.isoformat()}
 
     def attempt(*, dry_run: bool) -> Sequence[datetime] | Exception:
+        if begin is None:
+            return ()
         try:
-            return running.backfill(actor, name, begin, end, dry_run=dry_run)
+            return backfill_entry(actor, name, begin=begin, end=end, dry_run=dry_run).runs
         except (EntryError, RunNotSent, LockNotAcquired) as exc:
             return exc
 
@@ -288,9 +297,10 @@ def rerun(visit: Visit) -> Response:
             action="rerun",
             fields={"due": text},
         )
-    run, task_id = running.rerun(visit.actor, str(entry.name), due)
-    words = f"Sent the run that was due {when_in(run.due, visit.zone)} once more; its task id is {task_id}."
-    return see_entry(visit, str(entry.name), words, sent=task_id)
+    run = rerun_entry(visit.actor, str(entry.name), due=due)
+    when = when_in(run.due, visit.zone)
+    words = f"Sent the run that was due {when} once more; its task id is {run.task_id}."
+    return see_entry(visit, str(entry.name), words, sent=run.task_id or "")
 
 
 def give_up(visit: Visit) -> Response:
@@ -307,7 +317,7 @@ def give_up(visit: Visit) -> Response:
             action="give-up",
             fields={"task_id": task_id},
         )
-    done = running.give_up(visit.actor, str(entry.name), [task_id])
+    done = running.give_up(visit.actor, str(entry.name), [task_id]).runs
     words = (
         "Given up: it counts as lost."
         if done

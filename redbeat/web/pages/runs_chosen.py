@@ -21,7 +21,7 @@ from redbeat.entries.rerun import Reruns, find_reruns
 from redbeat.entries.wording import one_line
 from redbeat.errors import EntryError
 from redbeat.log.text import counted
-from redbeat.operations.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
+from redbeat.operations.running import MAX_SENT, RerunMany, give_up, rerun_entry, rerun_failed
 from redbeat.runs.run import Run
 from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import in_utc
@@ -59,8 +59,8 @@ def do_rerun(visit: Visit) -> Response:
         question = "Send this run once more?"
         more = f"{name}, the run that was due at {due}. It has the same due time, and a task id of its own."
         return _ask(visit, "/runs/rerun-one", question, "Send once more", more, {"name": name, "due": due})
-    _, task_id = rerun(visit.actor, name, _due_of(due))
-    return _back(visit, f"Sent once more; its task id is {task_id}.")
+    run = rerun_entry(visit.actor, name, due=_due_of(due))
+    return _back(visit, f"Sent once more; its task id is {run.task_id}.")
 
 
 def do_give_up(visit: Visit) -> Response:
@@ -71,7 +71,7 @@ def do_give_up(visit: Visit) -> Response:
         fields = [("name", name), *(("task_id", task_id) for task_id in task_ids)]
         more = "It ends as lost, and what waits for it goes. No task is terminated."
         return _ask(visit, "/runs/give-up", question, "Give up", more, fields)
-    done = give_up(visit.actor, name, task_ids)
+    done = give_up(visit.actor, name, task_ids).runs
     left = len(task_ids) - len(done)
     notice = f"Gave up {counted(len(done), 'run', 'runs')}."
     if left:
@@ -143,9 +143,9 @@ def do_rerun_failed(visit: Visit) -> Response:
         raise EntryError(f"since: {exc}", "") from None
     actor = visit.actor
 
-    def send(tell: ChangeTell) -> Rerun:
+    def send(tell: ChangeTell) -> RerunMany:
         tell("Sending what has failed")
-        return rerun_failed(actor, begin, match or "*")
+        return rerun_failed(actor, since=begin, match=match or None)
 
     return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
 
@@ -165,9 +165,9 @@ def do_rerun_chosen(visit: Visit) -> Response:
         )
     actor = visit.actor
 
-    def send(tell: ChangeTell) -> Rerun:
+    def send(tell: ChangeTell) -> RerunMany:
         tell(f"Sending {counted(len(chosen), 'run', 'runs')}")
-        return rerun_chosen(actor, chosen)
+        return rerun_failed(actor, since=min(due for _, due in chosen), chosen=chosen)
 
     return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
 
@@ -183,7 +183,7 @@ def _run_of(text: str) -> tuple[str, datetime]:
     return name, _due_of(due)
 
 
-def _ending(kept: Mapping[str, str | None], done: Rerun) -> Ending:
+def _ending(kept: Mapping[str, str | None], done: RerunMany) -> Ending:
     what, forgets = counted(done.sent, "run", "runs"), ("runs", "reruns")
     words = f"Sent {what} once more."
     if not done.failed:
