@@ -1,10 +1,10 @@
-"""``celery redbeat trigger`` and ``backfill``: runs that somebody asks for, sent by this process."""
+"""``celery redbeat trigger`` and ``backfill``: runs that a user asks for, sent by this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any
 
 import click
@@ -12,24 +12,32 @@ import click
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import OBJECT_PER_ENTRY
 from redbeat.cli.names import NAME, entry_called
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import (
     INSTEAD_OF_NAME,
-    change_selected,
+    ask_about,
+    check_failures,
     names_in_words,
     refuse_both_or_none,
     say_names,
     select,
 )
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
-from redbeat.cli.values import BACK, JSON_ARRAY, JSON_OBJECT
 from redbeat.cli.zone import zone_options
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.documents import iso
-from redbeat.entries.sending import naming_the_broker
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.errors import EntryBusy, RunNotSent
 from redbeat.log.text import counted
+from redbeat.operations.running import (
+    Triggered,
+    backfill_entries,
+    backfill_entry,
+    trigger_entries,
+    trigger_entry,
+)
+from redbeat.operations.selection import Selection
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.times import TypedTime
@@ -41,13 +49,7 @@ MAX_BACKFILLED = 10_000
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
 @INSTEAD_OF_NAME
-@click.option(
-    "--args", type=JSON_ARRAY, help="Positional arguments for this run: '[1, 2]'. Default: the entry's."
-)
-@click.option(
-    "--kwargs", type=JSON_OBJECT, help="Keyword arguments for this run: '{\"x\": 1}'. Default: the entry's."
-)
-@click.option("--queue", help="The queue for this run. Default: the entry's.")
+@options_of(trigger_entry, "args", "kwargs", "queue")
 @DRY_RUN
 @YES
 @OBJECT_PER_ENTRY
@@ -57,10 +59,12 @@ def trigger(
     /,
     name: str | None,
     match: str | None,
+    args: list[object] | None,
+    kwargs: dict[str, object] | None,
+    queue: str | None,
     dry_run: bool,
     yes: bool,
     is_json: bool,
-    **overrides: Any,
 ) -> None:
     """Send the entry NAME now, once, or all that --match finds. The schedule doesn't change.
 
@@ -70,41 +74,40 @@ def trigger(
     if not dry_run:
         session.require_application("trigger")
     refuse_both_or_none(name, match)
-    given = {option: value for option, value in overrides.items() if value is not None}
-
-    def send(name: str) -> None:
-        entry = entry_called(session, name)
-        with naming_the_broker(session.app, name):
-            task_id = entry.trigger(**given).id
-        if is_json:
-            session.print_json({"name": name, "task": entry.task, "task_id": task_id})
-        elif match is None:
-            session.say(f"Sent {one_line(entry.task)} for {one_line(name)}; its task id is {task_id}.")
-
-    if name is not None and not dry_run:
-        entry_called(session, name)  # raises before anything is written
-        with session.audited("trigger", [name], given):
-            send(name)
-        return
-    chosen = select(session, str(match)).names if name is None else [entry_called(session, name).name]
+    names = [entry_called(session, name).name] if name is not None else select(session, str(match)).names
     if dry_run:
-        say_names(session, chosen, f"{counted(len(chosen), 'run', 'runs')} would be sent.")
+        say_names(session, names, f"{counted(len(names), 'run', 'runs')} would be sent.")
         return
 
-    def summary(sent: int) -> str:
-        return f"Sent {counted(sent, 'run', 'runs')}."
+    def show(run: Triggered) -> None:
+        if is_json:
+            session.print_json({"name": run.name, "task": run.task, "task_id": run.task_id})
+        elif name is not None:
+            session.say(f"Sent {one_line(run.task)} for {one_line(run.name)}; its task id is {run.task_id}.")
 
-    audited = session.audited("trigger", chosen, {"match": match, **given})
-    change_selected(session, chosen, send, "Run", "Sending", summary, audited, is_yes=yes, is_json=is_json)
+    if name is not None:
+        show(trigger_entry(session.actor, name, args=args, kwargs=kwargs, queue=queue))
+        return
+    sent = []
+    if names:
+        ask_about(session, "Run", names, is_yes=yes)
+    with meter("Sending", len(names)) as progress:
+
+        def count(run: Triggered) -> None:
+            sent.append(run)
+            show(run)
+            progress(len(sent))
+
+        chosen = Selection(names, match, is_whole=True)
+        done = trigger_entries(session.actor, chosen, args=args, kwargs=kwargs, queue=queue, sent=count)
+    (session.note if is_json else session.say)(f"Sent {counted(len(sent), 'run', 'runs')}.")
+    check_failures(session, done.failed | dict.fromkeys(done.left, done.reason), len(names))
 
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
 @INSTEAD_OF_NAME
-@click.option(
-    "--from", "since", type=BACK, required=True, help="Send runs that were due at this time or later."
-)
-@click.option("--to", "until", type=BACK, help="Send runs that were due by this time. Default: now.")
+@options_of(backfill_entry, "from", "to")
 @DRY_RUN
 @YES
 @zone_options
@@ -122,8 +125,8 @@ def backfill(
     /,
     name: str | None,
     match: str | None,
-    since: TypedTime,
-    until: TypedTime | None,
+    begin: TypedTime,
+    end: TypedTime | None,
     dry_run: bool,
     yes: bool,
     limit: int,
@@ -138,89 +141,86 @@ def backfill(
     if not dry_run:
         session.require_application("backfill")
     refuse_both_or_none(name, match)
-    now = session.now()
-    begin, end = since.at(now, session.zone), until.at(now, session.zone) if until else now
-    if end < begin:
-        raise CommandLineError("--to must not be before --from.", exits.USAGE)
+    first, last = session.time(begin), session.now() if end is None else session.time(end)
     names = [name] if name is not None else []
     if match is not None:
         found = select(session, match, lambda entry: not entry.problem, lambda entry: bool(entry.problem))
         names = found.names
         if found.left:
             session.note(f"{counted(found.left, 'entry', 'entries')} can't be used, and left out.")
-    has_to_look = dry_run or not yes or match is not None
-    spans = [Span(entry_called(session, one), begin, end) for one in names]
-    if has_to_look:
-        _find_runs(spans, limit)
-    total = sum(len(span.dues) for span in spans)
-    if total and not dry_run:
-        ask(_question(spans, session.zone), is_yes=yes)
-    sent = 0
-    about = [str(span.entry.name) for span in spans if not dry_run and (span.dues or not has_to_look)]
-    details = {"match": match, "from": begin, "to": end, "runs": total if has_to_look else None}
-    with session.audited("backfill", about, details) if about else nullcontext():
-        for span in spans:
-            if not dry_run and (span.dues or not has_to_look):
-                span.dues = _send(session, span, limit, sent)
-                sent += len(span.dues)
-            if is_json:
-                runs = [iso(due) for due in span.dues]
-                session.print_json({"name": span.entry.name, "is_dry_run": dry_run, "runs": runs})
-            elif name is not None:
-                for due in span.dues:
-                    session.say(when_in(due, session.zone))
-            elif dry_run:
-                session.say(f"{one_line(span.entry.name)}: {counted(len(span.dues), 'run', 'runs')}")
+    spans = {one: Span(entry_called(session, one), first, last) for one in names}
+    call = partial(_carry_out, session, names=names, match=match, first=first, last=last, limit=limit)
+    has_looked = dry_run or not yes or match is not None
+    runs: Mapping[str, Sequence[datetime]] = {}
+    if has_looked:
+        runs = {one: dues for one, dues in call(title="Looking", dry_run=True).items() if dues}
+    if runs and not dry_run:
+        ask(_question(runs, session.zone), is_yes=yes)
+    if not dry_run and (runs or not has_looked):
+        runs = call(title="Sending", dry_run=False)
+    for one, span in spans.items():
+        span.dues = runs.get(one, ())
+        if is_json:
+            dues = [iso(due) for due in span.dues]
+            session.print_json({"name": one, "is_dry_run": dry_run, "runs": dues})
+        elif name is not None:
+            for due in span.dues:
+                session.say(when_in(due, session.zone))
+        elif dry_run:
+            session.say(f"{one_line(one)}: {counted(len(span.dues), 'run', 'runs')}")
     if is_json:
         return
-    what = counted(total if dry_run else sent, "run", "runs")
-    begun = told_of_beginnings(spans, session.zone)
+    what = counted(sum(map(len, runs.values())), "run", "runs")
+    begun = told_of_beginnings([*spans.values()], session.zone)
     session.note(f"{what} would be sent.{begun}" if dry_run else f"Sent {what}.{begun}")
-    if end > now:
+    if last > session.now():
         session.note("Those that are still to come are left to beat.")
 
 
-def _find_runs(spans: Sequence[Span], limit: int) -> None:
-    """Note in each of ``spans`` which runs it has, at most ``limit`` together."""
-    total = 0
-    with meter("Looking") as progress:
-        for span in spans:
-            span.dues = span.entry.backfill(span.first, span.last, True, limit=limit, progress=progress)
-            total += len(span.dues)
-            if total > limit:
-                raise CommandLineError(
-                    f"These entries have more than {limit} runs together; name a shorter span, or a "
-                    "higher --limit.",
-                    exits.USAGE,
-                )
-
-
-def _question(spans: Sequence[Span], zone: tzinfo) -> str:
-    """Return the question: how many runs of which entries are to be sent, and from when to when."""
-    found = [span for span in spans if span.dues]
-    total = counted(sum(len(span.dues) for span in found), "run", "runs")
-    earliest, latest = min(span.dues[0] for span in found), max(span.dues[-1] for span in found)
-    last = when_in(latest, zone)
-    times = f"due {last}" if earliest == latest else f"due from {clock(earliest, zone)} to {last}"
-    return f"Send {total} of {names_in_words([str(span.entry.name) for span in found])}, {times}?"
-
-
-def _send(session: Session, span: Span, limit: int, sent: int) -> Sequence[datetime]:
-    with meter("Sending", len(span.dues)) as progress:
+def _carry_out(
+    session: Session,
+    *,
+    title: str,
+    names: Sequence[str],
+    match: str | None,
+    first: datetime,
+    last: datetime,
+    limit: int,
+    dry_run: bool,
+) -> Mapping[str, Sequence[datetime]]:
+    """Return the due times of the runs that were sent, or would be, by the names of entries."""
+    span: Any = {"begin": first, "end": last, "dry_run": dry_run, "limit": limit}
+    with meter(title) as progress:
         try:
-            with naming_the_broker(session.app, span.entry.name):
-                dues: Sequence[datetime] = span.entry.backfill(
-                    span.first, span.last, limit=limit, progress=progress
-                )
-        except RunNotSent as exc:
-            raise CommandLineError(f"{exc} {_rest(sent + progress.done)}", code_of(exc)) from None
-        except EntryBusy as exc:
-            raise CommandLineError(f"{exc} {_rest(sent + progress.done)}", exits.TRY_AGAIN) from None
+            if match is None:
+                one = backfill_entry(session.actor, names[0], **span, progress=progress)
+                return {one.name: one.runs}
+            chosen = Selection([*names], match, is_whole=True)
+            done = backfill_entries(session.actor, chosen, **span, progress=progress)
+        except (EntryBusy, RunNotSent) as exc:
+            raise CommandLineError(f"{exc} {_rest(progress.done)}", code_of(exc)) from None
         except KeyboardInterrupt:
-            raise CommandLineError(f"Interrupted. {_rest(sent + progress.done)}", INTERRUPTED) from None
-    return dues
+            raise CommandLineError(f"Interrupted. {_rest(progress.done)}", INTERRUPTED) from None
+    if done.left and dry_run:
+        raise CommandLineError(
+            f"These entries have more than {limit} runs together; name a shorter span, or a higher --limit.",
+            exits.USAGE,
+        )
+    if done.left:
+        raise CommandLineError(f"{done.reason} {_rest(progress.done)}", exits.UNAVAILABLE)
+    check_failures(session, done.failed, len(names))
+    return done.runs
 
 
 def _rest(done: int) -> str:
     were = counted(done, "run was", "runs were")
     return f"{were} sent, and won't be sent again; the same command sends the rest."
+
+
+def _question(runs: Mapping[str, Sequence[datetime]], zone: tzinfo) -> str:
+    """Return the question: how many runs of which entries are to be sent, and from when to when."""
+    total = counted(sum(map(len, runs.values())), "run", "runs")
+    earliest, latest = min(dues[0] for dues in runs.values()), max(dues[-1] for dues in runs.values())
+    last = when_in(latest, zone)
+    times = f"due {last}" if earliest == latest else f"due from {clock(earliest, zone)} to {last}"
+    return f"Send {total} of {names_in_words([*runs])}, {times}?"

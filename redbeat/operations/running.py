@@ -91,7 +91,8 @@ class TriggeredMany:
         sent: the task id of each entry's run, by its name; null: it would be sent.
         repeated: of these an earlier request with the same key has sent the run.
         failed: why others weren't, by their names.
-        left: names that weren't looked at in time: send the same with these.
+        left: names that weren't tried: send the same with these.
+        reason: why they weren't; '': there was no time left.
         next: the cursor to go on with; null: that was all.
     """
 
@@ -100,6 +101,7 @@ class TriggeredMany:
     failed: dict[str, str]
     left: Sequence[str]
     next: str | None
+    reason: str = ""
 
 
 @operation("entry.trigger", Right.RUN, "trigger", "PUT /entries/{name}/trigger")
@@ -123,23 +125,14 @@ def trigger_entry(
         LockNotAcquired: the same request is being carried out at this moment.
         RunNotSent: the broker or the task refuses it.
     """
-    entry = RedBeatSchedulerEntry.get(name, actor.app)
-    given = {"args": args, "kwargs": kwargs, "queue": queue}
-    given = {field: value for field, value in given.items() if value is not None}
-    options = {**(entry.options or {}), **({} if queue is None else {"queue": queue})}
-    actor.require_call(str(entry.task), options)
-    overrides = whole(actor, given, entry)
+    entry, given = _prepare(actor, name, _given(args=args, kwargs=kwargs, queue=queue))
     if dry_run:
         return Triggered(name, str(entry.task))
-    of_user = None if request is None else f"{actor.user.name}\n{request}"
-    sent = None if of_user is None else sent_by(entry, of_user, overrides)
-    if sent is not None:
-        return Triggered(name, str(entry.task), sent.task_id, sent.is_repeated)
-    with actor.doing("trigger", [name], overrides, entry.task), naming_the_broker(actor.app, name):
-        if of_user is None:
-            return Triggered(name, str(entry.task), str(entry.trigger(**overrides).id))
-        sent = trigger_once(entry, of_user, overrides)
-        return Triggered(name, str(entry.task), sent.task_id, sent.is_repeated)
+    found = None if request is None else sent_by(entry, f"{actor.user.name}\n{request}", given)
+    if found is not None:
+        return Triggered(name, str(entry.task), found.task_id, found.is_repeated)
+    with actor.doing("trigger", [name], given, entry.task):
+        return _send(actor, entry, given, request)
 
 
 @operation("entries.trigger", Right.RUN, "trigger", "PUT /trigger")
@@ -152,19 +145,55 @@ def trigger_entries(
     queue: Queue = None,
     request: Request = None,
     dry_run: DryRun = False,
-    progress: Progress = lambda _done: None,
+    sent: Callable[[Triggered], object] = lambda _run: None,
 ) -> TriggeredMany:
-    """Run many entries now, each once."""
+    """Run many entries now, each once.
+
+    Arguments:
+        sent: called with each run.
+    """
+    overrides, selected = _given(args=args, kwargs=kwargs, queue=queue), entries.find(actor)
 
     def send(name: str) -> Triggered:
-        return trigger_entry(
-            actor, name, args=args, kwargs=kwargs, queue=queue, request=request, dry_run=dry_run
-        )
+        entry, given = _prepare(actor, name, overrides)
+        if dry_run:
+            return Triggered(name, str(entry.task))
+        run = _send(actor, entry, given, request)
+        sent(run)
+        return run
 
-    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries), progress=progress)
-    sent = {name: run.task_id for name, run in done.done.items()}
+    is_change = selected.names and not dry_run
+    details = _given(match=entries.match, **overrides)
+    with actor.doing("trigger", selected.names, details) if is_change else nullcontext():
+        done = for_each(selected, send, max_seconds=_seconds_for(entries))
+    task_ids = {name: run.task_id for name, run in done.done.items()}
     repeated = [name for name, run in done.done.items() if run.is_repeated]
-    return TriggeredMany(sent, repeated, done.failed, done.left, done.next)
+    return TriggeredMany(task_ids, repeated, done.failed, done.left, done.next, done.reason)
+
+
+def _prepare(
+    actor: Actor, name: str, overrides: Mapping[str, Any]
+) -> tuple[RedBeatSchedulerEntry, dict[str, Any]]:
+    """Return an entry that the actor may run so, and what its run is given in place of its own values."""
+    entry = RedBeatSchedulerEntry.get(name, actor.app)
+    queue = {"queue": overrides["queue"]} if "queue" in overrides else {}
+    actor.require_call(str(entry.task), {**(entry.options or {}), **queue})
+    return entry, whole(actor, overrides, entry)
+
+
+def _send(
+    actor: Actor, entry: RedBeatSchedulerEntry, given: Mapping[str, Any], request: str | None
+) -> Triggered:
+    name, task = str(entry.name), str(entry.task)
+    with naming_the_broker(actor.app, name):
+        if request is None:
+            return Triggered(name, task, str(entry.trigger(**given).id))
+        sent = trigger_once(entry, f"{actor.user.name}\n{request}", given)
+        return Triggered(name, task, sent.task_id, sent.is_repeated)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
@@ -204,7 +233,8 @@ class BackfilledMany:
     Attributes:
         runs: the due times of those that were sent, or would be, by the entry's name.
         failed: why others weren't, by their names.
-        left: names that weren't looked at in time: send the same with these.
+        left: names that weren't tried: send the same with these.
+        reason: why they weren't; '': there was no time left.
         next: the cursor to go on with; null: that was all.
     """
 
@@ -213,6 +243,7 @@ class BackfilledMany:
     failed: dict[str, str]
     left: Sequence[str]
     next: str | None
+    reason: str = ""
 
 
 From = Annotated[Moment, Option("Runs that were due at this time or later.", called="from")]
@@ -260,6 +291,9 @@ def backfill_entries(
 ) -> BackfilledMany:
     """Send runs of a past span of many entries, each once.
 
+    Arguments:
+        progress: called with how many runs were found or sent.
+
     Raises:
         ArgumentInvalid: the end is before the beginning.
     """
@@ -274,18 +308,19 @@ def backfill_entries(
         if runs and not dry_run:
             runs = backfill_entry(actor, name, begin=first, end=last, limit=limit).runs
         count += len(runs)
+        progress(count)
         return runs
 
-    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries), progress=progress)
+    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries))
     runs = {name: dues for name, dues in done.done.items() if dues}
-    return BackfilledMany(runs, dry_run, done.failed, done.left, done.next)
+    return BackfilledMany(runs, dry_run, done.failed, done.left, done.next, done.reason)
 
 
 def _span(actor: Actor, begin: Moment, end: Moment | None) -> tuple[datetime, datetime]:
     first = actor.time(begin)
     last = actor.now if end is None else actor.time(end)
     if last < first:
-        raise ArgumentInvalid("to", "must not be before `from`.")
+        raise ArgumentInvalid("to", "must not be before the beginning.")
     return first, last
 
 

@@ -114,12 +114,14 @@ class Summary:
         done: what was made of each entry, by its name.
         failed: why others weren't changed, by their names.
         left: names that were given and weren't tried in time.
+        reason: why these weren't tried; '': there was no time left.
         next: the cursor with which to go on; None: that was all.
     """
 
     done: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     left: Sequence[str] = ()
+    reason: str = ""
     next: str | None = None
 
 
@@ -145,9 +147,10 @@ def for_each(
             if place and time.monotonic() >= ends_at:
                 raise Enough
             result.done[name] = act(name)
-        except (StoreUnavailable, StoreRefused, BrokerUnavailable, Enough):
+        except (StoreUnavailable, StoreRefused, BrokerUnavailable, Enough) as exc:
             if not place:
                 raise
+            result.reason = str(exc)
             if selected.cursors:
                 result.next = selected.cursors[place - 1]
             else:

@@ -34,7 +34,7 @@ def test_table_of_operations_is_that_of_the_program() -> None:
     pattern = r"^``([A-Z]+) (/\S+)``\s+(\w+)\s+(?:``(\w+)``)?\s+(\S.*)$"
     rows = re.findall(pattern, read("rest"), re.MULTILINE)
     told = [(one.method, one.path, one.right.value, one.verb, one.about.rstrip(".")) for one in OPERATIONS]
-    assert rows[:-1] == told
+    assert sorted(rows[:-1]) == sorted(told)
     assert rows[-1][:3] == ("GET", DESCRIPTION.path, "read")
 
 
