@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from dataclasses import asdict
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,35 +13,24 @@ from redbeat.cli.names import NAME, entry_called, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import run_lines
 from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
-from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand, code_of
-from redbeat.cli.shell import login_name
+from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
 from redbeat.cli.values import BACK, Value
 from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import (
-    RerunResult,
-    Reruns,
-    choose_run,
-    document_of_rerun,
-    find_reruns,
-    rerun_each,
-    rerun_one,
-)
+from redbeat.entries.rerun import Reruns, document_of_rerun, find_reruns
 from redbeat.entries.runs import (
     IN_PROGRESS,
     SOUGHT,
     find_running,
     find_runs,
-    give_up_runs,
     has_workers,
     read_states,
     with_histories,
 )
-from redbeat.entries.sending import naming_the_broker
 from redbeat.entries.wording import in_words_of, one_line, when_in
-from redbeat.errors import EntryError, LockNotAcquired, RunNotSent
 from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
+from redbeat.operations.running import Rerun, give_up, rerun_entry, rerun_failed
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
@@ -178,9 +167,7 @@ def _give_up(
         session.note(f"{run.task_id}: {in_words_of(one_line(words), zone)}.")
     what = counted(len(found), "run", "runs")
     ask(f"Give up {what} of {one_line(name)} at {session.server}?", is_yes=is_yes)
-    details = {"task_ids": [run.task_id for run in found], "by": by}
-    with session.audited("runs --give-up", [name], details):
-        done = give_up_runs(session.app, found, by if by is not None else login_name())
+    done = give_up(session.actor, name, [str(run.task_id) for run in found], by=by).runs
     if is_json:
         for run in done:
             session.print_json(run.to_dict())
@@ -246,27 +233,19 @@ def rerun(
 
 
 def _rerun_one(session: Session, name: str, due: TypedTime | None, *, is_dry: bool, is_json: bool) -> None:
-    entry = entry_called(session, name)
+    entry_called(session, name)
     moment = None if due is None else session.time(due)
-    if is_dry:
-        run = choose_run(entry, moment)
-        if is_json:
-            session.print_json(document_of_rerun(run, None))
-        else:
-            session.say(f"{_told_of(session, run)} would be sent once more.")
-        return
-    chosen = choose_run(entry, moment)  # raises before anything is written
-    details = {"due": moment or chosen.due, "task_id": chosen.task_id}
-    with session.audited("rerun", [name], details), naming_the_broker(session.app, name):
-        run, result = rerun_one(entry, moment)
+    done = rerun_entry(session.actor, name, due=moment, dry_run=is_dry)
     if is_json:
-        session.print_json(document_of_rerun(run, result.id))
+        session.print_json({**asdict(done), "due": done.due.isoformat()})
+    elif is_dry:
+        session.say(f"{_told_of(session, done)} would be sent once more.")
     else:
-        session.say(f"{_told_of(session, run)} is sent once more; its task id is {result.id}.")
+        session.say(f"{_told_of(session, done)} is sent once more; its task id is {done.task_id}.")
 
 
-def _told_of(session: Session, run: Run) -> str:
-    """Return which run it is, and what had become of it."""
+def _told_of(session: Session, run: Rerun) -> str:
+    """Return which run it is, and how it had ended."""
     outcome = f" and {'was' if run.outcome == 'lost' else 'has'} {run.outcome}" if run.outcome else ""
     outcome = {"never_started": " and has never started", "sent": ""}.get(run.outcome or "", outcome)
     return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{outcome}"
@@ -278,7 +257,7 @@ def _rerun_every(
     """Send all runs once more that have failed since a time and match, each once."""
     begin = session.time(since)
     to_do = find_reruns(RedBeatSchedulerEntry, session.app, begin, match or "*")
-    found, entries, failed = to_do.runs, to_do.entries, to_do.failed
+    found = to_do.runs
     total = sum(map(len, found.values()))
     what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
     held = _held_among(to_do)
@@ -290,25 +269,45 @@ def _rerun_every(
         elif every:
             session.draw(run_lines(every, session.now(), session.zone, session.console, with_names=True))
         session.note(f"{what} would be sent once more.{held and f' {held}'}")
-        check_failures(session, failed, len(failed) + len(entries))
+        check_failures(session, to_do.failed, len(to_do.failed) + len(to_do.entries))
         return
     if total:
         if held and not is_yes:
             session.note(held)
         ask(f"Send {what} at {session.server} once more?", is_yes=is_yes)
-    details = {"match": match, "since": begin, "runs": total}
-    with session.audited("rerun", found, details) if total else nullcontext():
-        result = _send_every(session, to_do, total, is_json=is_json)
-        words = f"Sent {counted(len(result.sent), 'run', 'runs')} once more."
-        (session.note if is_json else session.say)(words)
-        check_failures(session, failed, len(failed) + len(entries))
-        if result.left:
-            raise CommandLineError(
-                f"{counted(len(result.left), 'run was', 'runs were')} not sent, as other runs of the same "
-                "entries are in progress; the same command sends what is left later. "
-                f"{one_line(result.left[0][1])}",
-                exits.TRY_AGAIN,
+    sent = list[Run]()
+    with meter("Sending", total) as progress:
+
+        def note(run: Run, task_id: str) -> None:
+            sent.append(run)
+            progress(len(sent))
+            if is_json:
+                session.print_json(document_of_rerun(run, task_id))
+
+        try:
+            done = rerun_failed(
+                session.actor,
+                since=begin,
+                match=match,
+                chosen=[(run.name, run.due) for listed in found.values() for run in listed],
+                limit=None,
+                progress=note,
             )
+        except KeyboardInterrupt:
+            were = counted(len(sent), "run was", "runs were")
+            words = f"Interrupted. {were} sent once more; the same command sends the rest."
+            raise CommandLineError(words, INTERRUPTED) from None
+    (session.note if is_json else session.say)(f"Sent {counted(len(sent), 'run', 'runs')} once more.")
+    others = {name: reason for name, reason in done.failed.items() if name not in done.held}
+    failed = {**to_do.failed, **others}
+    check_failures(session, failed, len(to_do.failed) + len(to_do.entries))
+    if done.held:
+        raise CommandLineError(
+            f"{counted(total - len(sent), 'run was', 'runs were')} not sent, as other runs of the same "
+            "entries are in progress; the same command sends what is left later. "
+            f"{one_line(next(iter(done.held.values())))}",
+            exits.TRY_AGAIN,
+        )
 
 
 def _held_among(to_do: Reruns) -> str:
@@ -323,37 +322,3 @@ def _held_among(to_do: Reruns) -> str:
     else:
         overlap, which = "their overlap isn't allow", f"one each of the {runs} of {names_in_words(names)}"
     return f"At most {which} can go now, as {overlap}; the same command sends the others later."
-
-
-def _send_every(
-    session: Session,
-    to_do: Reruns,
-    total: int,
-    *,
-    is_json: bool,
-) -> RerunResult:
-    """Send the runs that were found, entry by entry; note in ``to_do`` which entries can't be sent."""
-    result = RerunResult()
-    with meter("Sending", total) as progress:
-
-        def note(run: Run, task_id: str) -> None:
-            result.sent.append(run)
-            progress(len(result.sent))
-            if is_json:
-                session.print_json(document_of_rerun(run, task_id))
-
-        for name, listed in to_do.runs.items():
-            try:
-                with naming_the_broker(session.app, name):
-                    result.left += rerun_each(to_do.entries[name], listed, progress=note).left
-            except (EntryError, LockNotAcquired) as exc:
-                to_do.failed[name] = str(exc)
-            except RunNotSent as exc:
-                raise CommandLineError(f"{exc} {_rest(len(result.sent))}", code_of(exc)) from None
-            except KeyboardInterrupt:
-                raise CommandLineError(f"Interrupted. {_rest(len(result.sent))}", INTERRUPTED) from None
-    return result
-
-
-def _rest(done: int) -> str:
-    return f"{counted(done, 'run was', 'runs were')} sent once more; the same command sends the rest."

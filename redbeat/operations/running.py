@@ -22,18 +22,19 @@ from redbeat.entries.runs import (
     give_up_runs,
     read_history,
     with_histories,
-    words_of,
 )
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import (
     AccessDenied,
     ArgumentInvalid,
+    BrokerUnavailable,
     EntryError,
     EntryNotFound,
     LockNotAcquired,
     RunNotSent,
 )
 from redbeat.history import FAILED_OUTCOMES, PastRun
+from redbeat.log.text import counted
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import whole
 from redbeat.operations.operation import Moment, Option, operation
@@ -418,7 +419,7 @@ def rerun_failed(
         progress: called with each run that was sent, and its new task id.
 
     Raises:
-        BrokerUnavailable: before anything was sent.
+        BrokerUnavailable: it says how many runs were sent.
     """
     begin, result = actor.time(since), RerunMany(dry_run)
     found = failed_runs(actor.app, begin, match or "*")
@@ -431,6 +432,12 @@ def rerun_failed(
         }
         for name in {name for name, _ in wanted} - found.keys():
             result.failed[name] = f"{name}: no failed run with this due time is known."
+    sent = list[Run]()
+
+    def note(run: Run, task_id: str) -> None:
+        sent.append(run)
+        progress(run, task_id)
+
     details = {"since": begin, "match": match, "runs": sum(map(len, found.values()))}
     with nullcontext() if dry_run or not found else actor.doing("rerun", sorted(found), details):
         for name, runs in found.items():
@@ -438,7 +445,10 @@ def rerun_failed(
             try:
                 entry = _entry_that_may_run(actor, name)
                 with naming_the_broker(actor.app, name):
-                    done = rerun_each(entry, runs[:most], dry_run=dry_run, progress=progress)
+                    done = rerun_each(entry, runs[:most], dry_run=dry_run, progress=note)
+            except BrokerUnavailable as exc:
+                exc.add(f"{counted(len(sent), 'run was', 'runs were')} sent once more.")
+                raise
             except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:
                 result.failed[name] = str(exc)
                 continue
@@ -500,7 +510,12 @@ def list_runs(
     sought = ["running" if one == "sent" else one for one in states]
     found = find_runs(actor.app, sought, match=match, since=begin)
     if "sent" in states and "running" not in states:
-        found = [run for run in found if not run.is_running or states & words_of(run)]
+        is_overdue = "overdue" in states
+        found = [
+            run
+            for run in found
+            if not run.is_running or run.state in states or (is_overdue and run.is_overdue)
+        ]
     return Runs(with_histories(actor.app, found[:limit]), len(found))
 
 
