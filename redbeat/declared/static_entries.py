@@ -8,7 +8,7 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.validation import find_name_problem, find_unwritable
+from redbeat.entries.validation import find_entry_problem, find_name_problem
 from redbeat.errors import EntryError, RedBeatError
 
 
@@ -37,7 +37,7 @@ def _read(app: Any, name: Any, fields: Any) -> StaticEntry:
             raise EntryError(f"{name}: must be a dict with task and schedule, got {fields!r}.", str(name))
         given = dict(fields) if isinstance(fields, Mapping) else dict(fields.__dict__)
         entry = RedBeatSchedulerEntry(**{**given, "name": name, "app": app})
-        problem = problem or find_unwritable(entry)
+        problem = problem or find_entry_problem(entry)
     except Exception as exc:  # noqa: BLE001 - the per-entry boundary
         said = str(exc) if isinstance(exc, RedBeatError) else f"{type(exc).__name__}: {exc}"
         problem = problem or said.removeprefix(f"{name}: ")

@@ -50,9 +50,9 @@ from redbeat.entries.validation import (
     as_containers,
     as_enabled,
     as_name,
+    find_entry_problem,
     find_name_problem,
-    find_state_problem,
-    find_unwritable,
+    find_problem,
 )
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.log.events import ENTRY_NEVER_RUNS
@@ -156,7 +156,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             given["total_run_count"] = as_count(given.get("total_run_count"))
         if not NAMES.isdisjoint(given):
             policy = {field: given.pop(field) for field in FIELDS if field in given}
-        problem = find_state_problem(given.get("last_run_at"), given.get("total_run_count"))
+        problem = find_problem({field: given.get(field) for field in ("last_run_at", "total_run_count")})
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
         if not given.keys() <= _ARGUMENTS:
@@ -520,9 +520,9 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         self.enabled = as_enabled(self.enabled)
         _check_name(self)
         self.args, self.kwargs, self.options = as_containers(self.args, self.kwargs, self.options)
-        problem = find_unwritable(self)
+        problem = find_entry_problem(self)
         if problem:
-            raise EntryError(f"{self.key}: {problem}.", self.key)
+            raise EntryError(f"{self.key}: {problem}", self.key)
         try:
             return encode_definition(
                 self.name,

@@ -14,7 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
-from redbeat.entries.validation import find_kind_problem, find_priority_problem, why_undecoded
+from redbeat.entries.validation import find_priority_problem, find_problem, why_undecoded
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, LENGTHS, PAUSE_FIELDS, given_of
 from redbeat.schedules.times import read_seconds
@@ -89,17 +89,16 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         given = objects_of(dict(values))
     except (TypeError, ValueError, RecursionError) as exc:
         raise EntryError(f"{name}: {why_undecoded(values, exc)}", str(name)) from exc
-    for field in ("name", "task", "args", "kwargs", "options", "enabled"):
-        problem = find_kind_problem(field, given.get(field))
-        if problem:
-            raise EntryError(f"{name}: {field} {problem}.", str(name))
+    place = "" if name is None else f"{name}: "
+    typed = {field: given.get(field) for field in DEFINITION_FIELDS if field != "schedule"}
+    problem = find_problem(typed, ("name", "task"))
+    if problem is None and given.get("schedule") is None:
+        problem = "schedule: is missing."
+    if problem:
+        raise EntryError(f"{place}{problem}", str(name))
     problem = find_priority_problem((given.get("options") or {}).get("priority"))
     if problem:
         raise EntryError(f"{name}: options: priority {problem}.", str(name))
-    for field in ("name", "task", "schedule"):
-        if given.get(field) is None:
-            place = "" if name is None else f"{name}: "
-            raise EntryError(f"{place}{field} is missing.", str(name))
     for field in LENGTHS:  # a number of seconds, or here also a text such as '1h30m'
         if isinstance(given.get(field), str):
             try:

@@ -17,10 +17,8 @@ from redbeat.config.suggestions import find_typos
 from redbeat.decoder import DEFINITION_FIELDS, BadObject
 from redbeat.delivery.reserved_names import find_reserved
 from redbeat.entries.validation import (
-    as_containers,
-    as_enabled,
-    find_problem,
     find_size_problem,
+    read_fields,
     why_undecoded,
 )
 from redbeat.errors import EntryCorrupt, EntryNotFound
@@ -64,9 +62,11 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
         meta = cls.decode_meta(stored.meta, app)
     except (ValueError, RecursionError) as exc:
         raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
-    problem = find_problem(definition, meta)
-    if problem is None and definition.get("options"):
-        problem = find_reserved(app, definition["options"])
+    try:
+        values = read_fields(definition, meta)
+    except ValueError as exc:
+        raise EntryCorrupt(f"{key}: {exc}", key) from None
+    problem = find_reserved(app, values["options"]) if values["options"] else None
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
     others = definition.keys() - DEFINITION_FIELDS
@@ -78,21 +78,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
             policy, typos = read(stored.policy, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
-    args, kwargs, options = as_containers(
-        definition.get("args"), definition.get("kwargs"), definition.get("options")
-    )
-    values = {
-        "app": app,
-        "name": ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
-        "task": definition["task"],
-        "schedule": definition["schedule"],
-        "args": args,
-        "kwargs": kwargs or {},
-        "options": options or {},
-        "enabled": as_enabled(definition.get("enabled", True)),
-        "last_run_at": meta.get("last_run_at"),
-        "total_run_count": meta.get("total_run_count") or 0,
-    }
+    # the key counts, not the definition's name
+    values = {"app": app, "name": ensure_conf(app).keys.name(key), **values}
     entry: EntryT
     if parameters:  # a constructor of the application's own
         entry = _construct(cls, values, definition, others)

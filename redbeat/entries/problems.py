@@ -11,7 +11,7 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.validation import find_name_problem, find_unwritable
+from redbeat.entries.validation import find_entry_problem, find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import is_utf8
 
@@ -46,7 +46,7 @@ def find_problems(values: Mapping[str, Any], app: Any) -> dict[str, str]:
 
 def _first_problem(values: Mapping[str, Any], app: Any) -> str:
     try:
-        return find_unwritable(RedBeatSchedulerEntry.from_dict(values, app)) or ""
+        return find_entry_problem(RedBeatSchedulerEntry.from_dict(values, app)) or ""
     except EntryError as exc:
         return str(exc)
 

@@ -24,8 +24,8 @@ from redbeat.entries.loading import try_decode
 from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import (
     check_readable,
-    find_meta_problem,
     find_option_problem,
+    find_problem,
     find_size_problem,
 )
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
@@ -264,7 +264,7 @@ def _before(entry: RedBeatSchedulerEntry, stored: Stored, encoded: tuple[str, st
         meta = entry.decode_meta(stored.meta, entry.app)
     except (ValueError, RecursionError):
         return None
-    if find_meta_problem(meta):
+    if not isinstance(meta, dict) or find_problem(meta):
         return None
     before = copy.copy(entry)  # all but the meta is what decoding it would give
     before.last_run_at = meta.get("last_run_at")

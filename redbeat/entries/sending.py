@@ -18,7 +18,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from redbeat.config.masking import sanitize_url
 from redbeat.delivery.reserved_names import find_reserved
 from redbeat.delivery.templates import options_of_task
-from redbeat.entries.validation import find_kind_problem
+from redbeat.entries.validation import find_problem
 from redbeat.entries.wording import one_line
 from redbeat.errors import BrokerUnavailable, CallRefused, EntryBusy, EntryError, RedBeatError, RunNotSent
 from redbeat.policy.expiry import queue_limit_of, wait_seconds
@@ -139,13 +139,10 @@ def _publish(
     options = {**(entry.options or {}), **overrides}
     args = options.pop("args", entry.args) or ()
     kwargs = options.pop("kwargs", entry.kwargs) or {}
-    for field, value in (("args", args), ("kwargs", kwargs)):  # else args='ab' would be 'a' and 'b'
-        problem = find_kind_problem(field, value)
-        if problem:
-            raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)
-    reserved = find_reserved(entry.app, options)
-    if reserved:
-        raise EntryError(f"{entry.key}: {reserved}", entry.key)
+    # else args='ab' would be 'a' and 'b'
+    problem = find_problem({"args": args, "kwargs": kwargs}) or find_reserved(entry.app, options)
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
     headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
     options["headers"] = {
         **headers,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import lru_cache
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -21,7 +20,7 @@ from dateutil.parser import isoparse
 from kombu.entity import Exchange, Queue
 
 from redbeat.config.settings import as_flag
-from redbeat.decoder import BadObject, decode, objects_of
+from redbeat.decoder import DEFINITION_FIELDS, BadObject, decode, objects_of
 from redbeat.keys import is_reserved_name
 from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules.codec import SCHEDULE_FIELDS
@@ -30,20 +29,20 @@ from redbeat.schedules.occurrences import KINDS
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-_OBJECT = (dict, NoneType, Mapping)  # dict first, as it is found faster
-#: the allowed types of an entry's fields, None for a missing one, and their names in JSON
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "name": ((str, NoneType), "a string"),
-    "task": ((str, NoneType), "a string"),
-    "args": ((list, tuple, NoneType), "a list"),
-    "kwargs": (_OBJECT, "an object"),
-    "options": (_OBJECT, "an object"),
-    "headers": (_OBJECT, "an object"),
-    "enabled": ((bool, NoneType), "true or false"),
-    "total_run_count": ((int, NoneType), "a whole number"),
+#: the types of an entry's fields, and their names in JSON
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "name": (str, "a string"),
+    "task": (str, "the name of a task"),
+    "schedule": (BaseSchedule, "an object with one of the __type__ {}"),
+    "args": ((list, tuple), "a list"),
+    "kwargs": ((dict, Mapping), "an object"),  # dict first, as it is found faster
+    "options": ((dict, Mapping), "an object"),
+    "enabled": (bool, "true or false"),
+    "last_run_at": (datetime, "a datetime"),
+    "total_run_count": (int, "a whole number"),
 }
 #: the fields with what a task is given, which may be secrets: these are never quoted
-_GIVEN = ("args", "kwargs", "options", "headers")
+_GIVEN = ("args", "kwargs", "options")
 #: the largest priority of a message
 MAX_PRIORITY = 255
 #: a definition from its schedule to its end, for a schedule without objects in it
@@ -91,7 +90,7 @@ def as_containers(args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any]:
     if not isinstance(options, dict) or not options:
         return args, kwargs, options
     plain = {name: _plain_option(value) for name, value in options.items()}
-    if plain.get("headers") in _EMPTY[:1] + _EMPTY[2:]:
+    if plain.get("headers") in _EMPTY:
         plain["headers"] = {}
     return args, kwargs, plain
 
@@ -126,17 +125,6 @@ def _is_iso(value: Any) -> bool:
     return True
 
 
-def find_kind_problem(field: str, value: Any) -> str | None:
-    """Return what is wrong with the type of a field's value, as 'must be a list, not 5'; None: nothing is.
-
-    The value None counts as missing.
-    """
-    kinds, what = _KINDS[field]
-    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
-        return None
-    return f"must be {what}, not {_kind_of(value) if field in _GIVEN else quoted(value)}"
-
-
 def why_undecoded(values: Any, exc: Exception) -> str:
     """Return why an entry's plain values can't be decoded; ``exc`` is the error.
 
@@ -164,74 +152,75 @@ def find_priority_problem(priority: Any) -> str | None:
     return None
 
 
-def find_problem(definition: Any, meta: Any) -> str | None:
-    """Return what is wrong with a decoded definition and meta, as a sentence; None: nothing is."""
-    if not isinstance(definition, dict):
-        return f"definition: must be an object, not {_kind_of(definition)}."
-    schedule_ = definition.get("schedule")
-    if schedule_ is None:
-        return "definition: schedule: is missing."
-    if not isinstance(schedule_, BaseSchedule):
-        kinds = ", ".join([*SCHEDULE_FIELDS, *KINDS])
-        return f"definition: schedule: {quoted(schedule_)} is no object with one of the __type__ {kinds}."
-    task = definition.get("task")
-    if task is None:
-        return "definition: task: is missing."
-    if not isinstance(task, str) or not task or not is_utf8(task):
-        shown = quoted(task) if isinstance(task, str) else _kind_of(task)
-        return f"definition: task: must be the name of a task, not {shown}."
-    for name in ("args", "kwargs", "options"):
-        value = definition.get(name)
-        if not isinstance(value, _KINDS[name][0]) and value not in _EMPTY:
-            return f"definition: {name}: {find_kind_problem(name, value)}."
-    headers = (definition.get("options") or {}).get("headers")
-    if not isinstance(headers, _OBJECT) and headers not in _EMPTY:
-        return f"definition: options: headers: {find_kind_problem('headers', headers)}."
-    problem = _find_task_id_problem(definition.get("options") or {})
+def find_problem(values: Mapping[str, Any], needed: Sequence[str] = ()) -> str | None:
+    """Return what is wrong with the values of an entry's fields, as 'args: must be a list, not text.'; None:
+    nothing is.
+
+    Arguments:
+        needed: the fields that must not be missing. None counts as missing.
+    """
+    for field in needed:
+        if values.get(field) is None:
+            return f"{field}: is missing."
+    for field, (kinds, words) in _KINDS.items():
+        value = values.get(field)
+        if value is None:
+            continue
+        if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)) or value == "":
+            known = ", ".join([*SCHEDULE_FIELDS, *KINDS])
+            return f"{field}: must be {words.format(known)}, not {_shown(field, value)}."
+        if isinstance(value, str) and not is_utf8(value):
+            return f"{field}: must be UTF-8, not {printable(value)!r}."
+    if _is_out_of_range(values.get("last_run_at")):
+        return f"last_run_at: is out of range: {values['last_run_at']}."
+    return _find_header_problem(values.get("options") or {})
+
+
+def _find_header_problem(options: Mapping[str, Any]) -> str | None:
+    headers, task_id = options.get("headers"), options.get("task_id")
+    if headers is not None and not isinstance(headers, Mapping):
+        return f"options: headers: must be an object, not {_shown('options', headers)}."
+    if task_id is not None and not is_utf8(str(task_id)):
+        return f"options: task_id: must be UTF-8, got {printable(str(task_id))!r}."
+    return None
+
+
+def read_fields(definition: Any, meta: Any) -> dict[str, Any]:
+    """Return the fields of a decoded definition and meta, containers of another kind and flags put right.
+
+    Raises:
+        ValueError: an entry can't be made of them; the sentence says why.
+    """
+    for part, decoded in (("definition", definition), ("meta", meta)):
+        if not isinstance(decoded, dict):
+            raise ValueError(f"{part}: must be an object, not {_shown('args', decoded)}.")
+    args, kwargs, options = as_containers(*map(definition.get, ("args", "kwargs", "options")))
+    fields = {
+        "task": definition.get("task"),
+        "schedule": definition.get("schedule"),
+        "args": args,
+        "kwargs": kwargs or {},
+        "options": options or {},
+        "enabled": as_enabled(definition.get("enabled", True)),
+    }
+    state = {name: meta.get(name) for name in ("last_run_at", "total_run_count")}
+    problem = find_problem(fields, ("schedule", "task"))
     if problem:
-        return f"definition: {problem}."
-    if not isinstance(as_enabled(definition.get("enabled", True)), bool):
-        return f"definition: enabled: {find_kind_problem('enabled', definition['enabled'])}."
-    return find_meta_problem(meta)
+        raise ValueError(f"definition: {problem}")
+    problem = find_problem(state)
+    if problem:
+        raise ValueError(f"meta: {problem}")
+    return {**fields, **state, "total_run_count": state["total_run_count"] or 0}
 
 
-def _find_task_id_problem(options: Mapping[str, Any]) -> str:
-    """Return what is wrong with an entry's own task id; '': nothing is."""
-    task_id = options.get("task_id")
-    if task_id is None or is_utf8(str(task_id)):
-        return ""
-    return f"options: task_id: must be UTF-8, got {printable(str(task_id))!r}"
-
-
-def find_meta_problem(meta: Any) -> str | None:
-    """Return what is wrong with a decoded meta, as a sentence; None: nothing is."""
-    if not isinstance(meta, dict):
-        return f"meta: must be an object, not {_kind_of(meta)}."
-    if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
-        return f"meta: last_run_at: must be a datetime object or null, not {quoted(meta['last_run_at'])}."
-    if _is_out_of_range(meta.get("last_run_at")):
-        return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
-    problem = _find_count_problem(meta.get("total_run_count"))
-    return f"meta: total_run_count: {problem}." if problem else None
-
-
-def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
-    """Return why an entry can't be made with these values, as a sentence; None: it can."""
-    if not isinstance(last_run_at, (datetime, type(None))):
-        return f"last_run_at must be a datetime, not {quoted(last_run_at)}."
-    if last_run_at is not None and last_run_at.tzinfo is not None and _is_out_of_range(last_run_at):
-        return f"last_run_at is out of range: {last_run_at}."
-    problem = _find_count_problem(total_run_count)
-    return f"total_run_count {problem}." if problem else None
-
-
-def _find_count_problem(count: Any) -> str | None:
-    return None if type(count) is int else find_kind_problem("total_run_count", count)
+def find_entry_problem(entry: RedBeatSchedulerEntry) -> str | None:
+    """Return what of an entry could be written, but not read again, and why; None: nothing."""
+    return find_problem({name: getattr(entry, name) for name in DEFINITION_FIELDS}, ("task", "schedule"))
 
 
 def _is_out_of_range(moment: datetime | None) -> bool:
-    """Tell whether ``moment`` is outside the years 1 to 9999 in UTC."""
-    if moment is not None:
+    """Return True if ``moment`` is outside the years 1 to 9999 in UTC."""
+    if moment is not None and moment.tzinfo is not None:
         try:
             moment.astimezone(timezone.utc)
         except OverflowError:
@@ -251,29 +240,6 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
     return None
 
 
-def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
-    """Return which part of an entry could be written, but not read again, and why; None: there is none."""
-    name, task = entry.name, entry.task
-    if not name.isascii() and not is_utf8(name):
-        return f"name must be UTF-8, not {printable(name)!r}"
-    if not isinstance(task, str) or not task or (not task.isascii() and not is_utf8(task)):
-        return f"task must be the name of a task, not {task!r}"
-    if not isinstance(entry.schedule, BaseSchedule):
-        return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
-    if not isinstance(entry.args, (list, tuple, type(None))):
-        return f"args must be a list or a tuple, not {_kind_of(entry.args)}"
-    if not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
-        return "kwargs and options must be dicts"
-    if not isinstance(entry.options.get("headers"), (dict, type(None))):
-        return f"options: headers must be a dict, not {_kind_of(entry.options['headers'])}"
-    problem = _find_task_id_problem(entry.options)
-    if problem:
-        return problem
-    if not isinstance(entry.enabled, bool):
-        return f"enabled must be True or False, not {entry.enabled!r}"
-    return None
-
-
 def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
     """Return what is wrong with the size of an entry, as a sentence; None: nothing is."""
     if size_bytes <= max_bytes:
@@ -290,9 +256,7 @@ def check_readable(definition: str) -> None:
     is_flat = len(start) < _PLAIN_BRACKETS or start.count("{") + start.count("[") < _PLAIN_BRACKETS
     if is_flat and '"__type__"' not in start and _is_plain_end(end):
         return  # nothing before the schedule is decoded to an object
-    problem = find_problem(decode(definition), {})
-    if problem:
-        raise ValueError(problem)
+    read_fields(decode(definition), {})
 
 
 @lru_cache(maxsize=1024)  # thousands of entries may share a few schedules
@@ -303,12 +267,8 @@ def _is_plain_end(end: str) -> bool:
     return plain is not None
 
 
-def _kind_of(value: Any) -> str:
-    """Return what kind of value this is, or a number itself."""
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, Mapping):
-        return "an object"
-    if isinstance(value, (list, tuple)):
-        return "a list"
-    return quoted(value)
+def _shown(field: str, value: Any) -> str:
+    """Return a value as errors show it; of what a task is given only its kind, as it may be a secret."""
+    kinds = ((str, "text"), (Mapping, "an object"), ((list, tuple), "a list"))
+    words = [kind for types, kind in kinds if isinstance(value, types)] if field in _GIVEN else []
+    return words[0] if words else quoted(value)

@@ -17,7 +17,7 @@ import yaml
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.fields import ENTRY_FIELDS, PAST_FIELDS, READ_ONLY_FIELDS, STATE_FIELDS
 from redbeat.entries.notation import SCHEDULE_FORMS
-from redbeat.entries.validation import find_kind_problem
+from redbeat.entries.validation import find_problem
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
 from redbeat.log.text import escape, printable, printable_json, shorten
@@ -227,9 +227,9 @@ def _check_entry(found: Declared, name: str, fields: Any) -> None:
             _mapping(found, (*path, named), fields[named])
     if is_raw and not (isinstance(fields["stored"], dict) and fields["stored"]):
         raise found.fault((*path, "stored"), "must be a mapping, as export writes it.")
-    problem = find_kind_problem("total_run_count", fields.get("total_run_count"))
+    problem = find_problem({"total_run_count": fields.get("total_run_count")})
     if problem:
-        raise found.fault((*path, "total_run_count"), f"{problem}.")
+        raise found.fault((*path, "total_run_count"), problem.removeprefix("total_run_count: "))
     owner = fields.get("owner")
     if owner is not None and not is_owner_name(owner):
         raise found.fault((*path, "owner"), f"must be a name without control characters, not {owner!r}.")

@@ -278,7 +278,7 @@ def test_trigger_with_invalid_arguments_is_refused(
     wrong: dict[str, Any], app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
     entry = Entry("entry", "t", 60, app=app).save()
-    with pytest.raises(EntryError, match=f"{next(iter(wrong))} must be"):
+    with pytest.raises(EntryError, match=f"{next(iter(wrong))}: must be"):
         entry.trigger(**wrong)
     assert messages(broker) == entry.history() == []
 
