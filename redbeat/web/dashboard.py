@@ -17,11 +17,8 @@ from redbeat.connection.client import get_hasty_redis, using_client
 from redbeat.store.changes import ChangeRecords
 from redbeat.store.store import Store
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
-from redbeat.web.background import Background, TooBusy
-from redbeat.web.changes import Changes
+from redbeat.web.jobs import Jobs, TooBusy
 from redbeat.web.live import News
-from redbeat.web.names import Names
-from redbeat.web.pages.changing import ending_of
 
 Item = TypeVar("Item")
 
@@ -56,10 +53,8 @@ class Dashboard:
         self._page_limiter = CapacityLimiter(THREADS)
         #: who sends a request is found out without waiting for pages
         self.user_limiter = CapacityLimiter(THREADS)
-        self.background = Background()
-        self.changes = Changes(lambda: ChangeRecords(Store(app)), ending_of)
+        self.jobs = Jobs(lambda: ChangeRecords(Store(app)))
         self.news = News(self)
-        self.names = Names(self)
         #: the printed link; None: there is none
         self.link = next((way for way in ways_in if isinstance(way, Link)), None)
         #: an unknown user may type a token, or is asked for a name and a password by their browser

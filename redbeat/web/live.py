@@ -25,7 +25,7 @@ from redbeat.store.audit import read_audit_records
 from redbeat.store.events import read_last_ids
 from redbeat.store.members import count_members, first_members
 from redbeat.store.store import Store
-from redbeat.web.background import TooBusy
+from redbeat.web.jobs import TooBusy
 
 if TYPE_CHECKING:
     from redbeat.web.dashboard import Dashboard

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from redbeat.web.dashboard import Dashboard
 
 
-#: the fields of addresses that are names of entries, and what follows such a field with the digest of one
-_NAMED, _DIGEST = ("name", "like"), "-digest"
-
-
 class Visit:
     """One request to a page.
 
@@ -58,20 +54,10 @@ class Visit:
         """The Celery app."""
         return self.dashboard.app
 
-    @cached_property
+    @property
     def query(self) -> Mapping[str, str]:
-        """What stands behind the question mark; for the digest of a long name the name.
-
-        Raises:
-            EntryNotFound: there is no such name.
-        """
-        given: Mapping[str, str] = self.request.query_params
-        for field in _NAMED:
-            digest = given.get(f"{field}{_DIGEST}")
-            if digest is not None:
-                rest = {one: value for one, value in given.items() if one != f"{field}{_DIGEST}"}
-                given = {**rest, field: self.dashboard.names.called(digest)}
-        return given
+        """What stands behind the question mark."""
+        return self.request.query_params
 
     def pattern(self, field: str) -> str:
         """Return a pattern of names in the query.
@@ -118,18 +104,9 @@ class Visit:
 
         What isn't Unicode can't stand in an address: a link with it leads nowhere, and the page is shown.
         """
-        given = self.addressed({name: value for name, value in query.items() if value is not None})
+        given = {name: value for name, value in query.items() if value is not None}
         path = "".join(f"/{quote(part, safe='', errors='replace')}" for part in parts) or "/"
         return f"{self.root}{path}" + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
-
-    def addressed(self, query: Mapping[str, object]) -> Mapping[str, object]:
-        """Return a query with digests in place of names that are too long for an address."""
-        names = {field: str(query[field]) for field in _NAMED if field in query}
-        digests = {field: self.dashboard.names.digest_of(name) for field, name in names.items()}
-        return {
-            f"{field}{_DIGEST}" if digests.get(field) else field: digests.get(field) or value
-            for field, value in query.items()
-        }
 
     def render(self, template: str, status_code: int = 200, **context: Any) -> Response:
         """Return a page, or a fragment of one."""

@@ -30,7 +30,7 @@ from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.problems import Refusal, problem_of
-from redbeat.web.background import TooBusy
+from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
 OPERATIONS: Sequence[Operation] = (

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from redbeat.entries.audit import AuditRecord, details_in_words
 from redbeat.operations.showing import audit
 from redbeat.schedules.times import read_time
-from redbeat.web.background import Result, Tell
+from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -88,7 +88,7 @@ def _find(
         )
 
     if any(given[field] for field in ("name", "user", "verb")):  # all of them may have to be looked through
-        return visit.dashboard.background.result_of("audit", (*given.items(), before), find)
+        return visit.dashboard.jobs.read("audit", (*given.items(), before), find)
     return Result(find(lambda _found: None), is_whole=True)
 
 

@@ -23,8 +23,8 @@ from redbeat.manifest.calendar_documents import count_days
 from redbeat.manifest.format import read_calendar
 from redbeat.schedules.exclusions import spelled
 from redbeat.store.store import Store
-from redbeat.web.changes import Ending, Tell
 from redbeat.web.charts.years import draw_year
+from redbeat.web.jobs import Ending, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.routes import action, page, status_of
 from redbeat.web.verbs import calendars as verbs
@@ -70,7 +70,7 @@ def list_calendars(visit: Visit) -> Response:
 
 
 def _list(visit: Visit, again: Again = Again(), status: int = 200) -> Response:
-    result = verbs.survey(visit.actor, visit.dashboard.background, is_wanted="again" in visit.query)
+    result = verbs.survey(visit.actor, visit.dashboard.jobs, is_wanted="again" in visit.query)
     found = result.found
     after = visit.query.get("after", "")
     names = sorted(name for name in (found.documents if found is not None else ()) if name > after)
@@ -94,7 +94,7 @@ def show_calendar(visit: Visit) -> Response:
 
 
 def _show(visit: Visit, name: str, again: Again = Again(), status: int = 200) -> Response:
-    result = verbs.survey(visit.actor, visit.dashboard.background)
+    result = verbs.survey(visit.actor, visit.dashboard.jobs)
     found = result.found
     named_by = found.named_by.get(name, ()) if found is not None else ()
     document = verbs.show(visit.actor, name, {name: named_by})
@@ -170,7 +170,7 @@ def set_calendar(visit: Visit) -> Response:
         return _show_again(visit, name, Again(kind, typed, place, _sentence(exc)), 422)
     year, actor = next(iter([*added, *removed]), "")[:4], visit.actor
 
-    def store(tell: Tell) -> Calendar | CalendarError | EntryChanged:
+    def store(tell: Tell[str]) -> Calendar | CalendarError | EntryChanged:
         tell(_RETIMED)
         try:
             return verbs.set_(actor, name, added, without=removed, about=about, revision=revision)
@@ -242,7 +242,7 @@ def import_calendar(visit: Visit) -> Response:
         years, actor = sorted({day[:4] for day in read.days}), visit.actor
         year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
 
-        def store(tell: Tell) -> Calendar:
+        def store(tell: Tell[str]) -> Calendar:
             tell(_RETIMED)
             return verbs.import_(actor, read, origin, is_replacing=is_replacing, is_adding=is_adding)
 
@@ -298,7 +298,7 @@ def delete_calendar(visit: Visit) -> Response:
         )
     actor = visit.actor
 
-    def remove(tell: Tell) -> None:
+    def remove(tell: Tell[str]) -> None:
         tell("Looking for entries that name it")
         verbs.delete(actor, [name], force=force)
 

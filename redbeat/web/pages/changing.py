@@ -10,75 +10,70 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.errors import RedBeatError
 from redbeat.store.changes import ChangeRecord
-from redbeat.web.changes import SILENT_SECONDS, Change, Ending, Tell
-from redbeat.web.routes import DEFECT, page, sentence_of, status_of
+from redbeat.web.jobs import SILENT_SECONDS, Change, Ending, Tell
+from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
 Outcome = TypeVar("Outcome")
 
 
 def make_change(
-    visit: Visit, title: str, work: Callable[[Tell], Outcome], end: Callable[[Outcome], Ending]
+    visit: Visit, title: str, work: Callable[[Tell[str]], Outcome], end: Callable[[Outcome], Ending]
 ) -> Response:
-    """Make a change in the background; show what became of it, or the page that waits for it.
+    """Make a change in the background; show its outcome, or the page that waits for it.
 
     Arguments:
         work: makes the change; it may ask nothing of the visit.
-        end: says what became of it, by what ``work`` has returned; likewise.
+        end: returns the outcome, by what ``work`` has returned; likewise.
     """
     once = _digest_of(visit) if visit.form.get("once") else ""
-    change = visit.dashboard.changes.make(visit.user.name, title, work, end, once=once)
-    return _shown(visit, change) if change.is_done else visit.see("changing", id=change.id)
+    change = visit.dashboard.jobs.change(visit.user.name, title, work, end, once=once)
+    if change.is_at_work:
+        return visit.see("changing", id=change.id)
+    return _outcome(visit, change, change.to_record())
 
 
 def show_change(visit: Visit) -> Response:
-    """Show a change that is made, or what became of it."""
-    change = visit.dashboard.changes.find(visit.query.get("id", ""), visit.user.name)
-    if isinstance(change, ChangeRecord):
-        return _show_elsewhere(visit, change)
-    if change is None or not change.is_done:
-        return _render(visit, change, 200 if change is not None else 404)
-    return _whole_page(visit) if visit.is_fragment else _shown(visit, change)
-
-
-def _show_elsewhere(visit: Visit, change: ChangeRecord) -> Response:
-    """Show a change that another process makes, or has made."""
-    if change.is_done and not change.has_page:
-        if visit.is_fragment:
-            return _whole_page(visit)
-        if change.status != 303:
-            return _render(visit, change, change.status)
-        for kind in change.forgets:
-            visit.dashboard.background.forget(kind)
-        return visit.see(*change.place, notice=change.told, **change.query)
-    response = _render(visit, change)
-    if change.is_done and visit.dashboard.is_live:
+    """Show a change that is made, or its outcome."""
+    change = visit.dashboard.jobs.find(visit.query.get("id", ""), visit.user.name)
+    own = change if isinstance(change, Change) else None
+    record = change.to_record() if isinstance(change, Change) else change
+    if record is None:
+        return _render(visit, None, 404)
+    if record.is_done and (own is not None or not record.has_page):
+        if visit.is_fragment:  # it is a part of another page now, which is loaded as a whole
+            return Response(headers={"HX-Redirect": visit.link("changing", id=visit.query.get("id", ""))})
+        return _outcome(visit, own, record)
+    response = _render(visit, record)
+    if record.is_done and visit.dashboard.is_live:
         response.headers["Connection"] = "close"  # the next look may reach the process that has the page
     return response
 
 
-def _whole_page(visit: Visit) -> Response:
-    """Have the page, a part of which was asked for, loaded as a whole: it is another one now."""
-    return Response(headers={"HX-Redirect": visit.link("changing", id=visit.query.get("id", ""))})
+def _outcome(visit: Visit, own: Change | None, record: ChangeRecord) -> Response:
+    """Show the outcome of a change that this process has made, or of which it has a record alone."""
+    if own is not None and own.problem is not None:
+        raise own.problem
+    for kind in record.forgets:
+        visit.dashboard.jobs.forget(kind)
+    if own is not None and own.result.page is not None:
+        response: Response = own.result.page(visit)
+        return response
+    if record.status != 303:
+        return _render(visit, record, record.status)
+    return visit.see(*record.place, notice=record.told, **record.query)
 
 
-def _render(visit: Visit, change: Change | ChangeRecord | None, status: int = 200) -> Response:
+def _render(visit: Visit, change: ChangeRecord | None, status: int = 200) -> Response:
     return visit.render(
         "changing_part.html" if visit.is_fragment else "changing.html",
         status,
         title="Not known" if change is None else change.title,
         change=change,
-        is_silent=isinstance(change, ChangeRecord) and change.silent_seconds > SILENT_SECONDS,
+        is_silent=change is not None and change.silent_seconds > SILENT_SECONDS,
         url=visit.link("changing", id=visit.query.get("id", "")),
     )
-
-
-def ending_of(exc: Exception) -> Ending:
-    """Return what became of a change whose work has raised an error."""
-    words = sentence_of(exc) if isinstance(exc, RedBeatError) else DEFECT  # that is logged already
-    return Ending(words, status=status_of(exc))
 
 
 def _digest_of(visit: Visit) -> str:
@@ -92,19 +87,6 @@ def _digest_of(visit: Visit) -> str:
         else:
             digest.update(repr(value).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def _shown(visit: Visit, change: Change) -> Response:
-    if change.problem is not None:
-        raise change.problem
-    ending = change.ending
-    assert ending is not None  # noqa: S101 - it is done, and hasn't failed
-    for kind in ending.forgets:
-        visit.dashboard.background.forget(kind)
-    if ending.page is not None:
-        response: Response = ending.page(visit)
-        return response
-    return visit.see(*ending.place, notice=ending.words, **ending.query)
 
 
 ROUTES: list[BaseRoute] = [page("/changing", show_change)]

@@ -18,7 +18,7 @@ from redbeat.entries.wording import in_words_of
 from redbeat.log.text import counted
 from redbeat.operations.repairing import fix
 from redbeat.operations.showing import hide_in_findings
-from redbeat.web.background import Result, Tell
+from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
@@ -52,11 +52,11 @@ def ask_doctor(
         )
         return hide_in_findings(visit.app, found)
 
-    background = visit.dashboard.background
-    result = background.result_of("doctor", workers, look, fresh_seconds=fresh_seconds, **options)
+    jobs = visit.dashboard.jobs
+    result = jobs.read("doctor", workers, look, fresh_seconds=fresh_seconds, **options)
     if workers:
         return result
-    other: Result[Diagnosis] = background.last("doctor", True)
+    other: Result[Diagnosis] = jobs.last("doctor", True)
     is_younger = other.is_whole and not (result.is_whole and result.age_seconds <= other.age_seconds)
     return replace(other, is_awaited=result.is_awaited, problem=result.problem) if is_younger else result
 
@@ -118,16 +118,16 @@ def do_fix(visit: Visit) -> Response:
     kind, seen = str(visit.form.get("kind", "")), str(visit.form.get("seen", ""))
     if visit.form.get("confirmed") != "yes":
         return visit.see("doctor", "fix", kind=kind or None)
-    background = visit.dashboard.background
+    jobs = visit.dashboard.jobs
     for workers in (False, True):
-        last: Result[Diagnosis] = background.last("doctor", workers)
+        last: Result[Diagnosis] = jobs.last("doctor", workers)
         if last.found is not None and _digest_of(findings := _fixable(last.found, kind)) == seen:
             break
     else:  # another process has found it, or this one something else meanwhile
         ask_doctor(visit, is_wanted=True)
         return visit.see("doctor", "fix", kind=kind or None, new="yes")
     sentences = fix(visit.actor, findings, dry_run=False)
-    background.forget("doctor")
+    jobs.forget("doctor")
     return _told(visit, kind, sentences)
 
 

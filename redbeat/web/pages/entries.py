@@ -35,7 +35,8 @@ from redbeat.history import OUTCOMES
 from redbeat.keys import Keys
 from redbeat.log.text import is_utf8
 from redbeat.operations.showing import hide_in_sentence
-from redbeat.web.names import Index
+from redbeat.web.jobs import Result
+from redbeat.web.names import ByName, read_names
 from redbeat.web.queues import Queues
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
@@ -122,12 +123,13 @@ class View:
 def show_entries(visit: Visit) -> Response:
     """Return the page, or the part of it that htmx asks for."""
     view = View.of(visit.query)
-    problem = view.wanted.problem()
-    order = _order_of(visit, view) if problem is None else None
-    if problem is not None:
+    if (problem := view.wanted.problem()) is not None:
         return _page(visit, view, problem=problem)
-    if order is None:
-        return _page(visit, view, reading=visit.dashboard.names.progress, wait_seconds=WAIT_SECONDS)
+    order = _order_of(visit, view)
+    if isinstance(order, Result):
+        if order.problem:
+            return _page(visit, view, problem=order.problem)
+        return _page(visit, view, reading=order.found or (0, 0), wait_seconds=WAIT_SECONDS)
     if view.wanted:
         return _show_found(visit, view, order)
     count, offset = order.count(), view.offset
@@ -153,13 +155,16 @@ def show_rows(visit: Visit) -> Response:
     return visit.render("entries_rows.html", lines=lines, pages=None, view=View.of(visit.query))
 
 
-def _order_of(visit: Visit, view: View) -> Order | None:
-    """Return the order of a list; None: the names are being read."""
+def _order_of(visit: Visit, view: View) -> Order | Result[Any]:
+    """Return the order of a list; a result: the names are being read."""
     if view.wanted.owner:
         listed = owned(visit.app, view.wanted.owner, by_name=view.is_by_name)
         if listed is not None:
             return listed
-    return visit.dashboard.names.look() if view.is_by_name else ByNextRun(visit.app)
+    if not view.is_by_name:
+        return ByNextRun(visit.app)
+    result = read_names(visit.app, visit.dashboard.jobs)
+    return ByName(result.found or (), result.age_seconds) if result.is_whole else result
 
 
 def _show_found(visit: Visit, view: View, order: Order) -> Response:
@@ -220,7 +225,7 @@ def _pages(
         "begin": offset + 1 if rows else 0,
         "end": end,
         "count": count,
-        "age_seconds": order.age_seconds if isinstance(order, Index) else None,
+        "age_seconds": order.age_seconds if isinstance(order, ByName) else None,
     }
 
 

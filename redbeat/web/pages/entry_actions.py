@@ -35,7 +35,7 @@ from redbeat.operations.running import (
 )
 from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import time_of
-from redbeat.web.changes import Ending, Tell
+from redbeat.web.jobs import Ending, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_form import json_of, read_json
@@ -229,7 +229,7 @@ def backfill(visit: Visit) -> Response:
         except (EntryError, RunNotSent, LockNotAcquired) as exc:
             return exc
 
-    def send(tell: Tell) -> Sequence[datetime] | Exception:
+    def send(tell: Tell[str]) -> Sequence[datetime] | Exception:
         tell("Sending the runs")
         return attempt(dry_run=False)
 

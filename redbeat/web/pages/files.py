@@ -28,10 +28,7 @@ from redbeat.operations.actor import Actor
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.access.gate import MAX_BODY_BYTES
-from redbeat.web.background import Result, Tell
-from redbeat.web.changes import Ending
-from redbeat.web.changes import Tell as ChangeTell
-from redbeat.web.pace import Pace
+from redbeat.web.jobs import Ending, Pace, Result, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.routes import action, page
 from redbeat.web.verbs import files as verbs
@@ -170,7 +167,7 @@ def plan_file(visit: Visit) -> Response:
         return _form(visit, given, problem, 413)
     actor = visit.actor
 
-    def make(tell: ChangeTell) -> Told:
+    def make(tell: Tell[str]) -> Told:
         try:
             declared, owner = given.declared(), given.owner or None
             tell(f"Comparing {counted(len(declared.entries), 'entry', 'entries')} with the schedule")
@@ -195,7 +192,7 @@ def apply_file(visit: Visit) -> Response:
         return _form(visit, None, str(exc))
     actor, seen = visit.actor, str(visit.form.get("seen", ""))
 
-    def store(tell: ChangeTell) -> Told:
+    def store(tell: Tell[str]) -> Told:
         try:
             declared, owner = given.declared(), given.owner or None
             tell(f"Storing {counted(len(declared.entries), 'entry', 'entries')}")
@@ -345,8 +342,8 @@ def export_file(visit: Visit) -> Response:
         name: visit.query[name] for name in ("match", "owner", "format", "history") if name in visit.query
     }
     once = visit.query.get("once") or token_urlsafe(12)
-    background, key = visit.dashboard.background, (once, *wanted)
-    result: Result[str] = background.result_of(
+    jobs, key = visit.dashboard.jobs, (once, *wanted)
+    result: Result[str] = jobs.read(
         "export",
         key,
         partial(_write, visit, *wanted),
@@ -354,7 +351,7 @@ def export_file(visit: Visit) -> Response:
         kept_seconds=KEPT_SECONDS,
     )
     if result.is_whole and not visit.is_fragment and result.found is not None:
-        background.forget("export", key)
+        jobs.forget("export", key)
         name = "schedule.json" if is_json else "schedule.yaml"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         kind = "application/json" if is_json else "application/yaml"

@@ -22,8 +22,8 @@ from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.last_hour import LastHour, read_last_hour
-from redbeat.web.background import Result, Tell
 from redbeat.web.charts.minutes import bars_of, lines_of, rows_of
+from redbeat.web.jobs import Result, Tell
 from redbeat.web.pages.doctor import ask_doctor, groups_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, page
 from redbeat.web.visit import Visit
@@ -150,7 +150,7 @@ def _ask_counts(visit: Visit) -> Result[StateCounts]:
     def count(tell: Tell[StateCounts]) -> StateCounts:
         return count_states(visit.app, COUNT_SECONDS, tell)
 
-    return visit.dashboard.background.result_of("states", "", count, fresh_seconds=FRESH_SECONDS)
+    return visit.dashboard.jobs.read("states", "", count, fresh_seconds=FRESH_SECONDS)
 
 
 def _failed(visit: Visit, found: Status) -> list[Run]:

@@ -18,7 +18,7 @@ from redbeat.diagnostics.routes import (
 )
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import ConfigurationError, EntryError
-from redbeat.web.background import Tell
+from redbeat.web.jobs import Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -55,7 +55,7 @@ def show_routes(visit: Visit) -> Response:
         hint=hint_at_nothing(visit.app, name) if is_nothing else "",
         problem=problem,
         workers=workers,
-        result=visit.dashboard.background.result_of(
+        result=visit.dashboard.jobs.read(
             "routes", workers, _survey(visit, workers=workers), fresh_seconds=FRESH_SECONDS
         ),
         here=visit.link("routes", workers="yes" if workers else None),
@@ -83,7 +83,7 @@ def _survey(visit: Visit, *, workers: bool) -> Any:
 def look_again(visit: Visit) -> Response:
     """Have the entries looked at anew; it changes nothing."""
     workers = visit.query.get("workers") == "yes"
-    visit.dashboard.background.result_of("routes", workers, _survey(visit, workers=workers), is_wanted=True)
+    visit.dashboard.jobs.read("routes", workers, _survey(visit, workers=workers), is_wanted=True)
     return visit.see("routes", workers="yes" if workers else None)
 
 

@@ -22,7 +22,7 @@ from redbeat.entries.runs import (
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
 from redbeat.schedules.times import read_time
-from redbeat.web.background import Result, Tell
+from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -127,7 +127,7 @@ def _search(
         return replace(found, runs=with_histories(visit.app, found.runs))
 
     visit.now  # noqa: B018 - asked for here, not in the job's thread
-    return visit.dashboard.background.result_of("runs", (*filters.items(), limit), search)
+    return visit.dashboard.jobs.read("runs", (*filters.items(), limit), search)
 
 
 def _states_of(text: str) -> Sequence[str]:

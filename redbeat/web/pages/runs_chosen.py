@@ -25,9 +25,7 @@ from redbeat.operations.running import MAX_SENT, RerunMany, give_up, rerun_entry
 from redbeat.runs.run import Run
 from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import in_utc
-from redbeat.web.background import Result, Tell
-from redbeat.web.changes import Ending
-from redbeat.web.changes import Tell as ChangeTell
+from redbeat.web.jobs import Ending, Result, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with
 from redbeat.web.routes import action, page
@@ -36,7 +34,7 @@ from redbeat.web.visit import Visit, checked_pattern
 
 def _back(visit: Visit, notice: str) -> Response:
     """Return to the list as it was."""
-    visit.dashboard.background.forget("runs")
+    visit.dashboard.jobs.forget("runs")
     return visit.see("runs", notice=notice, **_kept(visit))
 
 
@@ -109,7 +107,7 @@ def show_rerun(visit: Visit) -> Response:
         def look(_tell: Tell[Reruns]) -> Reruns:
             return find_reruns(RedBeatSchedulerEntry, visit.app, begin, match or "*")
 
-        result = visit.dashboard.background.result_of("reruns", (since, match), look)
+        result = visit.dashboard.jobs.read("reruns", (since, match), look)
     found = result.found
     runs: list[Run] = [] if found is None else [run for listed in found.runs.values() for run in listed]
     return visit.render(
@@ -143,7 +141,7 @@ def do_rerun_failed(visit: Visit) -> Response:
         raise EntryError(f"since: {exc}", "") from None
     actor = visit.actor
 
-    def send(tell: ChangeTell) -> RerunMany:
+    def send(tell: Tell[str]) -> RerunMany:
         tell("Sending what has failed")
         return rerun_failed(actor, since=begin, match=match or None)
 
@@ -165,7 +163,7 @@ def do_rerun_chosen(visit: Visit) -> Response:
         )
     actor = visit.actor
 
-    def send(tell: ChangeTell) -> RerunMany:
+    def send(tell: Tell[str]) -> RerunMany:
         tell(f"Sending {counted(len(chosen), 'run', 'runs')}")
         return rerun_failed(actor, since=min(due for _, due in chosen), chosen=chosen)
 

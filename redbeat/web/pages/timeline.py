@@ -18,9 +18,8 @@ from redbeat.entries.timeline import GROUPS, Counting, Timeline, chart_from
 from redbeat.entries.wording import local_time
 from redbeat.log.text import is_utf8
 from redbeat.schedules.times import read_time
-from redbeat.web.background import WAIT_SECONDS, Result, Tell
 from redbeat.web.charts.heatmap import FATES, draw_heat_map
-from redbeat.web.pace import Pace
+from redbeat.web.jobs import READ_WAIT_SECONDS, Pace, Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -104,9 +103,9 @@ def _count(visit: Visit, hours: int, start: datetime | None, match: str, doublin
         return counting.found()
 
     # a page that is shown again has something to show already
-    waiting = 0.0 if visit.is_fragment else WAIT_SECONDS
+    waiting = 0.0 if visit.is_fragment else READ_WAIT_SECONDS
     key = (hours, start, zone, match, doublings)
-    return visit.dashboard.background.result_of(
+    return visit.dashboard.jobs.read(
         "timeline", key, count, fresh_seconds=FRESH_SECONDS, wait_seconds=waiting
     )
 

@@ -39,8 +39,7 @@ from redbeat.store.calendars import replace_calendar, scan_calendar_names
 from redbeat.store.entries import read_entries
 from redbeat.store.members import count_members, scan_members
 from redbeat.store.store import Store
-from redbeat.web.background import Background, Result, Tell
-from redbeat.web.pace import Pace
+from redbeat.web.jobs import Jobs, Pace, Result, Tell
 
 #: how much processor time a survey of all calendars may take, and how old it may be; seconds
 BUDGET_SECONDS, FRESH_SECONDS = 10.0, 3.0
@@ -113,11 +112,11 @@ class Survey(Coverage):
     total: int
 
 
-def survey(actor: Actor, background: Background, *, is_wanted: bool = False) -> Result[Survey]:
+def survey(actor: Actor, jobs: Jobs, *, is_wanted: bool = False) -> Result[Survey]:
     """Return what was found last, and look again in the background if that is old."""
     actor.require(Right.READ)
     work = partial(_survey, actor.app)
-    return background.result_of(
+    return jobs.read(
         "calendars",
         None,
         work,

@@ -17,7 +17,7 @@ from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
 from redbeat.operations.actor import Actor
-from redbeat.web import User, changes
+from redbeat.web import User, jobs
 from redbeat.web.pages import changing
 from redbeat.web.verbs import calendars, files
 from tests.integration.web.conftest import Add, Browse
@@ -148,8 +148,8 @@ def test_long_change_is_shown_by_each_process_and_never_begun_twice(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two dashboards share what they know through Redis, as two processes of a server do."""
-    monkeypatch.setattr(changes, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(changes, "TELL_SECONDS", 0.05)
+    monkeypatch.setitem(jobs.Jobs.change.__kwdefaults__ or {}, "wait_seconds", 0.0)
+    monkeypatch.setattr(jobs, "RECORD_SECONDS", 0.05)
     monkeypatch.setattr(changing, "SILENT_SECONDS", 0.5)
     real, begun, go = calendars.set_, list[str](), threading.Event()
 
@@ -179,7 +179,7 @@ def test_long_change_is_shown_by_each_process_and_never_begun_twice(
         [notice] = [value for name, value in made.cookies.items() if name.startswith("redbeat_notice")]
         assert bytes.fromhex(notice).decode() == "Stored: 1 day."
     go.clear()
-    monkeypatch.setattr(changes, "TELL_SECONDS", 3600.0)  # as if the process had been killed
+    monkeypatch.setattr(jobs, "RECORD_SECONDS", 3600.0)  # as if the process had been killed
     address = click("two")
     eventually(lambda: "The process that was at it has ended, it seems" in both[1].read(address))
     assert click("two") == address

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from html import unescape
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +18,10 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.entries import search
-from redbeat.web import names as module
-from redbeat.web.names import Names
+from redbeat.store.changes import ChangeRecords
+from redbeat.store.store import Store
+from redbeat.web import names
+from redbeat.web.jobs import Jobs
 from redbeat.web.pages import entries as page
 from tests.integration.web.conftest import Add, Browse, Programs
 from tests.support.applying import apply
@@ -194,23 +195,19 @@ def test_reader_sees_no_buttons(browse: Browse, add: Add) -> None:
     assert not re.search(changing, pages)
 
 
-def test_names_in_memory_are_renewed_and_forgotten(
-    app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OLD_SECONDS", 0.01)
-    monkeypatch.setattr(module, "OLD_TIMES", 0)
+def test_names_in_memory_are_renewed(app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "FRESH_SECONDS", 0.01)
     add("beta")
-    names = Names(SimpleNamespace(app=app, in_haste=lambda call: call()), forgotten_seconds=0.3)
+    jobs = Jobs(lambda: ChangeRecords(Store(app)))
 
     def show(*expected: bytes) -> bool:
-        return (index := names.look()) is not None and tuple(index.names) == expected
+        result = names.read_names(app, jobs)
+        return result.is_whole and tuple(result.found) == expected
 
     eventually(lambda: show(b"beta"))
     add("alpha")
     eventually(lambda: show(b"alpha", b"beta"))
     RedBeatSchedulerEntry.delete_many(["beta"], app)
-    eventually(lambda: show(b"alpha"))
-    eventually(lambda: not names.are_kept)
     eventually(lambda: show(b"alpha"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,7 @@ from redbeat.errors import EntryError, StoreUnavailable
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.store import Store
 from redbeat.web import dashboard
-from redbeat.web.background import Background, Result, TooBusy
-from redbeat.web.changes import MAX_AT_WORK, MAX_KEPT, MAX_OF_USER, Changes, Ending
+from redbeat.web.jobs import MAX_CHANGES, MAX_OUTCOMES, MAX_READS, Change, Ending, Jobs, Result, TooBusy
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -40,84 +40,112 @@ def held(gate: threading.Event, done: list[int]) -> Any:
     return work
 
 
-def settled(jobs: Background, kind: str, key: str, work: Any = None, **options: Any) -> Result[Any]:
-    """Return what a job has found when it is done."""
-    found = jobs.result_of(kind, key, work, wait_seconds=patience(30), **options)
+@pytest.fixture
+def jobs(fake_app: Celery) -> Jobs:
+    return Jobs(lambda: ChangeRecords(Store(fake_app)))
+
+
+def settled(jobs: Jobs, key: str, work: Any = None, **options: Any) -> Result[Any]:
+    """Return the result of a read when it is done."""
+    found = jobs.read("kind", key, work, wait_seconds=patience(30), **options)
     while found.is_awaited:
-        found = jobs.result_of(kind, key, work, wait_seconds=patience(30), fresh_seconds=999)
+        found = jobs.read("kind", key, work, wait_seconds=patience(30), fresh_seconds=999)
     return found
 
 
-def test_long_job_runs_once_and_shows_what_it_has_so_far(gate: threading.Event) -> None:
-    jobs, made = Background(), list[int]()
+def test_long_read_runs_once_and_shows_what_it_has_so_far(jobs: Jobs, gate: threading.Event) -> None:
+    made = list[int]()
     work = held(gate, made)
-    eventually(lambda: jobs.result_of("kind", "a", work).found)
-    early = jobs.result_of("kind", "a", work, is_wanted=True)
+    eventually(lambda: jobs.read("kind", "a", work).found)
+    early = jobs.read("kind", "a", work, is_wanted=True)
     assert (early.found, early.is_whole, early.is_awaited) == ("half", False, True)
     gate.set()
-    assert settled(jobs, "kind", "a", work).found == "all"
+    assert settled(jobs, "a", work).found == "all"
     assert made == [1]
 
 
-def test_failed_job_says_why_and_keeps_the_result_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    jobs = Background()
-
+def test_failed_read_says_why_and_keeps_the_result_before_it(
+    jobs: Jobs, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(_tell: Any) -> int:
         raise EntryError("A sentence.", "key")
 
     def break_(_tell: Any) -> int:
         raise ZeroDivisionError("secret")
 
-    settled(jobs, "kind", "key", lambda _tell: 42)
-    found = settled(jobs, "kind", "key", refuse, is_wanted=True)
+    settled(jobs, "key", lambda _tell: 42)
+    found = settled(jobs, "key", refuse, is_wanted=True)
     assert (found.found, found.problem, found.is_awaited) == (42, "A sentence.", False)
     assert "A sentence." not in caplog.text
-    found = settled(jobs, "kind", "key", break_, is_wanted=True)
+    found = settled(jobs, "key", break_, is_wanted=True)
     assert ("secret" in found.problem, "ZeroDivisionError" in caplog.text) == (False, True)
-    assert settled(jobs, "kind", "key", lambda _tell: 43, is_wanted=True).problem == ""
+    assert settled(jobs, "key", lambda _tell: 43, is_wanted=True).problem == ""
+
+
+def test_read_that_nobody_asks_for_ends_when_another_one_waits(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.web.jobs.LEFT_FOR_ANOTHER_SECONDS", 0.0)
+    monkeypatch.setattr("redbeat.web.jobs.LEFT_SECONDS", patience(60))
+
+    def work(tell: Callable[[str], None]) -> None:
+        while True:
+            tell("half")
+            time.sleep(0.001)
+
+    for number in range(MAX_READS):
+        eventually(lambda number=number: jobs.read("kind", number, work).found)
+    assert settled(jobs, "another", lambda _tell: "all").found == "all"
 
 
 def told(outcome: Any) -> Ending:
     return Ending(str(outcome))
 
 
-@pytest.fixture
-def changes(fake_app: Celery) -> Changes:
-    return Changes(lambda: ChangeRecords(Store(fake_app)), told)
-
-
-def test_click_begins_one_change_of_its_user(changes: Changes, gate: threading.Event) -> None:
+def test_form_begins_one_change_of_its_user(jobs: Jobs, gate: threading.Event) -> None:
     done = list[int]()
-    first = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
-    again = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
-    other = changes.make("bob", "Apply", held(gate, done), told, once="click", wait_seconds=0)
-    assert (first is again, first is other, first.is_done) == (True, False, False)
-    eventually(lambda: first.told == "half")
-    assert changes.find(first.id, "anna") is first
-    assert changes.find(first.id, "bob") is None
+    first = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    again = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    other = jobs.change("bob", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    assert (first is again, first is other, first.is_at_work) == (True, False, True)
+    eventually(lambda: first.progress == "half")
+    assert jobs.find(first.id, "anna") is first
+    assert jobs.find(first.id, "bob") is None
     gate.set()
-    eventually(lambda: first.is_done and other.is_done)
-    assert (first.ending, len(done)) == (Ending("all"), 2)
-    assert changes.make("anna", "Apply", held(gate, done), told, once="click") is first
+    eventually(lambda: not (first.is_at_work or other.is_at_work))
+    assert (first.result, len(done)) == (Ending("all"), 2)
+    assert jobs.change("anna", "Apply", held(gate, done), told, once="form") is first
     assert len(done) == 2
 
 
-def test_changes_at_a_time_and_kept_changes_are_limited(changes: Changes, gate: threading.Event) -> None:
-    done = list[int]()
-    made = [changes.make("anna", "x", held(gate, done), told, wait_seconds=0) for _ in range(MAX_OF_USER)]
-    with pytest.raises(TooBusy):
-        changes.make("anna", "x", held(gate, done), told, wait_seconds=0)
-    others = [f"ben {number}" for number in range(MAX_AT_WORK - MAX_OF_USER)]  # anna leaves them places
-    made += [changes.make(one, "x", held(gate, done), told, wait_seconds=0) for one in others]
-    with pytest.raises(TooBusy):
-        changes.make("carl", "x", held(gate, done), told, wait_seconds=0)
+def test_form_that_another_process_has_begun_begins_no_change(
+    jobs: Jobs, fake_app: Celery, gate: threading.Event
+) -> None:
+    done, elsewhere = list[int](), Jobs(lambda: ChangeRecords(Store(fake_app)))
+    first = elsewhere.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    again = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    assert (again.id, again.is_at_work) == (first.id, True)
     gate.set()
-    eventually(lambda: all(one.is_done for one in made))
-    for _ in range(MAX_KEPT + 5):
-        last = changes.make("anna", "x", lambda _tell: None, told, wait_seconds=patience(20))
-    kept = changes.find(made[0].id, "anna")
-    assert isinstance(kept, ChangeRecord), "others still know of it"
-    assert changes.find(last.id, "anna") is last
+
+    def is_seen() -> bool:
+        record = jobs.find(first.id, "anna")
+        return isinstance(record, ChangeRecord) and (record.is_done, record.told) == (True, "all")
+
+    eventually(is_seen)
+    assert len(done) == 1
+
+
+def test_changes_at_a_time_and_kept_changes_are_limited(jobs: Jobs, gate: threading.Event) -> None:
+    done = list[int]()
+    made = [jobs.change("anna", "x", held(gate, done), told, wait_seconds=0) for _ in range(MAX_CHANGES)]
+    with pytest.raises(TooBusy):
+        jobs.change("carl", "x", held(gate, done), told, wait_seconds=0)
+    gate.set()
+    eventually(lambda: not any(one.is_at_work for one in made))
+    for _ in range(MAX_OUTCOMES + 5):
+        last = jobs.change("anna", "x", lambda _tell: None, told, wait_seconds=patience(20))
+    eventually(lambda: isinstance(jobs.find(made[0].id, "anna"), ChangeRecord))  # others still know of it
+    assert isinstance(jobs.find(last.id, "anna"), Change)
 
 
 def test_page_that_says_that_redis_is_away_connects_once(
