@@ -26,6 +26,7 @@ __all__ = [
     "dropped_record",
     "error_in_words",
     "held_record",
+    "read_outcome",
     "sent_record",
     "skipped_record",
     "unsent_record",
@@ -74,7 +75,7 @@ class PastRun:
         is_manual: ``trigger``, ``backfill`` or ``rerun`` has sent it.
         last: for several runs that weren't sent: when the last of them was due, and ``due`` is that of the
             first; None: this is about one run.
-        count: how many runs this is about; None: too many to count, or an older version wrote it.
+        count: how many runs this is about; None: too many to count.
         wait_seconds: how long it waited on its queue; None: it hasn't begun, or nobody has tracked it.
         run_seconds: how long its task took, its last attempt where there were several; None: likewise.
         worker: the name of the worker that it ran on.
@@ -176,7 +177,7 @@ def sent_record(
 
 def skipped_record(due: str, why: str) -> str:
     """Return the record of a run that was due at ``due`` and won't be sent."""
-    return f'"due":{due},"outcome":"skipped","why":{json.dumps(why)}'
+    return dropped_record(due, why, due, None, is_merged=False)
 
 
 def held_record(due: str) -> str:
@@ -211,42 +212,51 @@ def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> 
     return [run for run in runs if run is not None]
 
 
+def read_outcome(record: str) -> str | None:
+    """Return the outcome in a record; None: it can't be read."""
+    try:
+        return str(json.loads(record).get("outcome", "sent"))
+    except (ValueError, AttributeError, RecursionError):
+        return None
+
+
 def _decode(text: str, id_of: Callable[[datetime], str]) -> PastRun | None:
     try:
         record = json.loads(text)
-        due, outcome, task_id = _moment(record["due"]), str(record.get("outcome", "sent")), record.get("id")
-        if outcome == "failed" and "ended" not in record:
-            outcome = "unsent"  # 3.0.0b1 had one word for two things
-        if task_id is None and outcome in _SENT_OUTCOMES:
-            task_id = id_of(due)
-        texts = {name: str(record[name]) for name in _TEXTS if name in record}
-        if "held_by" in record and "worker" in record and outcome in ("skipped", "waiting"):
-            texts["held_on"] = texts.pop("worker")
-        run = PastRun(
-            due=due,
-            at=_moment(record["at"]),
-            outcome=outcome,
-            task_id=None if task_id is None else str(task_id),
-            why=str(record.get("why", "")),
-            is_manual=bool(record.get("manual")),
-            last=_moment(record["last"]) if "last" in record else None,
-            count=int(record["count"]) if "count" in record else None,
-            wait_seconds=_number(record.get("wait")),
-            run_seconds=_number(record.get("ran")),
-            attempt=int(record["attempt"]) if "attempt" in record else None,
-            error=str(record.get("error", "")),
-            ended=_moment(record["ended"]) if "ended" in record else None,
-            since=_moment(record["since"]) if "since" in record else None,
-            held_attempt=int(record["held_attempt"]) if "held_attempt" in record else None,
-            **texts,
-        )
+        values = {
+            name: read(record[member])
+            for name, (member, read) in _MEMBERS.items()
+            if record.get(member) is not None
+        }
+        if "held_by" in values and values.get("outcome") in ("skipped", "waiting"):
+            values["held_on"] = values.pop("worker", None)
+        if "task_id" not in values and values.get("outcome", "sent") in _SENT_OUTCOMES:
+            values["task_id"] = id_of(values["due"])
+        run = PastRun(**values)
         return run if run.held_by is None else replace(run, why=_told_of_holder(run))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError, RecursionError):
         return None
 
 
-#: members that are texts, under the same names in both forms
-_TEXTS = ("worker", "late", "rerun_of", "held_by", "held_state", "behind")
+def _number(value: Any) -> float | None:
+    return float(value) if isfinite(float(value)) else None
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+#: the attributes of a run to the members of its record, and how each is read
+_MEMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{name: (name, _moment) for name in ("due", "at", "last", "ended", "since")},
+    **{name: (name, str) for name in ("outcome", "why", "worker", "error", "late", "rerun_of")},
+    **{name: (name, str) for name in ("held_by", "held_state", "behind")},
+    **{name: (name, int) for name in ("count", "attempt", "held_attempt")},
+    "task_id": ("id", str),
+    "is_manual": ("manual", bool),
+    "wait_seconds": ("wait", _number),
+    "run_seconds": ("ran", _number),
+}
 
 
 def _told_of_holder(run: PastRun) -> str:
@@ -274,11 +284,3 @@ def _told_of_held_state(run: PastRun) -> str:
     if run.held_state == "spawned":
         return f"had its own task behind it, and its workflow at work{since}"
     return f"was at work{where}{since}" if where else f"was on its queue{since}"
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if value is not None and isfinite(float(value)) else None
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, timezone.utc)

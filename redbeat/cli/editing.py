@@ -40,8 +40,7 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
-from redbeat.entries.optimistic import retry_when_changed
-from redbeat.entries.saving import why_never
+from redbeat.entries.saving import retry_when_changed, why_never
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryChanged
 from redbeat.log.text import counted

@@ -26,9 +26,8 @@ from redbeat.cli.values import AHEAD
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
-from redbeat.entries.documents import document_of, outcome_of
+from redbeat.entries.documents import Overview, document_of, outcome_of, overview_of, policy_rows
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.overview import Overview, overview_of, policy_rows
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import with_last
 from redbeat.entries.wording import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
@@ -278,7 +277,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
 
 def _next_look(found: Overview, zone: tzinfo, now: datetime) -> str:
     """Return when beat looks at a quarantined entry again; '' for all others."""
-    if found.next_look is None:
+    if found.entry.state != "quarantined" or found.looked_at is None:
         return ""
-    words = ", ".join(due_in_words(found.next_look, zone, now, when_in))
+    words = ", ".join(due_in_words(found.looked_at, zone, now, when_in))
     return f"{words}: beat sees whether it can be used by then"

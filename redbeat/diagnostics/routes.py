@@ -29,7 +29,7 @@ from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import Coverage, read_listed, scan_entries
-from redbeat.entries.queues import is_missing
+from redbeat.entries.saving import is_missing
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.text import joined

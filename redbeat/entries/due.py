@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _INSTANT = timedelta(microseconds=1)
 
+#: a score of this or more isn't a time: it was written by hand
+MAX_SCORE = 1e11
 #: a score may be earlier than the schedule's time by this, as it has microseconds, and a solar event is
 #: computed to a fraction of a millisecond
 ROUNDING = timedelta(milliseconds=1)

@@ -74,7 +74,6 @@ def failure_of(due_entry: Stored) -> Failure | None:
         return None
     try:
         record = json.loads(due_entry.error)
-        record.setdefault("is_asked", False)  # the first releases didn't write it
         failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
         is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
         is_ours = is_ours and type(failure.is_asked) is bool

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import decode
-from redbeat.entries.due import is_quarantined, next_due
+from redbeat.entries.due import MAX_SCORE, is_quarantined, next_due
 from redbeat.entries.failures import failure_now
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
@@ -58,8 +58,6 @@ PAGE_SIZE = 500
 #: them are remembered, so that they aren't listed again at their next due time
 MAX_REMEMBERED = 100_000
 SOON_SECONDS = 3600.0
-#: a score of this or more isn't a time: somebody has written it by hand
-MAX_SCORE = 1e11
 
 
 class Coverage:

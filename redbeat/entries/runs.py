@@ -22,6 +22,7 @@ from redbeat.history import (
     PastRun,
     decode_history,
     error_in_words,
+    read_outcome,
 )
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.progress import hold_in_words
@@ -163,7 +164,10 @@ def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
 
 def _read_outcomes(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
     """Return the outcomes of the newest records of entries, the newest first."""
-    return [[run.outcome for run in decode_history(texts, str)] for texts in read_newest(store, keys, limit)]
+    return [
+        [outcome for outcome in map(read_outcome, texts) if outcome is not None]
+        for texts in read_newest(store, keys, limit)
+    ]
 
 
 def _last_of(outcomes: Sequence[str]) -> str | None:

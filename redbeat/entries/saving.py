@@ -7,7 +7,7 @@ changed, or if it is enabled again.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from celery.schedules import BaseSchedule, crontab, schedule
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from redbeat.config.config import ensure_conf
+from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import as_moment, encode_meta
+from redbeat.delivery.reserved_names import find_reserved
 from redbeat.entries.dropped import dropped_at_rest
 from redbeat.entries.due import anchor_of, defaults_of, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
-from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import (
     check_readable,
     find_option_problem,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 
 _INSTANT = timedelta(microseconds=1)
+#: how often a change is tried while other programs change the entry, too
+MAX_TRIES = 10
 
 #: classes of schedules that were warned of, once in a process
 _told_kinds = WeakSet[type]()
@@ -441,3 +445,36 @@ def _is_other(schedule: Any, other: Any) -> bool:
         return True
     has_no_eq = type(schedule).__eq__ is BaseSchedule.__eq__
     return has_no_eq and encode_schedule(schedule) != encode_schedule(other)
+
+
+def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the names in ``options``, a sentence; None: nothing is.
+
+    With ``task_create_missing_queues`` any queue that isn't reserved is allowed, as Celery then creates it.
+    """
+    reserved = find_reserved(app, options)
+    if reserved is not None:
+        return reserved
+    queue = options.get("queue")
+    if app.conf.task_create_missing_queues or not is_missing(app, queue):
+        return None
+    return (
+        f"options: queue: there is no queue {queue!r} in task_queues, and task_create_missing_queues is off."
+        f"{did_you_mean(str(queue), app.amqp.queues)}"
+    )
+
+
+def is_missing(app: Any, queue: Any) -> bool:
+    """Return True if ``queue`` is a name, and the app has no queue of this name."""
+    known = app.amqp.queues
+    return isinstance(queue, str) and bool(queue) and queue not in known and queue not in known.aliases
+
+
+#: calls a function that reads an entry and saves it with ``if_unchanged``, again when the entry has changed
+#: in between
+retry_when_changed = Retrying(
+    retry=retry_if_exception_type(EntryChanged),
+    stop=stop_after_attempt(MAX_TRIES),
+    wait=wait_random(0, 0.2),  # so that two programs don't meet again
+    reraise=True,
+)

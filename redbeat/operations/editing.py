@@ -14,10 +14,10 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.entries.audit import given_of
+from redbeat.entries.documents import raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS, STATE_FIELDS
 from redbeat.entries.query import read_listed
-from redbeat.entries.raw import raw_fields, read_object
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
 from redbeat.operations.actor import Actor

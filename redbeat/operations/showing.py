@@ -19,7 +19,7 @@ from redbeat.diagnostics.facts import Facts
 from redbeat.diagnostics.findings import Diagnosis, Finding
 from redbeat.diagnostics.why import Answer, explain
 from redbeat.entries.audit import AuditRecord, find_records
-from redbeat.entries.raw import read_object
+from redbeat.entries.documents import read_object
 from redbeat.later.documents import document_of
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import (

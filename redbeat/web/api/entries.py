@@ -9,14 +9,12 @@ from typing import Any
 from redbeat.access import Right
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.routes import document_of_way, find_destination, find_obstacle
-from redbeat.entries.documents import document_of, iso, outcome_of
+from redbeat.entries.documents import document_of, find_problems, iso, outcome_of, overview_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
-from redbeat.entries.optimistic import MAX_TRIES, retry_when_changed
-from redbeat.entries.overview import overview_of
-from redbeat.entries.problems import find_problems
 from redbeat.entries.query import STATES, read_listed
 from redbeat.entries.runs import read_last
+from redbeat.entries.saving import MAX_TRIES, retry_when_changed
 from redbeat.entries.timeline import first_of_all
 from redbeat.entries.upcoming import next_runs
 from redbeat.entries.validation import MAX_PRIORITY

@@ -13,8 +13,8 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.optimistic import retry_when_changed
 from redbeat.entries.query import read_listed
+from redbeat.entries.saving import retry_when_changed
 from redbeat.errors import (
     AccessDenied,
     BrokerUnavailable,

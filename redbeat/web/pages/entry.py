@@ -13,12 +13,10 @@ from starlette.routing import BaseRoute
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.why import Answer, told_by
 from redbeat.entries.describe import description_of, zones_in_words
-from redbeat.entries.documents import document_of
+from redbeat.entries.documents import Overview, document_of, overview_of, policy_rows, raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import Mark, marks_of, zone_for
-from redbeat.entries.overview import Overview, overview_of, policy_rows
-from redbeat.entries.query import MAX_SCORE, STATES, read_listed
-from redbeat.entries.raw import raw_fields, read_object
+from redbeat.entries.query import STATES, read_listed
 from redbeat.entries.wording import in_words_of, label_of, next_run_in_words, one_line
 from redbeat.errors import AccessDenied, EntryError, EntryNotFound
 from redbeat.history import FAILED_OUTCOMES, PastRun
@@ -26,7 +24,6 @@ from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_d
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
 from redbeat.schedules.times import read_time
-from redbeat.schedules.timezones import moment_of
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -63,7 +60,6 @@ def show_entry(visit: Visit) -> Response:
         own_url=visit.link("entry", **dict(visit.query)),
         has_more=count == RUNS,
         state_words=STATES.get(str(entry.state), ""),
-        listed_at=_listed_at(entry),
         figures_words=figures_in_words(found.figures),
         zones_words=zones_in_words(entry, visit.zone),
         error=_error(visit, entry, found),
@@ -137,14 +133,6 @@ def raw_text(entry: RedBeatSchedulerEntry, hiding: Hiding) -> tuple[str, bool]:
         else:
             texts.append(f"{field}: {text[:100_000]}")
     return "\n".join(texts), is_kept_back
-
-
-def _listed_at(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return the time at which an entry stands in the schedule, be there a definition or not."""
-    score = entry.stored.score if entry.stored is not None else None
-    if not score or not 0 < score < MAX_SCORE:
-        return None
-    return moment_of(score)
 
 
 def figures_in_words(figures: Figures) -> str:

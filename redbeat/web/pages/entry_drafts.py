@@ -14,11 +14,11 @@ from typing import Any
 
 from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
 from redbeat.entries.describe import description_of, zones_in_words
+from redbeat.entries.documents import find_problems
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS
 from redbeat.entries.marks import Mark, marks_of
 from redbeat.entries.notation import schedule_in_short
-from redbeat.entries.problems import find_problems
 from redbeat.entries.query import read_listed
 from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError

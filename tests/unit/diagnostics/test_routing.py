@@ -15,7 +15,7 @@ from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
 from redbeat.diagnostics.routes import find_route
-from redbeat.entries.queues import find_queue_problem
+from redbeat.entries.saving import find_queue_problem
 from redbeat.errors import ConfigurationError
 
 MEDIA = Exchange("media", type="direct")

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.raw import raw_fields
+from redbeat.entries.documents import raw_fields
 from redbeat.errors import ConfigurationError, EntryError
 from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import entry_of

@@ -32,7 +32,6 @@ AT = {"at": 1769844600.5, "due": 1769844600}
 ENDED = {
     "wait": 1.5, "ran": 2.25, "worker": "celery@h", "attempt": 2, "delivery": "b9f0", "ended": 1769844604.25,
 }  # fmt: skip
-UNSENT_OF_A_BETA = {"outcome": "failed", "why": "no broker"}
 
 
 def read(members: dict[str, Any]) -> PastRun:
@@ -54,9 +53,9 @@ def test_record_with_an_end_has_its_outcome(outcome: str) -> None:
     assert run.ended == datetime(2026, 1, 31, 7, 30, 4, 250_000, timezone.utc)
 
 
-def test_failed_record_of_3_0_0b1_without_an_end_is_unsent() -> None:
-    assert read(UNSENT_OF_A_BETA).outcome == "unsent"
-    assert read(json.loads(f"{{{unsent_record('1769844600', 'no broker')}}}")) == read(UNSENT_OF_A_BETA)
+def test_record_of_a_run_that_was_not_sent_has_the_reason() -> None:
+    run = read(json.loads(f"{{{unsent_record('1769844600', 'no broker')}}}"))
+    assert (run.outcome, run.why, run.task_id) == ("unsent", "no broker", None)
 
 
 @pytest.mark.parametrize(
