@@ -64,6 +64,7 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
+from redbeat.telemetry.check_ins import CheckIns
 from redbeat.telemetry.endpoint import Endpoint
 from redbeat.telemetry.entry_pings import EntryPings
 from redbeat.telemetry.figures import OwnFigures
@@ -71,10 +72,6 @@ from redbeat.telemetry.gathering import Gathering
 from redbeat.telemetry.health import Health
 from redbeat.telemetry.pages import pages_of
 from redbeat.telemetry.pings import Pings
-from redbeat.telemetry.sentry import (
-    worker_check_ins as worker_check_ins,  # Sentry's part for Celery imports this
-)
-from redbeat.telemetry.sentry.check_ins import CheckIns
 from redbeat.telemetry.telemetry import Part, Telemetry
 
 #: how long signals are held back while the lock is released

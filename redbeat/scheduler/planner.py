@@ -47,8 +47,7 @@ from redbeat.schedules.occurrences import Excluded, clocked, cron, next_run, rru
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Commit, Ending, Stored, TrackedRun, score_text
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.sentry.monitors import MARK as MONITORED
-from redbeat.telemetry.sentry.monitors import headers_of_check_in
+from redbeat.telemetry.monitors import EXCLUDED, headers_of_check_in
 
 #: entries with longer definitions are not kept, characters
 MAX_DEFINITION = 65_536
@@ -266,7 +265,7 @@ class Planner:
         settings = (
             *(app.timezone, app.conf.beat_cron_starting_deadline),
             *(config.misfire, config.misfire_limit, config.misfire_grace_time),
-            *(getattr(app, TRACKED, None), getattr(app, MONITORED, None)),
+            *(getattr(app, TRACKED, None), getattr(app, EXCLUDED, None)),
         )
         if settings != self._settings:
             self._settings, self._tracks = settings, read_tracks(app)

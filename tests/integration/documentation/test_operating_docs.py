@@ -99,11 +99,11 @@ def test_alone_decorator_leaves_out_a_run_while_another_is_at_work(
 
 MONITORED = """
 import monitored
+from redbeat.delivery.tracers import find_integration
 from redbeat.runs.tracking import is_tracked
-from redbeat.telemetry.sentry.sentry import excluded_by, find_integration
 
 found = find_integration()
-print(found is monitored.crons, excluded_by(found), is_tracked(monitored.app))
+print(found is monitored.crons, found.exclude_beat_tasks, is_tracked(monitored.app))
 """
 
 

@@ -143,7 +143,7 @@ def test_installation_of_2x_has_a_monitor_for_each_entry_and_one_check_in_a_run(
     assert all(wait is not None and 0 < wait < 600_000 for wait in waits), waits
     assert waits or not hasattr(sentrys_beat, "_patch_redbeat_apply_async"), "an old version measures nothing"
     assert sentry.monitor("zoned") == {
-        "schedule": {"type": "crontab", "value": "30 7 * * 1-5"},
+        "schedule": {"type": "crontab", "value": "30 7 * * 1,2,3,4,5"},
         "timezone": "Europe/Berlin",
         "checkin_margin": 3,
     }

@@ -18,17 +18,16 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.runs.run import Run
 from redbeat.schedules import clocked, cron, rrule
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.sentry import check_ins, worker_check_ins
-from redbeat.telemetry.sentry.check_ins import CheckIns
-from redbeat.telemetry.sentry.monitors import (
-    Monitors,
-    headers_of_check_in,
-    monitor_of,
-    monitors_of,
-    set_monitors,
+from redbeat.telemetry import check_ins, telemetry
+from redbeat.telemetry.check_ins import (
+    PATIENCE_SECONDS,
+    RETRY_SECONDS,
+    SENT_AT,
+    CheckIns,
+    Outlet,
+    send_check_in,
 )
-from redbeat.telemetry.sentry.sentry import PATIENCE_SECONDS, RETRY_SECONDS, Outlet, send_check_in
-from redbeat.telemetry.sentry.worker_check_ins import SENT_AT
+from redbeat.telemetry.monitors import EXCLUDED, headers_of_check_in, monitor_of
 from tests.support.logs import warnings_in
 from tests.support.ticks import memory_app
 
@@ -49,9 +48,9 @@ def monitor(kind: Any, defaults: Policy = NO_POLICY, **policy: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        ("30 7 * * mon-fri", "30 7 * * 1-5"),
+        ("30 7 * * mon-fri", "30 7 * * 1,2,3,4,5"),
         ("5/15 * * * *", "5,20,35,50 * * * *"),
-        ("0 22-2 * * *", "0 0-2,22,23 * * *"),
+        ("0 22-2 * * *", "0 0,1,2,22,23 * * *"),
         ("0 0 * jan,jul 7", "0 0 * 1,7 0"),
         (crontab("0", "0", day_of_month="1-31"), "0 0 * * *"),
     ],
@@ -120,16 +119,16 @@ def test_monitor_margins_follow_the_policy_in_minutes_rounded_up(
 
 
 def test_check_in_header_is_in_messages_of_monitored_entries_only(app: Celery) -> None:
-    every, excluded = schedule(60), ("private-.*",)
+    every = schedule(60)
     assert headers_of_check_in(app, "report", every, NO_POLICY) == {}
-    set_monitors(app, Monitors.excluding(app, excluded))
+    vars(app)[EXCLUDED] = ("private-.*",)
     [(name, found)] = headers_of_check_in(app, "report", every, NO_POLICY).items()
     assert name == "redbeat_check_in"
     assert found["schedule"] == {"type": "interval", "value": 1, "unit": "minute"}
     assert headers_of_check_in(app, "private-report", every, NO_POLICY) == {}
     assert headers_of_check_in(app, "private", every, NO_POLICY) != {}
     assert headers_of_check_in(app, "report", cron("0 9 L * *"), NO_POLICY) == {}
-    set_monitors(app, None)
+    vars(app)[EXCLUDED] = None
     assert headers_of_check_in(app, "report", every, NO_POLICY) == {}
 
 
@@ -226,13 +225,13 @@ def test_check_in_of_a_deleted_entry_is_ended(beat: Celery, told: Told) -> None:
 def test_missing_monitor_is_logged_once_for_each_of_fifty_entries(
     beat: Celery, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_ins, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(telemetry, "KEPT_SECONDS", 0.0)
     for name in (*(f"odd-{number}" for number in range(60)), "private-one"):
         Entry(name, "echo", 90, app=beat).save()
         for minute in range(2):
             tell(beat, signals.run_sent, run(minute, name=name))
     said = warnings_in(caplog) or caplog.messages
-    assert len({*said}) == len(said) == 51
+    assert len({*said}) == len(said) == 50
     assert "odd-0" in said[0]
     assert not any("private-one" in one for one in said)
     assert told == []
@@ -248,14 +247,14 @@ def test_monitors_of_the_sdk_are_off_while_beat_has_them(
     part.look()
     assert first.exclude_beat_tasks == [r"(?s).*"]
     part.look()
-    assert first.exclude_beat_tasks.given == ["private-.*"]
+    assert vars(fake_app)[EXCLUDED] == ("private-.*",)
     present[0] = second  # Sentry was started once more
     part.look()
     assert (first.exclude_beat_tasks, second.exclude_beat_tasks) == (["private-.*"], [r"(?s).*"])
     present[0] = None
     part.look()
     assert second.exclude_beat_tasks is None
-    assert monitors_of(fake_app) is None
+    assert vars(fake_app)[EXCLUDED] is None
     assert not signals.is_wanted("run_sent", "run_started", "run_ended")
     present[0] = first
     part.look()
@@ -329,7 +328,7 @@ class Slow:
 def test_burst_of_check_ins_is_flushed_before_the_sdk_drops_some(monkeypatch: pytest.MonkeyPatch) -> None:
     sentry = Slow(monkeypatch)
     sentry.send(Outlet(lambda: sentry.now), 60)
-    assert sentry.flushed == [1, 26, 51]
+    assert sentry.flushed == [25, 50]
 
 
 def test_last_check_ins_are_flushed_at_the_end_unless_sentry_takes_nothing(
@@ -340,11 +339,11 @@ def test_last_check_ins_are_flushed_at_the_end_unless_sentry_takes_nothing(
     sentry.send(outlet, 3)
     for _ in range(2):
         outlet.stop()
-    assert sentry.flushed == [1, 3]
+    assert sentry.flushed == [3]
     sentry.takes_seconds = 3600.0
     sentry.send(outlet, 30)
     outlet.stop()
-    assert sentry.flushed == [1, 3, 25]
+    assert sentry.flushed == [3, 25]
 
 
 def test_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_is_one_warning(
@@ -357,7 +356,7 @@ def test_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_is_one_warnin
     for _ in range(3):
         sentry.send(outlet, 100)
         sentry.now += RETRY_SECONDS
-    assert sentry.flushed == [1, 1, 1]
+    assert sentry.flushed == [25, 1, 1]
     assert sentry.now == began + 3 * (PATIENCE_SECONDS + RETRY_SECONDS)
     sentry.takes_seconds = 0.0
     sentry.send(outlet, 1)
@@ -381,8 +380,8 @@ RUN = {
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect the check-ins of a worker."""
     found: list[Any] = []
-    monkeypatch.setattr(worker_check_ins, "send_check_in", lambda *args: found.append(args))
-    monkeypatch.setattr(worker_check_ins, "find_integration", object)
+    monkeypatch.setattr(check_ins, "send_check_in", lambda *args: found.append(args))
+    monkeypatch.setattr(check_ins, "find_integration", object)
     return found
 
 
@@ -391,8 +390,8 @@ def task(attributes: dict[str, Any], headers: Any = None) -> Any:
 
 
 def end(of_task: Any) -> None:
-    worker_check_ins._note_success(sender=of_task)  # noqa: SLF001
-    worker_check_ins._note_failure(sender=of_task)  # noqa: SLF001
+    check_ins._note_success(sender=of_task)  # noqa: SLF001
+    check_ins._note_failure(sender=of_task)  # noqa: SLF001
 
 
 def test_worker_sends_the_end_of_a_run_with_its_monitor(ended: list[Any]) -> None:
@@ -415,7 +414,7 @@ def test_worker_sends_nothing_when_it_tracks_runs_or_has_no_monitors(
     tracked = task(RUN)
     track_runs(tracked.app)
     end(tracked)
-    monkeypatch.setattr(worker_check_ins, "find_integration", lambda: None)
+    monkeypatch.setattr(check_ins, "find_integration", lambda: None)
     end(task(RUN))
     assert ended == []
 
@@ -423,7 +422,7 @@ def test_worker_sends_nothing_when_it_tracks_runs_or_has_no_monitors(
 def test_worker_completes_headers_for_the_next_attempt_and_the_time_of_sending() -> None:
     retried, other, compiled = task(RUN, {SENT_AT: 5.0}), task({}, {"mine": 1}), task(RUN, dict(RUN))
     for one in (retried, other, compiled):
-        worker_check_ins._complete_headers(task=one)  # noqa: SLF001
+        check_ins._complete_headers(task=one)  # noqa: SLF001
     assert retried.request.headers == {**RUN, SENT_AT: 5.0}
     assert other.request.headers == {"mine": 1}
     assert compiled.request.headers == {**RUN, SENT_AT: 1780304400.5}

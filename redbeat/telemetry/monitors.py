@@ -1,4 +1,4 @@
-"""Which monitor Sentry can have of an entry, or why it can have none. Pure, but for the app's settings.
+"""Sentry's monitors of entries: how they look, or why an entry can't have one.
 
 Sentry knows crons of five fields, and whole minutes, hours and days. Invariant: a monitor expects a run
 exactly when its entry is due; where Sentry can't say that, there is none.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timezone
 from typing import Any
 
@@ -45,53 +44,23 @@ MAX_MARGIN = MAX_RUNTIME = 40_320
 #: what a run may be late without any allowance, minutes; it is Sentry's default
 _USUAL_MARGIN = 1
 
-
-#: the attribute of an app that has its ``Monitors``
-MARK = "redbeat_monitors"
-
-
-@dataclass(frozen=True)
-class Monitors:
-    """The monitors of an app's entries.
-
-    Attributes:
-        excluded: patterns of the names of entries that have none.
-    """
-
-    app: Any
-    excluded: tuple[re.Pattern[str], ...] = ()
-
-    @classmethod
-    def excluding(cls, app: Any, patterns: Iterable[str]) -> Monitors:
-        """Return those of all entries but the ones whose names end with a match, as Sentry looks for one."""
-        to_end = [pattern if pattern.endswith("$") else f"{pattern}$" for pattern in patterns]
-        return cls(app, tuple(map(re.compile, to_end)))
-
-    def find(self, name: str, schedule_: Any, policy: Policy) -> Monitor | str:
-        """Return the monitor of an entry; a str: why it has none, '' if that is asked for."""
-        if any(pattern.search(name) for pattern in self.excluded):
-            return ""
-        return monitor_of(schedule_, policy, defaults_for(self.app, schedule_))
+#: the attribute of an app with the patterns of the names of entries that have no monitor; None: none has
+EXCLUDED = "redbeat_unmonitored"
 
 
-def monitors_of(app: Any) -> Monitors | None:
-    """Return the monitors of the entries of ``app``; None: nobody asks for any now."""
-    monitors: Monitors | None = vars(app).get(MARK)
-    return monitors
-
-
-def set_monitors(app: Any, monitors: Monitors | None) -> None:
-    """Let the entries of ``app`` have these monitors from now on."""
-    vars(app)[MARK] = monitors
+def find_monitor(app: Any, name: str, schedule_: Any, policy: Policy) -> Monitor | str:
+    """Return the monitor of an entry; a str: why it has none, '' if the settings say so."""
+    excluded = vars(app).get(EXCLUDED)
+    # Sentry looks for one at the name's end
+    if excluded is None or any(re.search(f"{pattern.removesuffix('$')}$", name) for pattern in excluded):
+        return ""
+    return monitor_of(schedule_, policy, defaults_for(app, schedule_))
 
 
 def headers_of_check_in(app: Any, name: str, schedule_: Any, policy: Policy) -> dict[str, Any]:
     """Return the headers by which the worker of a run knows that Sentry waits for its end."""
-    monitors = monitors_of(app)
-    if monitors is None:
-        return {}
     try:
-        monitor = monitors.find(name, schedule_, policy)
+        monitor = find_monitor(app, name, schedule_, policy)
     except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: no run is lost for a monitor
         let_through(exc)
         logger.debug("beat: %s is sent without a check-in: %r", printable(name), exc)
@@ -107,9 +76,11 @@ def monitor_of(schedule_: Any, policy: Policy, defaults: Policy) -> Monitor | st
         policy: the entry's.
         defaults: the app's settings for those fields that the policy leaves open.
     """
-    obstacle = _find_obstacle(policy)
-    if obstacle:
-        return obstacle
+    if policy.exclude is not None:
+        return "Sentry knows no calendars (exclude)"
+    for field in ("one_off", "max_runs", "end_time"):
+        if getattr(policy, field):
+            return f"it ends, and Sentry would go on expecting runs ({field})"
     expected = _schedule_of(schedule_)
     if isinstance(expected, str):
         return expected
@@ -126,16 +97,6 @@ def monitor_of(schedule_: Any, policy: Policy, defaults: Policy) -> Monitor | st
     if policy.max_runtime is not None:
         monitor["max_runtime"] = _minutes(policy.max_runtime, MAX_RUNTIME)
     return monitor
-
-
-def _find_obstacle(policy: Policy) -> str:
-    """Return by which field of ``policy`` a run that Sentry expects may be missing; '': by none."""
-    if policy.exclude is not None:
-        return "Sentry knows no calendars (exclude)"
-    for name in ("one_off", "max_runs", "end_time"):
-        if getattr(policy, name):
-            return f"it ends, and Sentry would go on expecting runs ({name})"
-    return ""
 
 
 def _schedule_of(schedule_: Any) -> Monitor | str:
@@ -161,19 +122,7 @@ def _cron_of(rule: crontab) -> Monitor | str:
 def _field(given: Iterable[int], low: int, high: int) -> str:
     """Return a field of a cron that names these numbers."""
     numbers = sorted(given)
-    if numbers == [*range(low, high + 1)]:
-        return "*"
-    if len(numbers) > 2:
-        step = numbers[1] - numbers[0]
-        if step > 1 and numbers == [*range(low, high + 1, step)]:
-            return f"*/{step}"
-    parts: list[str] = []
-    while numbers:
-        first = numbers[0]
-        count = next((at for at, number in enumerate(numbers) if number != first + at), len(numbers))
-        run, numbers = numbers[:count], numbers[count:]
-        parts += [f"{first}-{run[-1]}"] if len(run) > 2 else map(str, run)
-    return ",".join(parts)
+    return "*" if numbers == [*range(low, high + 1)] else ",".join(map(str, numbers))
 
 
 def _interval_of(interval: schedule) -> Monitor | str:
