@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.web import live
-from redbeat.web.access.authentication import Auth, OwnAuth, TokenInCookie, WayIn
+from redbeat.web.access.authentication import Auth, WayIn, own_auth, token_in_cookie
 from redbeat.web.access.gate import Gate
 from redbeat.web.access.headers import SafeHeaders
 from redbeat.web.access.proxies import TrustedProxies
@@ -112,7 +112,7 @@ def wsgi_app(
 
 
 def _ways_in(auth: Auth | None) -> list[WayIn]:
-    return [TokenInCookie()] if auth is None else [OwnAuth(auth)]
+    return [token_in_cookie] if auth is None else [own_auth(auth)]
 
 
 def build(

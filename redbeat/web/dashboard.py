@@ -16,7 +16,7 @@ from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import get_hasty_redis, using_client
 from redbeat.store.changes import ChangeRecords
 from redbeat.store.store import Store
-from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
+from redbeat.web.access.authentication import BasicAuth, Link, WayIn, token_in_cookie
 from redbeat.web.jobs import Jobs, TooBusy
 from redbeat.web.live import News
 
@@ -58,7 +58,7 @@ class Dashboard:
         #: the printed link; None: there is none
         self.link = next((way for way in ways_in if isinstance(way, Link)), None)
         #: an unknown user may type a token, or is asked for a name and a password by their browser
-        self.takes_token = any(isinstance(way, TokenInCookie) for way in ways_in)
+        self.takes_token = token_in_cookie in ways_in
         self.takes_password = any(isinstance(way, BasicAuth) for way in ways_in)
 
     async def run(

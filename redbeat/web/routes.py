@@ -40,7 +40,6 @@ from redbeat.errors import (
 from redbeat.log.logger import web_logger as logger
 from redbeat.log.text import is_utf8
 from redbeat.web.access import csrf
-from redbeat.web.access.authentication import AuthFailed
 from redbeat.web.access.gate import MAX_BODY_BYTES
 from redbeat.web.visit import Visit
 
@@ -99,9 +98,6 @@ def sentence_of(exc: Exception) -> str:
         )
     if isinstance(exc, RedBeatError):
         return exc.plain
-    if isinstance(exc, AuthFailed):
-        logger.error("Nobody can be let in: %s", exc, exc_info=exc.__cause__)
-        return "The application can't say who you are: its auth has failed. The server's log says why."
     logger.error("A request can't be answered: %r", exc, exc_info=exc)
     return DEFECT
 

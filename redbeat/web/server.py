@@ -24,7 +24,7 @@ from redbeat.access.users import User
 from redbeat.config.address import Address
 from redbeat.config.networks import is_any, is_loopback
 from redbeat.errors import ConfigurationError
-from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
+from redbeat.web.access.authentication import BasicAuth, Link, WayIn, token_in_cookie
 from redbeat.web.application import build
 
 #: the variables of the environment with the name, the password and the rights of a user
@@ -99,7 +99,7 @@ def serve(
     ) as listener:
         address = replace(address, port=listener.getsockname()[1])
         link = Link(User(me, ["admin"])) if basic is None else None
-        ways_in: list[WayIn] = [link, TokenInCookie()] if link is not None else []
+        ways_in: list[WayIn] = [link, token_in_cookie] if link is not None else []
         if basic is not None:
             ways_in = [basic]
         application = build(

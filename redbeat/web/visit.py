@@ -27,7 +27,7 @@ from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.access import csrf
 from redbeat.web.access.cookies import Cookies
-from redbeat.web.pages.rendering import ZONE_COOKIE, Frame, navigation, render
+from redbeat.web.pages.rendering import ZONE_COOKIE, environment, navigation
 from redbeat.web.paths import path_of, root_of
 
 if TYPE_CHECKING:
@@ -109,31 +109,34 @@ class Visit:
         return f"{self.root}{path}" + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
 
     def render(self, template: str, status_code: int = 200, **context: Any) -> Response:
-        """Return a page, or a fragment of one."""
+        """Return a page, or a fragment of one; ``title`` is the page's."""
         token = csrf.token_of(self.cookies.get("csrf"))
         notice = "" if self.is_fragment else self.cookies.notice
-        frame = Frame(
-            root=self.root,
-            nav=navigation(self.root, self.path),
-            user=self.user.name,
-            home=self.user.home,
-            csrf_token=token,
-            is_read_only=self.dashboard.is_read_only,
-            is_live=self.dashboard.is_live,
-            zone=self.zone,
-            # pages that say what went wrong, or ask who it is, are shown when Redis is away, too
-            now=self.now if status_code < 400 and self.user.rights else datetime.now(timezone.utc),
-            rights=names_of(self.user.rights),
-            until=self.user.until,
-            can_log_out=bool(self.user.rights) and self.cookies.get("session") is not None,
-            # a form isn't sent twice for it, and a notice is shown once
-            is_zone_guessed=ZONE_COOKIE not in self.request.cookies
+        is_known = bool(self.user.rights)
+        context |= {
+            "visit": self,
+            "root": self.root,
+            "nav": navigation(self.root, self.path),
+            "user": self.user.name,
+            "home": self.user.home,  # of the site around the dashboard; '': no link to it
+            "rights": names_of(self.user.rights),
+            "until": self.user.until,
+            "csrf_token": token,
+            "is_read_only": self.dashboard.is_read_only,
+            "is_live": self.dashboard.is_live,  # pages get events over a stream; otherwise they poll
+            "zone": self.zone,
+            # the browser hasn't told it yet, and loads the page once more; a form isn't sent twice for it,
+            # and a notice is shown once
+            "is_zone_guessed": ZONE_COOKIE not in self.request.cookies
             and self.request.method == "GET"
-            and bool(self.user.rights)
+            and is_known
             and not notice,
-        )
-        text = render(template, frame, visit=self, notice=notice, **context)
-        response = HTMLResponse(text, status_code)
+            # pages that say what went wrong, or ask who it is, are shown when Redis is away, too
+            "now": self.now if status_code < 400 and is_known else datetime.now(timezone.utc),
+            "can_log_out": is_known and self.cookies.get("session") is not None,
+            "notice": notice,
+        }
+        response = HTMLResponse(environment().get_template(template).render(context), status_code)
         if token != self.cookies.get("csrf"):
             self.cookies.set(response, "csrf", token)
         if notice:

@@ -14,7 +14,7 @@ import hmac
 import inspect
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -41,41 +41,34 @@ MAX_SESSIONS = 1000
 WRONG_SECONDS = 1
 
 
-class AuthFailed(Exception):
-    """The callable of the application has raised an error, or has returned what is no user."""
+#: one way in which users show who they are: it returns who asks, None where that can't be told this way
+WayIn = Callable[[Request], Awaitable[User | None]]
 
 
-class WayIn(Protocol):
-    """One way in which users show who they are."""
+def own_auth(auth: Auth) -> WayIn:
+    """Return the callable of the application in which the dashboard is mounted as a way in."""
 
-    async def find(self, request: Request) -> User | None:
-        """Return who asks; None: it can't be told this way."""
-        ...
-
-
-class OwnAuth:
-    """The callable of the application in which the dashboard is mounted."""
-
-    def __init__(self, auth: Auth) -> None:
-        self._auth = auth
-
-    async def find(self, request: Request) -> User | None:
-        """Return who asks, as the callable says.
-
-        Raises:
-            AuthFailed: it raises an error, or returns anything but a User or None.
-        """
+    async def find(request: Request) -> User | None:
         try:
-            found: Any = await run_in_threadpool(self._auth, request)
+            found: Any = await run_in_threadpool(auth, request)
             if inspect.isawaitable(found):
                 found = await found
         except RedBeatError:  # it has asked Redis, say
             raise
         except Exception as exc:
-            raise AuthFailed("auth has raised an error") from exc
+            raise _auth_failed(exc) from exc
         if found is not None and not isinstance(found, User):
-            raise AuthFailed(f"auth must return a redbeat.web.User or None, not {type(found).__name__}")
+            kind = type(found).__name__
+            raise _auth_failed(TypeError(f"auth must return a redbeat.web.User or None, not {kind}"))
         return found
+
+    return find
+
+
+def _auth_failed(exc: Exception) -> HTTPException:
+    logger.error("No user is let in, as the auth of the application has failed: %r", exc, exc_info=exc)
+    sentence = "The application can't say who you are: its auth has failed. The server's log says why."
+    return HTTPException(500, sentence)
 
 
 class Link:
@@ -106,7 +99,7 @@ class Link:
         """Let a cookie's value count no more."""
         self._sessions.pop(_digest(session), None)
 
-    async def find(self, request: Request) -> User | None:
+    async def __call__(self, request: Request) -> User | None:
         """Return the link's user, if the cookie is the link's and the browser is on this machine."""
         if not is_local(request):
             return None
@@ -115,15 +108,15 @@ class Link:
         return self._user if session is not None and _digest(session) in self._sessions else None
 
 
-class TokenInCookie:
-    """A token of ``celery redbeat token add``, typed into the page that asks for one, kept in a cookie."""
+async def token_in_cookie(request: Request) -> User | None:
+    """Return the user of the token of ``celery redbeat token add`` that the browser keeps in a cookie.
 
-    async def find(self, request: Request) -> User | None:
-        """Return the token's user, if the browser is on this machine."""
-        if not is_local(request):
-            return None
-        session = request.scope["redbeat.cookies"].get("session")
-        return None if session is None else await user_of_token(request.scope["redbeat.dashboard"], session)
+    It was typed into the page that asks for one, and counts if the browser is on this machine.
+    """
+    session = request.scope["redbeat.cookies"].get("session")
+    if session is None or not is_local(request):
+        return None
+    return await user_of_token(request.scope["redbeat.dashboard"], session)
 
 
 class BasicAuth:
@@ -141,7 +134,7 @@ class BasicAuth:
         self._digest = _digest(f"{user.name}:{password}")
         self._waiting: set[str] = set()
 
-    async def find(self, request: Request) -> User | None:
+    async def __call__(self, request: Request) -> User | None:
         """Return the user, if name and password are right.
 
         Raises:

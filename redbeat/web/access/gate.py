@@ -62,7 +62,7 @@ async def _find_user(dashboard: Dashboard, request: Request) -> User | None:
         text = bearer_of(request)
         return None if text is None else await user_of_token(dashboard, text)
     for way in dashboard.ways_in:
-        user = await way.find(request)
+        user = await way(request)
         if user is not None:
             return user
     return None

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone, tzinfo
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import partial
 from secrets import token_urlsafe
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -27,8 +26,6 @@ from redbeat.schedules.timezones import in_utc
 from redbeat.web.assets import mark_of
 from redbeat.web.charts.sparkline import Sparkline, draw_sparkline
 from redbeat.web.pages.looks import NOTICE_ICONS, look_of
-
-__all__ = ["ZONE_COOKIE", "Frame", "Link", "environment", "navigation", "render"]
 
 #: the cookie in which redbeat.js tells the name of the viewer's time zone, percent-encoded
 ZONE_COOKIE = "redbeat-zone"
@@ -50,8 +47,7 @@ _PAGES = (
 _BESIDE = {"/entries": "/entry", "/calendars": "/calendar"}
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A page in the navigation."""
 
     label: str
@@ -59,47 +55,6 @@ class Link:
     icon: str
     key: str
     current: bool
-
-
-@dataclass(frozen=True)
-class Frame:
-    """What the frame of every page is told.
-
-    Attributes:
-        root: the path below which the dashboard is mounted, '' or '/admin/redbeat', without a slash at its
-            end; every link begins with it.
-        nav: the pages, as ``navigation`` returns them.
-        user: who is looking.
-        home: the path of the site around the dashboard; '': no link to it.
-        rights: the names of what they may do, as they are given; empty for somebody who isn't let in.
-        until: when they aren't let in any more; None: it isn't known.
-        csrf_token: what each form sends back.
-        is_read_only: nobody can change anything here.
-        is_live: pages get events by SSE; otherwise they poll.
-        zone: the viewer's time zone.
-        is_zone_guessed: the browser hasn't told it yet, and may load this page once more when it has.
-        now: this moment by the server's clock, UTC.
-        can_log_out: the user has logged in here, so they can log out here.
-    """
-
-    root: str
-    nav: Sequence[Link]
-    user: str
-    csrf_token: str
-    is_read_only: bool = False
-    is_live: bool = False
-    zone: tzinfo = timezone.utc
-    now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    can_log_out: bool = False
-    home: str = ""
-    rights: Sequence[str] = ()
-    until: datetime | None = None
-    is_zone_guessed: bool = False
-
-
-def render(template: str, frame: Frame, **context: Any) -> str:
-    """Return the HTML of a template, a page or a part of one; ``title`` is the page's."""
-    return environment().get_template(template).render(vars(frame) | context)
 
 
 def navigation(root: str, path: str) -> list[Link]:

@@ -18,7 +18,7 @@ from redbeat.diagnostics.routes import (
 )
 from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import ConfigurationError, EntryError
-from redbeat.web.jobs import Tell
+from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -55,9 +55,7 @@ def show_routes(visit: Visit) -> Response:
         hint=hint_at_nothing(visit.app, name) if is_nothing else "",
         problem=problem,
         workers=workers,
-        result=visit.dashboard.jobs.read(
-            "routes", workers, _survey(visit, workers=workers), fresh_seconds=FRESH_SECONDS
-        ),
+        result=_survey(visit, workers=workers),
         here=visit.link("routes", workers="yes" if workers else None),
     )
 
@@ -72,18 +70,20 @@ def _tried(given: dict[str, str]) -> dict[str, Any]:
     return tried
 
 
-def _survey(visit: Visit, *, workers: bool) -> Any:
+def _survey(visit: Visit, *, workers: bool, is_wanted: bool = False) -> Result[Survey]:
     def survey(tell: Tell[Survey]) -> Survey:
         seconds = WORKERS_SECONDS if workers else None
         return survey_routes(visit.app, workers_seconds=seconds, max_seconds=SURVEY_SECONDS, tell=tell)
 
-    return survey
+    return visit.dashboard.jobs.read(
+        "routes", workers, survey, fresh_seconds=FRESH_SECONDS, is_wanted=is_wanted
+    )
 
 
 def look_again(visit: Visit) -> Response:
     """Have the entries looked at anew; it changes nothing."""
     workers = visit.query.get("workers") == "yes"
-    visit.dashboard.jobs.read("routes", workers, _survey(visit, workers=workers), is_wanted=True)
+    _survey(visit, workers=workers, is_wanted=True)
     return visit.see("routes", workers="yes" if workers else None)
 
 

@@ -19,7 +19,7 @@ from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.tokens import add_token, read_tokens, revoke_tokens
 from redbeat.web import User, asgi_app
-from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
+from redbeat.web.access.authentication import BasicAuth, Link, token_in_cookie
 from redbeat.web.application import build
 from tests.integration.web.conftest import Programs
 from tests.support.dashboards import Browser, dashboard_of
@@ -76,7 +76,7 @@ def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
 
 def test_token_or_link_from_another_machine_is_refused_with_the_reason(app: Celery) -> None:
     link = Link(User("anna", ["admin"]))
-    application = build(app, [link, TokenInCookie()], is_live=True, is_read_only=False)
+    application = build(app, [link, token_in_cookie], is_live=True, is_read_only=False)
     for address, headers in (("10.0.0.9", None), ("127.0.0.1", {"x-forwarded-for": "127.0.0.1"})):
         browser = Browser(application, address)
         for answer in (
@@ -162,7 +162,7 @@ def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> 
 
 def test_logout_ends_the_session_of_this_browser_only(app: Celery) -> None:
     link = Link(User("anna", ["admin"]))
-    application = build(app, [link, TokenInCookie()], is_live=True, is_read_only=False)
+    application = build(app, [link, token_in_cookie], is_live=True, is_read_only=False)
     one, other = Browser(application), Browser(application)
     for browser in (one, other):
         browser.get("/login", token=link.token)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from redbeat.web.pages import rendering
-from redbeat.web.pages.rendering import Frame, navigation, render
+from redbeat.web.pages.rendering import navigation
 
 NOW = datetime(2026, 3, 28, 23, 30, tzinfo=timezone.utc)
 
@@ -27,9 +27,14 @@ STATIC = Path(__file__).parents[3] / "redbeat" / "web" / "static"
 ROW = re.compile(r"   \* - (\S+)\n     - .*\n     - .*\n     - .*, (\S+)\n     - ([0-9a-f]{64})\n")
 
 
-def frame(**fields: Any) -> Frame:
-    given = {"root": "", "nav": navigation("", "/"), "user": "ada", "csrf_token": "a-token", "now": NOW}
-    return Frame(**{**given, **fields})
+def framed(**fields: Any) -> str:
+    """An empty page with its frame."""
+    given = {
+        "root": "", "nav": navigation("", "/"), "user": "ada", "home": "", "csrf_token": "a-token",
+        "now": NOW, "rights": [], "until": None, "is_read_only": False, "is_live": False,
+        "zone": timezone.utc, "is_zone_guessed": False, "can_log_out": False, "title": "Overview",
+    }  # fmt: skip
+    return rendering.environment().get_template("base.html").render(given | fields)
 
 
 def made(source: str, **context: Any) -> str:
@@ -87,7 +92,7 @@ def test_time_is_relative_with_the_exact_one_in_the_zone_of_the_viewer() -> None
 
 
 def test_links_of_the_frame_stay_below_the_root() -> None:
-    html = render("base.html", frame(root="/red", nav=navigation("/red", "/")), title="Overview")
+    html = framed(root="/red", nav=navigation("/red", "/"))
     assert all(url.startswith(("/red/", "#")) for url in re.findall(r'(?:href|src)="([^"]*)"', html))
     static = re.findall(r'"/red/static/([\w./-]+)\?v=([0-9a-f]{12})"', html)
     assert {name for name, _ in static} == {
@@ -96,7 +101,7 @@ def test_links_of_the_frame_stay_below_the_root() -> None:
 
 
 def test_frame_escapes_user_and_title() -> None:
-    html = render("base.html", frame(user=BAD, csrf_token=BAD), title=BAD)
+    html = framed(user=BAD, csrf_token=BAD, title=BAD)
     assert not re.search("<script>|\u202e", html)
 
 
