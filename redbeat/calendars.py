@@ -7,7 +7,7 @@ excluded, whoever wrote the calendar.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from secrets import token_hex
@@ -17,19 +17,19 @@ from celery.app import app_or_default
 
 from redbeat.entries.calendar_loading import (
     ABOUT,
+    StoredCalendar,
     Unusable,
-    calendar_from,
     give_calendars,
     names_in,
-    read_calendars,
-    read_fields,
+    read_one,
 )
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import try_decode
-from redbeat.errors import CalendarError, CalendarNotFound, StoreRefused
+from redbeat.entries.wording import one_line
+from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, StoreRefused
 from redbeat.log.logger import logger
-from redbeat.log.text import is_utf8, printable
+from redbeat.log.text import counted, is_utf8, printable, shorten
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
@@ -39,10 +39,7 @@ from redbeat.store.members import scan_members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
 
-__all__ = ["Calendar", "find_users"]
-
-
-#: how often ``change`` tries again if somebody else changes the calendar meanwhile
+#: how often a calendar is stored again at most because other programs change it meanwhile
 MAX_CHANGES = 100
 
 #: how long ago the events of an iCalendar file begin that are taken
@@ -52,6 +49,9 @@ ICAL_YEARS = 5
 
 #: an entry that is due this soon keeps its due time: a beat without a lock may be sending it, or try it again
 SOON_SECONDS = 60.0
+
+#: how many entries an error names
+MAX_NAMED = 10
 
 
 class Calendar(Exclusions):
@@ -143,12 +143,11 @@ class Calendar(Exclusions):
             CalendarNotFound: there is none (a KeyError, too).
             CalendarError: what is there can't be used (a ValueError, too).
         """
-        fields = read_fields(Store(app), [name])[name]
-        if isinstance(fields, Unusable):
-            raise (CalendarNotFound if fields.is_missing else CalendarError)(fields.reason, name)
-        days = {day: label for day, label in fields.items() if day != ABOUT}
+        stored = read_one(Store(app), name)
+        if stored.unreadable:
+            raise (CalendarNotFound if stored.is_missing else CalendarError)(stored.unreadable, name)
         try:
-            return cls(name, days, fields.get(ABOUT, ""), app)
+            return cls(name, stored.days, stored.about, app)
         except ValueError as exc:
             raise CalendarError(f"the calendar {exc}", name) from exc
 
@@ -162,11 +161,7 @@ class Calendar(Exclusions):
             CalendarError: ``days`` was changed, and can't be stored (a ValueError, too).
         """
         self._exclude(list(self.days.items()))
-        store = Store(self.app)
-        before = read_calendars(store, [self.name])[self.name]
-        replace_calendar(store, self.name, {ABOUT: self.about, **self.days})
-        self.retime(before)
-        return self
+        return store_calendar(self.name, lambda _stored: self, self.app)
 
     @classmethod
     def change(
@@ -192,32 +187,13 @@ class Calendar(Exclusions):
             ValueError: one of ``days`` isn't a day or a span.
         """
         app = app_or_default(app)
-        store, added = Store(app), cls(name, days, app=app).days
-        removed = [*map(spelled, without)]
-        for _ in range(MAX_CHANGES):
-            before = read_fields(store, [name])[name]
-            changed = changed_from(name, before, added, removed, about, app, cls)
-            if save_over(changed, before):
-                return changed
-        raise CalendarError(
-            f"{name}: somebody else changed it each time it was to be saved; try again.", name
-        )
+        added, removed = cls(name, days, app=app).days, [*map(spelled, without)]
+        return store_calendar(name, lambda stored: changed_from(stored, added, removed, about, app, cls), app)
 
     @staticmethod
     def names(app: Any = None) -> list[str]:
         """Return the names of the stored calendars; this looks at all keys under the prefix."""
         return calendar_names(Store(app_or_default(app)))
-
-    def retime(self, before: Excluded, new: Collection[str] = ()) -> None:
-        """Give the entries of the calendar, which is stored and was ``before`` until now, new due times.
-
-        Arguments:
-            new: keys of entries that were stored with it: beat has decided nothing about them yet.
-        """
-        store = Store(self.app)
-        for page in scan_members(store):
-            keys = [store.keys.entry_of(member) for member, _ in page]
-            write_entries(store, keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:
         """Remove the calendar, if it is stored.
@@ -229,59 +205,112 @@ class Calendar(Exclusions):
 
 
 def changed_from(
-    name: str,
-    before: Mapping[str, str] | Unusable,
+    stored: StoredCalendar,
     added: Mapping[str, str],
     removed: Iterable[str],
     about: str | None,
     app: Any,
     kind: type[Calendar] = Calendar,
 ) -> Calendar:
-    """Return what ``Calendar.change`` makes of a calendar that has the fields ``before``; it isn't stored."""
-    if isinstance(before, Unusable) and before.kind is None:
-        raise StoreRefused(before.reason)
-    if isinstance(before, Unusable) and not before.is_missing:
-        raise CalendarError(before.reason, name)
-    fields = {} if isinstance(before, Unusable) else before
-    kept = {day: label for day, label in fields.items() if day != ABOUT}
+    """Return what :meth:`Calendar.change` makes of a stored calendar; nothing is written."""
+    if stored.unreadable and not stored.is_missing:
+        raise CalendarError(stored.unreadable, stored.name)
+    kept = stored.days
     for day in removed:
         if kept.pop(day, None) is None:
-            raise CalendarError(f"{name}: there is no {day} to remove.", name)
-    return kind(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
+            raise CalendarError(f"{stored.name}: there is no {day} to remove.", stored.name)
+    return kind(stored.name, {**kept, **added}, stored.about if about is None else about, app)
 
 
-def save_over(calendar: Calendar, before: dict[str, str] | Unusable) -> bool:
-    """Store ``calendar`` in place of what was read, ``before``, as its ``save`` does; one step.
+def store_calendar(
+    name: str, make: Callable[[StoredCalendar], Calendar], app: Any, revision: str | None = None
+) -> Calendar:
+    """Store what ``make`` returns for the stored calendar ``name``; return it.
 
-    Returns False if it isn't that any more; then nothing was written.
+    ``make`` is called again if the calendar changes in between. The next runs of its entries are computed
+    again.
+
+    Arguments:
+        revision: of the calendar that the user has seen, '' for a missing one; None: any.
+
+    Raises:
+        EntryChanged: the stored calendar has another revision.
     """
-    if isinstance(before, Unusable) and before.kind is None:
-        raise StoreRefused(before.reason)  # what is there isn't known
-    read = before.kind if isinstance(before, Unusable) else before
-    fields = {ABOUT: calendar.about, **calendar.days}
-    if not replace_calendar(Store(calendar.app), calendar.name, fields, read):
-        return False
-    calendar.retime(calendar_from(calendar.name, before))
-    return True
+    store = Store(app)
+    for _ in range(MAX_CHANGES):
+        stored = read_seen(store, name, revision)
+        calendar = make(stored)
+        if replace_calendar(store, name, {ABOUT: calendar.about, **calendar.days}, stored.read):
+            retime(store, name, calendar, stored.excluded)
+            return calendar
+    raise CalendarError(f"{name}: other programs changed it {MAX_CHANGES} times in a row; try again.", name)
+
+
+def read_seen(store: Store, name: str, revision: str | None) -> StoredCalendar:
+    """Return the calendar ``name``.
+
+    Raises:
+        EntryChanged: it has another revision than the given one.
+        StoreRefused: Redis refuses to say what it is.
+    """
+    stored = read_one(store, name)
+    if stored.kind is None:
+        raise StoreRefused(stored.unreadable)
+    if revision is not None and stored.revision != revision:
+        raise error_of_change(store, name)
+    return stored
+
+
+def error_of_change(store: Store, name: str) -> EntryChanged:
+    """Return the error that another program has changed the calendar since it was seen."""
+    reason = f"The calendar {shorten(name, 200)} was changed meanwhile; look at it again."
+    return EntryChanged(reason, store.keys.calendar(name))
+
+
+def entries_in_words(names: Sequence[str]) -> str:
+    """Return how many entries these are, and the first of them."""
+    shown = [one_line(name, 80) for name in names[:MAX_NAMED]]
+    if len(names) > MAX_NAMED:
+        shown.append(f"and {len(names) - MAX_NAMED} more")
+    return ", ".join([counted(len(names), "entry", "entries"), *shown])
+
+
+def retime(store: Store, name: str, calendar: Excluded, before: Excluded, new: Collection[str] = ()) -> None:
+    """Give the entries of the calendar ``name``, which was ``before`` until now, new due times.
+
+    Arguments:
+        new: keys of entries that were stored with it: beat has decided nothing about them yet.
+    """
+    plan = partial(_plan_retiming, store.config.app, name, calendar, before, new)
+    for page in scan_members(store):
+        write_entries(store, [store.keys.entry_of(member) for member, _ in page], plan)
 
 
 def _plan_retiming(
-    app: Any, calendar: Calendar, before: Excluded, new: Collection[str], stored: Stored, now: datetime
+    app: Any,
+    name: str,
+    calendar: Excluded,
+    before: Excluded,
+    new: Collection[str],
+    stored: Stored,
+    now: datetime,
 ) -> Write | None:
     """Decide on the new due time of an entry, now that ``calendar`` has replaced ``before``."""
     texts = (stored.policy, stored.definition)
     if stored.score is None or not any('"exclude"' in text for text in texts if text):
         return None
     entry = try_decode(RedBeatSchedulerEntry, stored, app)
-    if entry is None or entry.policy.exclude != calendar.name:
+    if entry is None or entry.policy.exclude != name:
         return None
     failure = failure_of(stored)
     if failure is not None and failure.attempts:
         return None  # its run is tried again, at its own time
     try:
-        if stored.score < 0 and not _is_never(entry, before):
-            return None  # somebody has written a negative score, so that it never runs
-        give_calendars([entry], {calendar.name: calendar})
+        if stored.score < 0:
+            give_calendars([entry], {name: before})
+            if isinstance(before, Unusable) or entry.due_at is not None:
+                return None  # another program has written a negative score, so that it never runs
+        give_calendars([entry], {name: calendar})
         if failure is not None and failure.due:  # it was quarantined because the calendar was missing
             score: float | None = float(failure.due)
         else:
@@ -293,12 +322,6 @@ def _plan_retiming(
     return Write(score=score, must_exist=True, revision="" if stored.key in new else token_hex(4))
 
 
-def _is_never(entry: RedBeatSchedulerEntry, calendar: Excluded) -> bool:
-    """Tell whether ``entry`` had no next run by ``calendar``."""
-    give_calendars([entry], {str(entry.policy.exclude): calendar})
-    return not isinstance(calendar, Unusable) and entry.due_at is None
-
-
 def _score_at(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> float | None:
     """Return when ``entry`` is due by its calendar; None: it keeps its due time."""
     is_due = 0 <= (stored.score or 0) <= now.timestamp()
@@ -307,31 +330,32 @@ def _score_at(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> fl
     score: float = entry.score
     if score < 0 or score > now.timestamp():
         return score
-    if _is_soon(stored, now):
+    if 0 <= (stored.score or 0) <= now.timestamp() + SOON_SECONDS:
         return None
     # a time that was excluded isn't a missed run
     following = next_run(entry.schedule, entry.bounds(), now, entry.due_at)
     return entry.score_of(following)
 
 
-def _is_soon(stored: Stored, now: datetime) -> bool:
-    return stored.score is not None and 0 <= stored.score <= now.timestamp() + SOON_SECONDS
-
-
 def find_users(
-    store: Store, names: Collection[str] | None = None, *, without: Collection[str] = ()
+    store: Store,
+    names: Collection[str] | None = None,
+    progress: Callable[[int], object] = lambda _count: None,
 ) -> dict[str, list[str]]:
     """Return the names of calendars that entries refer to, each with the names of these entries.
 
     Arguments:
         names: the calendars to look for; None: all.
-        without: the keys of entries to leave out.
+        progress: called with how many entries were looked at so far.
     """
-    users: dict[str, set[str]] = {}
-    for page in scan_members(store):
-        keys = [store.keys.entry_of(member) for member, _ in page]
-        _, found = read_entries(store, [key for key in keys if key not in without])
+    users: dict[str, list[str]] = {}
+    seen = 0
+    for page in scan_members(store) if names is None or names else ():
+        _, found = read_entries(store, [store.keys.entry_of(member) for member, _ in page])
         for stored in found:
-            for name in names_in(stored).intersection(names_in(stored) if names is None else names):
-                users.setdefault(name, set()).add(store.keys.name(stored.key))
-    return {name: sorted(entries) for name, entries in users.items()}
+            for name in names_in(stored):
+                if names is None or name in names:
+                    users.setdefault(name, []).append(store.keys.name(stored.key))
+        seen += len(page)
+        progress(seen)
+    return {name: sorted({*entries}) for name, entries in users.items()}

@@ -8,31 +8,42 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.diff import show_difference
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
-from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.zone import zone_options
 from redbeat.entries.wording import one_line
 from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
 from redbeat.manifest.django_celery_beat import read_django_celery_beat
 from redbeat.manifest.format import Declared, decode_file, read_file, write_file
-from redbeat.manifest.plan import Plan, apply_plan, make_plan, owner_of
-from redbeat.manifest.transfer import IMPORTED, declare_beat_schedule, export_entries, plan_import
+from redbeat.manifest.plan import Plan
+from redbeat.manifest.transfer import IMPORTED, declare_beat_schedule
+from redbeat.operations.files import (
+    FileChange,
+    apply_file,
+    document_of,
+    export_file,
+    left_of,
+    lines_of,
+    plan_file,
+    summary_of,
+)
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, not_empty
 
 #: the exit code of ``plan`` if a file would change something
 DIFFERS = 2
+
+#: the colours of a difference
+STYLES = {"+": "green", "~": "yellow", "-": "red"}
 
 
 def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -41,23 +52,31 @@ def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     return value
 
 
-_file = click.argument("file", metavar="FILE", callback=not_empty)
 _owner_option = click.option(
     "--owner", metavar="NAME", callback=_owner, help="Owner of the entries. Default: 'owner:' in the file."
 )
-_prune = click.option(
-    "--prune", is_flag=True, help="Also remove this owner's entries and calendars that aren't in the file."
-)
-_take_over = click.option(
-    "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."
-)
+
+
+def _apply_options(command: Command) -> Command:
+    """Give ``command`` the file and the options of ``plan`` and ``apply``."""
+    for add in (
+        click.option(
+            "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."
+        ),
+        click.option(
+            "--prune",
+            is_flag=True,
+            help="Also remove this owner's entries and calendars that aren't in the file.",
+        ),
+        _owner_option,
+        click.argument("file", metavar="FILE", callback=not_empty),
+    ):
+        command = add(command)
+    return command
 
 
 @click.command(cls=SessionCommand)
-@_file
-@_owner_option
-@_prune
-@_take_over
+@_apply_options
 @zone_options
 @ONE_OBJECT
 @click.pass_context
@@ -69,20 +88,14 @@ def plan(
     Exit codes: 0 nothing would change, 2 something would, 64 wrong options or a wrong file.
     """
     session = Session.of(ctx)
-    make = _maker(session, file, owner, prune, take_over)
-    made = make()
-    if is_json:
-        session.print_json(made.told())
-    else:
-        show_difference(session, made)
+    change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
+    made = _plan(session, change)
+    _show(session, change, made, is_json=is_json)
     ctx.exit(DIFFERS if made else 0)
 
 
 @click.command(cls=SessionCommand)
-@_file
-@_owner_option
-@_prune
-@_take_over
+@_apply_options
 @DRY_RUN
 @YES
 @zone_options
@@ -105,49 +118,70 @@ def apply(
     entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
     """
     session = Session.of(ctx)
-    make = _maker(session, file, owner, prune, take_over)
+    change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
 
-    def confirm(made: Plan, why: str) -> bool:
-        if why:
-            session.note(f"{why} The plan is made again.")
+    def question(made: Plan) -> str:
         if not is_json:
-            show_difference(session, made)
-        if made and not dry_run:
-            ask(f"Make {_counted_changes(made)} at {session.server}?", is_yes=yes)
-        return not dry_run
+            _show(session, change, made)
+        number = len(made.names)
+        what = "this change" if number == 1 else f"these {number} changes"
+        return f"Make {what} at {session.server}?" if made else ""
 
-    made = make() if dry_run else None
-    done = None
-    if made is not None:
-        confirm(made, "")
-    else:
-
-        def audited(made: Plan) -> AbstractContextManager[None]:
-            details = {"file": file, "owner": owner, "prune": prune or None, "take_over": take_over or None}
-            return session.audited("apply", made.names, {**details, **made.counts})
-
-        done = made = apply_plan(make, confirm, audited)
-    if is_json and made is not None:
-        session.print_json({**made.told(), "is_applied": done is not None and bool(done)})
-    elif done:
-        for words in done.outcome:
-            session.note(one_line(words))
+    made = _carry_out(session, change, question, is_dry_run=dry_run, is_yes=yes)
+    if is_json:
+        _show(session, change, made, is_json=True, is_applied=bool(made) and not dry_run)
+    elif dry_run:
+        question(made)
+    elif made:
         session.say("Done.")
 
 
-def _maker(
-    session: Session, file: str, owner: str | None, prune: bool, take_over: bool
-) -> Callable[[], Plan]:
-    declared = _read(file)
-    chosen = owner_of(declared, owner)
+def _plan(session: Session, change: FileChange) -> Plan:
+    with meter("Reading", len(change.declared.entries)) as progress:
+        return plan_file(session.actor, change, progress)
 
-    def make() -> Plan:
-        with meter("Reading", len(declared.entries)) as progress:
-            return make_plan(
-                session.app, declared, chosen, prune=prune, take_over=take_over, progress=progress
-            )
 
-    return make
+def _carry_out(
+    session: Session, change: FileChange, question: Callable[[Plan], str], *, is_dry_run: bool, is_yes: bool
+) -> Plan:
+    """Plan a change, and unless it is a dry run ask, and carry it out; return the plan.
+
+    Arguments:
+        question: returns what to ask about a plan, '' for nothing.
+    """
+
+    if is_dry_run:
+        return _plan(session, change)
+    with meter("Reading", len(change.declared.entries)) as progress:
+
+        def confirm(made: Plan, why: str) -> bool:
+            progress.end()
+            if why:
+                session.note(f"{why} The plan is made again.")
+            asked = question(made)
+            if asked:
+                ask(asked, is_yes=is_yes)
+            return True
+
+        return apply_file(session.actor, change, confirm=confirm, progress=progress).plan
+
+
+def _show(
+    session: Session, change: FileChange, made: Plan, *, is_json: bool = False, is_applied: bool | None = None
+) -> None:
+    """Print what a plan would change."""
+    document = document_of(session.actor, made)
+    if is_json:
+        session.print_json(document if is_applied is None else {**document, "is_applied": is_applied})
+        return
+    for sign, line in lines_of(document, session.zone):
+        session.say(f"{sign} {line}", STYLES[sign])
+    session.say(summary_of(document))
+    left = [*map(one_line, left_of(document))]
+    if left and not change.prune:
+        session.note(f"Not in the file any more, and stays without --prune: {names_in_words(left)}.")
+    for warning in made.warnings:
+        session.note(one_line(warning))
 
 
 @click.command(cls=SessionCommand)
@@ -169,7 +203,7 @@ def export(
     """
     session = Session.of(ctx)
     with meter("Exporting") as progress:
-        exported = export_entries(session.app, match, owner, progress, with_history=history)
+        exported = export_file(session.actor, match, owner, with_history=history, progress=progress)
     text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
     if file == "-":
         session.write(text)
@@ -220,77 +254,49 @@ def import_(
         raise CommandLineError(
             "Give one of FILE, --from-beat-schedule and --from-django-celery-beat.", exits.USAGE
         )
+    if from_beat_schedule and not session.has_own_app:
+        raise CommandLineError("--from-beat-schedule needs celery -A APP, without --url.", exits.USAGE)
     may_exist: set[str] = set()
     if from_beat_schedule:
-        if not session.has_own_app:
-            raise CommandLineError("--from-beat-schedule needs celery -A APP, without --url.", exits.USAGE)
         declared, may_exist = declare_beat_schedule(session.app)
         owner = owner or IMPORTED
     else:
         declared = read_django_celery_beat(django_url) if django_url is not None else _read(str(file))
+    change = FileChange(declared, "import", owner, replace=is_replacing, may_exist=frozenset(may_exist))
 
-    def make(done: Collection[str] = ()) -> Plan:
-        return plan_import(
-            session.app, declared, owner=owner, replace_existing=is_replacing, may_exist=may_exist, done=done
+    def question(made: Plan) -> str:
+        old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.changed)]
+        what = counted(len(old), "entry or calendar", "entries and calendars")
+        return (
+            f"Write over {what} at {session.server} ({names_in_words(old)})?" if is_replacing and old else ""
         )
 
-    def confirm(made: Plan, why: str) -> bool:
-        if why:
-            session.note(f"{why} The plan is made again.")
-        old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.difference.changed)]
-        if is_replacing and old:
-            ask(f"Write over {_counted(made)} at {session.server} ({names_in_words(old)})?", is_yes=yes)
-        return True
-
-    def audited(made: Plan) -> AbstractContextManager[None]:
-        details: dict[str, object] = {"file": file, "owner": owner, "replace": is_replacing or None}
-        details["from"] = "beat_schedule" if from_beat_schedule else django_url and "django-celery-beat"
-        return session.audited("import", made.names, {**details, **made.counts})
-
-    made = make() if dry_run else apply_plan(make, confirm, audited, make)
-    assert made is not None  # noqa: S101 - None would have ended the command
-    if is_json:
-        session.print_json({**made.told(), "is_applied": not dry_run})
+    made = _carry_out(session, change, question, is_dry_run=dry_run, is_yes=yes)
+    if is_json or dry_run:
+        _show(session, change, made, is_json=is_json, is_applied=not dry_run)
         return
-    if dry_run:
-        show_difference(session, made)
-        return
-    _tell_stored(session, made)
+    session.say(f"Stored. {summary_of(document_of(session.actor, made), is_done=True)}")
+    for warning in made.warnings:
+        session.note(warning)
     if from_beat_schedule:
         session.note(
             "They are entries like any other now. Take them out of beat_schedule: it wins at each start."
         )
 
 
-def _tell_stored(session: Session, made: Plan) -> None:
-    new, old = len(made.difference.added), len(made.difference.changed)
-    words = [counted(new + old, "entry", "entries")]
-    words += [f"{old} of them in place of others"] if old else []
-    calendars = len(made.calendars.changes)
-    words += [counted(calendars, "calendar", "calendars")] if calendars else []
-    session.say(f"Stored {', '.join(words)}.")
-    for warning in made.warnings:
-        session.note(warning)
-
-
-def _counted_changes(made: Plan) -> str:
-    return "this change" if made.number == 1 else f"these {made.number} changes"
-
-
-def _counted(made: Plan) -> str:
-    """Return how many stored entries and calendars would change."""
-    entries, calendars = len(made.difference.changed), len(made.calendars.difference.changed)
-    words = [counted(entries, "entry", "entries")] if entries or not calendars else []
-    return " and ".join([*words, *([counted(calendars, "calendar", "calendars")] if calendars else [])])
-
-
 def _read(file: str) -> Declared:
-    origin = "stdin" if file == "-" else file
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as exc:
-        raise CommandLineError(f"{origin}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
+    origin, data = read_bytes(file)
     return read_file(decode_file(data, origin), origin)
+
+
+def read_bytes(file: str) -> tuple[str, bytes]:
+    """Return how a file is called in errors, and its contents; - is stdin."""
+    if file == "-":
+        return "stdin", sys.stdin.buffer.read()
+    try:
+        return file, Path(file).read_bytes()
+    except OSError as exc:
+        raise CommandLineError(f"{file}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
 
 
 def _write(path: Path, text: str) -> None:

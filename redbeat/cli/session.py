@@ -32,6 +32,7 @@ from redbeat.entries.wording import one_line
 from redbeat.errors import (
     ArgumentInvalid,
     CalendarError,
+    CalendarNotFound,
     CallRefused,
     ConfigurationError,
     EntryBusy,
@@ -330,7 +331,7 @@ def stating_errors() -> Iterator[None]:
 
 def code_of(exc: RedBeatError) -> int:
     """Return the exit code of a command that an error has ended."""
-    if isinstance(exc, EntryNotFound):
+    if isinstance(exc, (CalendarNotFound, EntryNotFound)):
         return exits.NO_INPUT
     if isinstance(exc, ConfigurationError):
         return exits.CONFIG

@@ -5,10 +5,11 @@ Invariant: a calendar that is missing or broken stops only the entries that refe
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,9 +38,6 @@ LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
 #: how often entries are saved again at most because their calendars change meanwhile
 MAX_SAVES = 5
 
-#: a definition of more characters isn't searched for the name of a calendar
-MAX_LOOKED_UP = 262_144
-
 #: a field that isn't a day, and always exists, as an empty calendar isn't a missing one
 ABOUT = "about"
 
@@ -49,25 +47,72 @@ class Unusable:
     """Takes the place of a calendar that is missing or broken.
 
     Attributes:
-        reason: why it can't be used, a sentence.
-        kind: the type of its key in Redis; 'none': there is no key; None: not known.
+        reason: a sentence.
     """
 
     reason: str
-    kind: str | None = None
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether there is no calendar of this name."""
-        return self.kind == "none"
 
     def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:  # noqa: ARG002 - Excluded's
         """Raise ValueError: whether the instant is excluded isn't known."""
         raise ValueError(self.reason)
 
 
-def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] | Unusable]:
-    """Return the fields of the calendars with these names; one round trip, none for no names."""
+@dataclass(frozen=True)
+class StoredCalendar:
+    """A calendar as it is in Redis.
+
+    Attributes:
+        fields: of the hash: the days and spans with their labels, and ``about``.
+        kind: the type of its key; 'none': the calendar is missing; None: unknown, Redis refused to say.
+        unreadable: why it can't be read, a sentence; '': it is a hash.
+    """
+
+    name: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    kind: str | None = "hash"
+    unreadable: str = ""
+
+    @property
+    def about(self) -> str:
+        """Its free text."""
+        return self.fields.get(ABOUT, "")
+
+    @property
+    def days(self) -> dict[str, str]:
+        """Its days and spans with their labels, in order."""
+        return {day: label for day, label in sorted(self.fields.items()) if day != ABOUT}
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no calendar has this name."""
+        return self.kind == "none"
+
+    @property
+    def read(self) -> Mapping[str, str] | str | None:
+        """What a change of the calendar compares with: its fields, or the type of its key."""
+        return self.fields if self.kind == "hash" else self.kind
+
+    @property
+    def excluded(self) -> Exclusions | Unusable:
+        """The times that it excludes, or why it is unusable."""
+        if self.unreadable:
+            return Unusable(self.unreadable)
+        try:
+            return Exclusions(field for field in self.fields if field != ABOUT)
+        except ValueError as exc:
+            return Unusable(f"the calendar {self.name!r}: {printable(str(exc))}")
+
+    @property
+    def revision(self) -> str:
+        """A digest that tells one version of the calendar from another; '': it is missing."""
+        if self.is_missing:
+            return ""
+        text = json.dumps([self.days, self.about, self.unreadable])
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def read_stored(store: Store, names: Iterable[str]) -> dict[str, StoredCalendar]:
+    """Return the calendars with these names; one round trip, none for no names."""
     wanted = sorted(set(names))
     if not wanted:
         return {}
@@ -75,37 +120,36 @@ def read_fields(store: Store, names: Iterable[str]) -> dict[str, dict[str, str] 
         found = read_stored_calendars(store, wanted)
     except StoreRefused as exc:
         return _unreadable(wanted, exc)
-    return {name: _usable(store, name, fields or {}) for name, (_, fields) in zip(wanted, found, strict=True)}
+    return {name: _calendar_of(store, name, fields) for name, (_, fields) in zip(wanted, found, strict=True)}
 
 
-def _unreadable(names: Iterable[str], exc: StoreRefused) -> dict[str, Any]:
+def read_one(store: Store, name: str) -> StoredCalendar:
+    """Return the calendar ``name``."""
+    return read_stored(store, [name])[name]
+
+
+def _unreadable(names: Iterable[str], exc: StoreRefused) -> dict[str, StoredCalendar]:
     if is_refusal(exc.__cause__):  # the server is busy, say: nothing can be read now
         raise exc
-    return {name: Unusable(f"the calendar {name!r} can't be read: {exc}") for name in names}
+    return {
+        name: StoredCalendar(name, kind=None, unreadable=f"the calendar {name!r} can't be read: {exc}")
+        for name in names
+    }
 
 
-def _usable(store: Store, name: str, fields: dict[str, str] | str) -> dict[str, str] | Unusable:
+def _calendar_of(store: Store, name: str, fields: dict[str, str] | str | None) -> StoredCalendar:
+    place = store.keys.calendar(name)
+    if not isinstance(fields, str):
+        return StoredCalendar(name, fields or {})
+    reason = f"the calendar {name!r}: {place} holds a {fields}, not a hash."
     if fields == "none":
-        return Unusable(f"there is no calendar {name!r} ({store.keys.calendar(name)}).", fields)
-    if isinstance(fields, str):
-        place = store.keys.calendar(name)
-        return Unusable(f"the calendar {name!r}: {place} holds a {fields}, not a hash.", fields)
-    return fields
+        reason = f"there is no calendar {name!r} ({place})."
+    return StoredCalendar(name, kind=fields, unreadable=reason)
 
 
 def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
-    """Return the calendars with these names; an ``Unusable`` for each that can't be used."""
-    return {name: calendar_from(name, fields) for name, fields in read_fields(store, names).items()}
-
-
-def calendar_from(name: str, fields: dict[str, str] | Unusable) -> Excluded:
-    """Return the calendar that has these fields, or an ``Unusable``."""
-    if isinstance(fields, Unusable):
-        return fields
-    try:
-        return Exclusions(field for field in fields if field != ABOUT)
-    except ValueError as exc:
-        return Unusable(f"the calendar {name!r}: {printable(str(exc))}")
+    """Return the times that the calendars with these names exclude, ``Unusable`` for an unusable one."""
+    return {name: stored.excluded for name, stored in read_stored(store, names).items()}
 
 
 class KeptCalendars:
@@ -129,33 +173,24 @@ class KeptCalendars:
         self._kept: dict[str, _Kept] = {}
 
     def read_of(self, store: Store, rows: Collection[Stored]) -> dict[str, Excluded]:
-        """Return the calendars that the policies of ``rows`` name, in one round trip, or none if there are
-        none.
-
-        Calendars of entries with very long definitions aren't among them: finding a name there takes as long
-        as decoding the entry. Such an entry reads its calendar itself when it is planned.
-        """
-        named: set[str] = set()
-        for row in rows:
-            policy, definition = row.policy or "", row.definition or ""
-            if ('"exclude"' in policy or '"exclude"' in definition) and len(definition) <= MAX_LOOKED_UP:
-                named |= names_in(row)
-        if not named:
+        """Return the calendars that ``rows`` name, in one round trip, or none if there are none."""
+        wanted = sorted(set[str]().union(*map(names_in, rows)))
+        if not wanted:
             return {}
-        wanted = sorted(named)
         now = self._clock()
         asked = [name for name in wanted if name not in self._kept or self._kept[name].fresh_until <= now]
         known = [self._kept[name].digest if name in self._kept else "none" for name in asked]
         answers: dict[str, Any] = {}
+        refused: dict[str, StoredCalendar] = {}
         if asked:
             try:
-                found = read_stored_calendars(store, asked, known)
+                answers = dict(zip(asked, read_stored_calendars(store, asked, known), strict=True))
             except StoreRefused as exc:
-                fresh = {name: self._kept[name].calendar for name in wanted if name not in asked}
-                return {**fresh, **_unreadable(asked, exc)}
-            answers = dict(zip(asked, found, strict=True))
-        calendars: dict[str, Excluded] = {}
+                refused = _unreadable(asked, exc)
+        calendars: dict[str, Excluded] = {name: stored.excluded for name, stored in refused.items()}
         for name in wanted:
+            if name in refused:
+                continue
             before = self._kept.pop(name, None)
             digest, fields = answers.get(name, ("", None))
             if fields is None and before is not None:
@@ -163,7 +198,7 @@ class KeptCalendars:
                 if name in answers:
                     before.fresh_until = now + _fresh_seconds(before.size)
                 continue
-            calendars[name] = made = calendar_from(name, _usable(store, name, fields or {}))
+            calendars[name] = made = _calendar_of(store, name, fields).excluded
             if isinstance(made, Exclusions):
                 size = len(fields or ())
                 self._kept[name] = _Kept(digest, made, size, now + _fresh_seconds(size))
@@ -200,8 +235,11 @@ def _fresh_seconds(size: int) -> float:
 
 def names_in(row: Stored) -> set[str]:
     """Return the names of calendars in the policy and in the definition of an entry; the policy's counts."""
-    texts = {text for text in (row.policy, row.definition) if text and '"exclude"' in text}
-    return set(filter(None, map(_name_in, texts)))
+    names = set()
+    for text in (row.policy, row.definition):
+        if text and '"exclude"' in text and (name := _name_in(text)):
+            names.add(name)
+    return names
 
 
 def _name_in(text: str) -> str | None:
@@ -226,15 +264,15 @@ def save_by_calendars(
     if not named:
         return save()
     names = {str(entry.policy.exclude) for entry in named}
-    fields, results = read_fields(store, names), []
+    calendars, results = read_stored(store, names), []
     for _ in range(MAX_SAVES):
-        give_calendars(named, {name: calendar_from(name, fields[name]) for name in names})
+        give_calendars(named, {name: stored.excluded for name, stored in calendars.items()})
         try:
             results.append(save())
         finally:
             give_calendars(named, {})  # forgotten, as they may change before the next save
-        before, fields = fields, read_fields(store, names)
-        if fields == before:
+        before, calendars = calendars, read_stored(store, names)
+        if calendars == before:
             break
     return results[0]
 

@@ -12,38 +12,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from redbeat.calendars import Calendar
+from redbeat.calendars import Calendar, entries_in_words, find_users, retime
 from redbeat.config.config import ensure_conf
-from redbeat.entries.calendar_loading import Unusable, give_calendars, read_calendars
+from redbeat.entries.calendar_loading import (
+    ABOUT,
+    StoredCalendar,
+    Unusable,
+    give_calendars,
+    read_stored,
+)
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS
+from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS, shown_value, without_secrets
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
 from redbeat.entries.pauses import keep_pause
-from redbeat.entries.saving import encode_entry, plan_write, stored_after, why_never
+from redbeat.entries.saving import encode_entry, plan_write, why_never
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.log.text import printable
-from redbeat.manifest.calendars import (
-    CalendarPlan,
-    calendar_of,
-    is_stored,
-    plan_calendars,
-    plan_gone_calendars,
-    put_back_named,
-)
-from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
 from redbeat.store.entries import add_records, read_entries, record_text
 from redbeat.store.owners import (
+    CalendarChange,
     apply_changes,
     names_owned_by,
     read_calendar_owners,
@@ -54,72 +52,123 @@ from redbeat.store.parts import in_chunks
 from redbeat.store.records import Change, Stored, Write
 from redbeat.store.store import Store
 
-#: how many entries one step stores at most
+#: how many entries one step stores and removes at most
 MAX_ENTRIES = 50_000
 
-#: how many arguments a script may have; Redis 6.2 takes 1,048,576
-MAX_ARGUMENTS = 1_040_000
-
-#: how often a plan is made again at most because entries have changed meanwhile
+#: how often a plan is carried out again at most because entries have changed meanwhile
 MAX_ATTEMPTS = 50
 
 Progress = Callable[[int], object]
 
 
 @dataclass
-class Plan:
-    """What applying a file would do.
+class Difference:
+    """What a file would change; each attribute has names of entries or calendars.
 
     Attributes:
-        difference: what changes, for people.
-        changes: one for each entry of the file, and for each that is removed.
-        calendars: what becomes of calendars.
-        warnings: sentences.
-        outcome: sentences about what went differently when the plan was carried out.
-        is_pruned: entries that aren't in the file any more are removed.
+        added: new ones, with their fields.
+        changed: those that change, with the fields that differ: the values before and after, None for a
+            missing one.
+        removed: those that are removed, with their fields.
+        same: those that stay as they are.
+        left: those of the owner that aren't in the file any more; only pruning removes them.
+    """
+
+    added: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    changed: dict[str, Mapping[str, tuple[Any, Any]]] = field(default_factory=dict)
+    removed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    same: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the entries or calendars that change."""
+        return [*self.added, *self.changed, *self.removed]
+
+    def is_part_of(self, other: Difference) -> bool:
+        """Return True if it changes nothing that ``other`` doesn't change in the same way."""
+        return (
+            self.added.items() <= other.added.items()
+            and self.changed.items() <= other.changed.items()
+            and self.removed.items() <= other.removed.items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a dict of plain JSON, without secrets."""
+        return {
+            "added": {name: without_secrets(fields) for name, fields in self.added.items()},
+            "changed": {
+                name: {
+                    field: {"before": shown_value(field, before), "after": shown_value(field, after)}
+                    for field, (before, after) in fields.items()
+                }
+                for name, fields in self.changed.items()
+            },
+            "removed": {name: without_secrets(fields) for name, fields in self.removed.items()},
+            "same": self.same,
+            "left": self.left,
+        }
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the fields that differ, with both values; None for a missing one."""
+    return {
+        name: (before.get(name), after.get(name))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    }
+
+
+@dataclass
+class Plan:
+    """What applying or importing a file would do.
+
+    Attributes:
+        is_pruned: entries and calendars that aren't in the file any more are removed.
         read_at: the server's clock when the stored entries were read.
+        difference, calendars: what changes, for people; a calendar's fields are its days and spans, and
+            ``about``.
+        changes: one for each entry of the file, and for each that is removed.
+        calendar_changes: one for each calendar that is stored or removed, or gets the owner.
+        calendars_before: the calendars of the file, and all that its entries name.
+        warnings: sentences.
     """
 
     app: Any
-    difference: Difference = field(default_factory=Difference)
-    changes: list[Change] = field(default_factory=list)
-    calendars: CalendarPlan = field(default_factory=CalendarPlan)
-    warnings: list[str] = field(default_factory=list)
-    outcome: list[str] = field(default_factory=list)
     is_pruned: bool = False
     read_at: datetime | None = None
+    difference: Difference = field(default_factory=Difference)
+    calendars: Difference = field(default_factory=Difference)
+    changes: list[Change] = field(default_factory=list)
+    calendar_changes: list[CalendarChange] = field(default_factory=list)
+    calendars_before: dict[str, StoredCalendar] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.difference) or bool(self.calendars.changes)
-
-    @property
-    def number(self) -> int:
-        """How many entries and calendars change."""
-        return self.difference.number + self.calendars.difference.number
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what would change as a dict of plain JSON."""
-        return {**self.difference.to_dict(), "calendars": self.calendars.difference.to_dict()}
-
-    def told(self) -> dict[str, Any]:
-        """Return the same with all that there is to say about it."""
-        return {**self.to_dict(), "warnings": [*self.warnings, *self.outcome]}
+        return bool(self.difference or self.calendars)
 
     @property
     def names(self) -> list[str]:
         """The names of the entries that change, and of the calendars."""
-        own, calendars = self.difference, self.calendars.difference
-        return [
-            *(*own.added, *own.changed, *own.removed),
-            *(f"calendar {name}" for name in (*calendars.added, *calendars.changed, *calendars.removed)),
-        ]
+        return [*self.difference.names, *(f"calendar {name}" for name in self.calendars.names)]
 
     @property
     def counts(self) -> dict[str, int]:
         """How many entries are added, changed and removed, and how many calendars change."""
         own = self.difference
         counts = {"added": len(own.added), "changed": len(own.changed), "removed": len(own.removed)}
-        return {**counts, "calendars": len(self.calendars.changes)}
+        return {**counts, "calendars": len(self.calendars.names)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what would change as a dict of plain JSON, without secrets."""
+        return {
+            **self.difference.to_dict(),
+            "calendars": self.calendars.to_dict(),
+            "warnings": self.warnings,
+        }
 
 
 def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
@@ -144,63 +193,42 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
         raise declared.fault(path if named is None else (*path, named), reason) from exc
 
 
-def owner_of(declared: Declared, given: str | None = None) -> str:
-    """Return the owner of the entries of a file: the one that was given, else the one that it names.
-
-    Raises:
-        FileError: there is none.
-    """
-    owner = given or declared.owner
-    if owner is None:
-        raise FileError(
-            f"{declared.origin}: the entries have no owner: give --owner, or 'owner:' in the file.",
-            declared.origin,
-        )
-    return owner
-
-
 def make_plan(
     app: Any,
     declared: Declared,
-    owner: str,
+    owner: str | None = None,
     *,
     prune: bool = False,
     take_over: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return what applying ``declared`` for ``owner`` would do; nothing is written.
+    """Return what applying ``declared`` would do; nothing is written.
 
     Arguments:
-        prune: remove what ``owner`` has applied before and isn't in the file any more.
+        owner: of its entries and calendars; None: the file names it.
+        prune: remove what the owner has applied before and isn't in the file any more.
         take_over: give the owner also those entries that have another one.
         progress: called with the number of entries looked at so far.
 
     Raises:
         FileError: something in the file can't be used, or (OwnedByOthers) belongs to others.
     """
-    store, plan = Store(app), Plan(app, is_pruned=prune)
-    if len(declared.entries) > MAX_ENTRIES:
-        count = len(declared.entries)
-        raise FileError(
-            f"{declared.origin}: {count} entries are more than one step takes, {MAX_ENTRIES}: split the "
-            "file, with an owner for each part.",
-            declared.origin,
-        )
+    owner = owner or declared.owner
+    if owner is None:
+        reason = "the entries have no owner: name one (--owner), or write 'owner:' into the file."
+        raise FileError(f"{declared.origin}: {reason}", declared.origin)
+    check_size(declared, len(declared.entries))
+    store, plan = Store(app), Plan(app, prune)
     entries = {store.keys.entry(name): entry_of(declared, name, app) for name in declared.entries}
     gone = sorted(names_owned_by(store, owner) - declared.entries.keys())
-    calendar_owners = read_calendar_owners(store)
+    owners = read_calendar_owners(store)
     now, found = read_with_owners(store, [*entries, *(store.keys.entry(name) for name in gone)], progress)
     plan.read_at = now
     if not take_over:
         _check_owners(store, declared, owner, found[: len(entries)])
-    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    names = {entry.policy.exclude for entry in named}
-    plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
-    declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
-    give_calendars(named, {**plan.calendars.before, **declared_calendars})
+    plan_calendars(plan, declared, entries.values(), owner, owners)
     for stored, entry in zip(found, entries.values(), strict=False):
         _plan_entry(plan, declared, entry, stored, now, owner)
-    give_calendars(named, {})
     for name, stored in zip(gone, found[len(entries) :], strict=True):
         if stored.owner != owner or not stored.exists:
             continue  # it was removed, or moved to another owner
@@ -209,27 +237,116 @@ def make_plan(
             continue
         plan.difference.removed[name] = shown_fields(try_decode(RedBeatSchedulerEntry, stored, app))
         plan.changes.append(Change(stored, None))
-    owners = {name: those for name, those in calendar_owners.items() if name not in declared.calendars}
-    removed = {change.stored.key for change in plan.changes if change.write is None}
-    plan_gone_calendars(plan.calendars, store, owner, owners, entries, removed, prune=prune)
-    plan.warnings += plan.calendars.warnings
-    check_size(plan, declared)
+    _plan_gone_calendars(plan, declared, entries.values(), owner, owners)
+    check_size(declared, len(plan.changes))
     return plan
 
 
-def check_size(plan: Plan, declared: Declared) -> None:
-    """Raise FileError if ``plan`` is too large for one step."""
-    count = 8 * len(plan.calendars.changes)
-    for change in plan.changes:
-        past = ((), ()) if change.write is None else change.write.past
-        count += 12 + (0 if past is None else 1 + sum(4 if texts else 1 for texts in past))
-    if count > MAX_ARGUMENTS:
-        removed = f", and remove {len(plan.difference.removed)} entries" if plan.difference.removed else ""
+def check_size(declared: Declared, count: int) -> None:
+    """Raise FileError if the changes of so many entries are too many for one step."""
+    if count > MAX_ENTRIES:
         raise FileError(
-            f"{declared.origin}: one step can't store all of that{removed}: split the file"
-            f"{', or delete some of these before' if removed else ''}.",
+            f"{declared.origin}: changes {count} entries, and one step takes at most {MAX_ENTRIES}: split "
+            "the file, with an owner for each part.",
             declared.origin,
         )
+
+
+# -- calendars
+
+
+def plan_calendars(
+    plan: Plan,
+    declared: Declared,
+    entries: Iterable[RedBeatSchedulerEntry],
+    owner: str,
+    owners: Mapping[str, Collection[str]],
+) -> None:
+    """Plan the calendars of a file, and give ``entries`` the calendars that they name.
+
+    Arguments:
+        owner: an owner that the calendars get besides those that they have; '': none.
+        owners: the name of each calendar to the owners that it has.
+    """
+    made = {name: _calendar_of(declared, name, plan.app) for name in declared.calendars}
+    named = [entry for entry in entries if entry.policy.exclude is not None]
+    found = read_stored(Store(plan.app), {*made, *(str(entry.policy.exclude) for entry in named)})
+    plan.calendars_before = found
+    for name, calendar in made.items():
+        stored = found[name]
+        is_same = not stored.unreadable and (stored.days, stored.about) == (calendar.days, calendar.about)
+        is_owned = True if owner and owner not in owners.get(name, ()) else None
+        if is_same and not is_owned:
+            plan.calendars.same.append(name)
+            continue
+        fields = None if is_same else {ABOUT: calendar.about, **calendar.days}
+        plan.calendar_changes.append(CalendarChange(name, owner, stored.read, fields, is_owned))
+        if stored.is_missing:
+            plan.calendars.added[name] = _shown_calendar(calendar)
+            continue
+        shown = differing(_shown_calendar(stored), _shown_calendar(calendar))
+        plan.calendars.changed[name] = {**shown, "owner": (None, owner)} if is_owned else shown
+    give_calendars(named, {**{name: stored.excluded for name, stored in found.items()}, **made})
+
+
+def _calendar_of(declared: Declared, name: str, app: Any) -> Calendar:
+    fields = declared.calendars[name]
+    try:
+        return Calendar(name, fields.get("days") or (), fields.get("about", ""), app)
+    except (ValueError, TypeError) as exc:
+        reason = str(exc).removeprefix(f"{printable(name)}: ")
+        raise declared.fault(("calendars", name), reason) from exc
+
+
+def _shown_calendar(calendar: Calendar | StoredCalendar) -> dict[str, str]:
+    if isinstance(calendar, StoredCalendar) and calendar.unreadable:
+        return {"stored": "unusable"}
+    about = {ABOUT: calendar.about} if calendar.about else {}
+    return {**dict(sorted(calendar.days.items())), **about}
+
+
+def _plan_gone_calendars(
+    plan: Plan,
+    declared: Declared,
+    entries: Iterable[RedBeatSchedulerEntry],
+    owner: str,
+    owners: Mapping[str, Collection[str]],
+) -> None:
+    """Plan the removal of the owner's calendars that aren't in the file any more.
+
+    A calendar that an entry names, or that another owner has applied, too, stays.
+    """
+    gone = {name for name, those in owners.items() if owner in those and name not in declared.calendars}
+    store = Store(plan.app)
+    found = {name: stored for name, stored in read_stored(store, gone).items() if not stored.is_missing}
+    if not plan.is_pruned or not found:
+        plan.calendars.left.extend(found)
+        return
+    replaced = {*declared.entries, *plan.difference.removed}
+    users = {
+        name: [entry for entry in named_by if entry not in replaced]
+        for name, named_by in find_users(store, found).items()
+    }
+    for entry in entries:
+        users.setdefault(str(entry.policy.exclude), []).append(entry.name)
+    for name, stored in found.items():
+        others = sorted(set(owners[name]) - {owner})
+        if users.get(name) and not others:
+            plan.calendars.left.append(name)
+            plan.warnings.append(
+                f"The calendar {name} isn't in the file any more, and stays, as it is named by "
+                f"{entries_in_words(users[name])}."
+            )
+            continue
+        fields: dict[str, str] | None = None if others else {}
+        plan.calendar_changes.append(CalendarChange(name, owner, stored.read, fields, is_owned=False))
+        if others:
+            plan.calendars.changed[name] = {"owner": (owner, ", ".join(others))}
+        else:
+            plan.calendars.removed[name] = _shown_calendar(stored)
+
+
+# -- entries
 
 
 def read_with_owners(
@@ -332,135 +449,84 @@ def shown_of(definition: str, policy: str) -> dict[str, Any]:
     return shown
 
 
-def commit(plan: Plan, begun: Plan | None = None) -> None:
-    """Carry ``plan`` out, all of it in one step, or of each shard's entries all.
+# -- carrying out
 
-    Arguments:
-        begun: the plan of which this one is the rest.
+
+def commit(plan: Plan) -> None:
+    """Carry ``plan`` out, all of it in one step, or of each shard's entries all.
 
     Raises:
         EntryChanged: an entry or a calendar has changed meanwhile; its text says what was written all the
             same.
     """
     store = Store(plan.app)
-    applied = apply_changes(store, plan.changes, plan.calendars.changes)
-    is_done = applied.changed is None or _stands(store, plan)
+    applied = apply_changes(store, plan.changes, plan.calendar_changes)
     if plan.read_at is not None:
         records = [
             (change.stored.key, record_text(change.write.record, plan.read_at))
             for change in plan.changes
-            if change.write is not None
-            and change.write.record
-            and (is_done or change.stored.key in applied.written)
+            if change.write is not None and change.write.record and change.stored.key in applied.written
         ]
         add_records(store, records)
-    if not is_done:
-        changed = applied.changed or ""
-        name, told = store.keys.name(changed), applied.told
+    if applied.changed is None or applied.has_calendars:
+        # entries that aren't in the file may refer to a calendar that was changed
+        new = {change.stored.key for change in plan.changes if not change.stored.exists}
+        for name, stored in read_stored(store, plan.calendars_before).items():
+            before, excluded = plan.calendars_before[name], stored.excluded
+            if stored != before and not isinstance(excluded, Unusable):
+                retime(store, name, excluded, before.excluded, new)
+    if applied.changed is not None:
+        name, told = store.keys.name(applied.changed), applied.told
         text = f"{name} has changed meanwhile; {told[0].lower()}{told[1:]}"
-        if applied.is_begun:
-            raise _Unfinished(text, changed, frozenset(map(store.keys.name, applied.written)))
-        raise EntryChanged(text, changed)
-    plan.outcome += put_back_named(store, plan.calendars)
-    before = (begun or plan).calendars.before
-    new = {change.stored.key for change in (begun or plan).changes if not change.stored.exists}
-    # entries that aren't in the file may refer to a calendar that was changed
-    for calendar_name, after in read_calendars(store, before).items():
-        if after != before[calendar_name] and not isinstance(after, Unusable):
-            Calendar.load(calendar_name, plan.app).retime(before[calendar_name], new)
-
-
-def _stands(store: Store, plan: Plan) -> bool:
-    """Tell whether all of ``plan`` is done already, as the server did it and its reply was lost."""
-    _, found = read_with_owners(store, [change.stored.key for change in plan.changes])
-    for (before, write), stored in zip(plan.changes, found, strict=True):
-        if write is None:
-            if stored.exists:
-                return False
-            continue
-        after = stored_after(before, write)
-        if (stored.definition, stored.policy or "", stored.owner) != (
-            after.definition,
-            after.policy or "",
-            write.owner or "",
-        ):
-            return False
-    return is_stored(store, plan.calendars)
-
-
-class _Unfinished(EntryChanged):
-    """The plan was carried out in some shards only.
-
-    Attributes:
-        written: the names of the entries that were.
-    """
-
-    def __init__(self, message: str, key: str, written: frozenset[str]) -> None:
-        super().__init__(message, key)
-        self.written = written
+        raise EntryChanged(text, applied.changed)
 
 
 class _Differs(EntryChanged):
-    """What a plan was made from has changed, and the new plan isn't the one that was confirmed."""
+    """The plan that was made again does what wasn't confirmed."""
 
-    def __init__(self, plan: Plan, reason: EntryChanged, written: frozenset[str]) -> None:
+    def __init__(self, plan: Plan, reason: EntryChanged) -> None:
         super().__init__(str(reason), reason.key)
-        self.plan, self.written = plan, written
+        self.plan = plan
 
 
 def apply_plan(
     make: Callable[[], Plan],
     confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True,
     audited: Callable[[Plan], AbstractContextManager[object]] = lambda _plan: nullcontext(),
-    make_rest: Callable[[Collection[str]], Plan] | None = None,
 ) -> Plan | None:
     """Make a plan and carry it out; return it, or None if ``confirm`` returned False.
 
     If entries change in between, the plan is made again. ``confirm`` is called again only if the new plan
-    differs: it doesn't if beat has only counted a run.
+    does something else: it doesn't if beat has only counted a run, or if some of it is done already.
 
     Arguments:
         make: makes the plan.
         confirm: called with the plan, and with the reason why it was made again, '' for the first one.
         audited: returns what is entered around carrying out a plan that was confirmed.
-        make_rest: makes the plan again without the entries of these names, which were written already, in
-            other shards than that of an entry that has changed; None: ``make`` finds that they don't differ.
 
     Raises:
         EntryChanged: the entries changed at each of ``MAX_ATTEMPTS`` attempts.
     """
     plan, why, attempts = make(), "", iter(range(1, MAX_ATTEMPTS))
-    written: frozenset[str] = frozenset()
-    while True:
-        if not confirm(plan, why):
-            return None
+    while confirm(plan, why):
         if not plan:
             return plan
         try:
             with audited(plan):
-                return _carry_out(plan, make_rest or (lambda _: make()), attempts, written)
+                _carry_out(plan, make, attempts)
+            return plan
         except _Differs as exc:
-            plan, why, written = exc.plan, str(exc), exc.written
+            plan, why = exc.plan, str(exc)
+    return None
 
 
-def _carry_out(
-    plan: Plan,
-    make_rest: Callable[[Collection[str]], Plan],
-    attempts: Iterator[int],
-    written: frozenset[str],
-) -> Plan:
-    """Carry out ``plan``, or one that is made again and does the same, or the rest of it; return it.
-
-    Arguments:
-        written: the names of entries that earlier plans have written.
-    """
-    confirmed, begun = plan, None
+def _carry_out(plan: Plan, make: Callable[[], Plan], attempts: Iterator[int]) -> None:
+    """Carry out ``plan``; where entries have changed, what is left of it by a plan that is made again."""
+    rest = plan
     while True:
         try:
-            commit(plan, begun)
+            return commit(rest)
         except EntryChanged as exc:
-            if isinstance(exc, _Unfinished):
-                begun, written = begun or plan, written | exc.written
             if next(attempts, None) is None:
                 raise EntryChanged(
                     f"{exc} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes "
@@ -468,33 +534,12 @@ def _carry_out(
                     exc.key,
                 ) from exc
             try:
-                plan = make_rest(written)
+                rest = make()
             except FileError as error:
-                if written:
-                    error.add(str(exc))
+                error.add(str(exc))
                 raise
-            if not (_is_same(plan, confirmed) if begun is None else _is_rest(plan, begun)):
-                raise _Differs(plan, exc, written) from exc
-        else:
-            if begun is None:
-                return plan
-            begun.outcome += plan.outcome
-            return begun
-
-
-def _is_same(plan: Plan, other: Plan) -> bool:
-    """Tell whether both do the same."""
-    first, second = (json.dumps(one.to_dict(), sort_keys=True) for one in (plan, other))
-    return first == second
-
-
-def _is_rest(plan: Plan, whole: Plan) -> bool:
-    """Tell whether ``plan`` does nothing that ``whole`` doesn't."""
-    for rest, of in (
-        (plan.difference, whole.difference),
-        (plan.calendars.difference, whole.calendars.difference),
-    ):
-        for some, known in ((rest.added, of.added), (rest.changed, of.changed), (rest.removed, of.removed)):
-            if any(name not in known or known[name] != shown for name, shown in some.items()):
-                return False
-    return True
+            is_part = rest.difference.is_part_of(plan.difference) and rest.calendars.is_part_of(
+                plan.calendars
+            )
+            if not is_part:
+                raise _Differs(rest, exc) from exc

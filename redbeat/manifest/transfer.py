@@ -7,36 +7,40 @@ unknown keys. What a file's fields can't express is in a field ``stored``, as it
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from math import isnan, nan
-from types import NoneType
 from typing import Any
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import DEFINITION_FIELDS, RedBeatJSONEncoder, decode, encode_meta
-from redbeat.entries.calendar_loading import ABOUT, Unusable, give_calendars, read_calendars, read_fields
+from redbeat.decoder import DEFINITION_FIELDS, encode_meta
+from redbeat.entries.calendar_loading import read_stored
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import PAST_FIELDS
-from redbeat.entries.loading import try_decode
 from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
-from redbeat.entries.validation import find_name_problem, find_priority_problem, find_size_problem
+from redbeat.entries.validation import find_name_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
 from redbeat.log.text import as_stored, is_utf8, printable, shorten
-from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
-from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
-from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
+from redbeat.manifest.plan import (
+    Plan,
+    Progress,
+    check_size,
+    entry_of,
+    plan_calendars,
+    read_with_owners,
+    shown_fields,
+    shown_of,
+)
+from redbeat.schedules.codec import SCHEDULE_FIELDS
+from redbeat.schedules.timezones import time_of
 from redbeat.store.histories import read_pasts
 from redbeat.store.owners import read_calendar_owners, read_owners, read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Change, Stored, Write, mark_of
 from redbeat.store.store import Store
-
-Progress = Callable[[int], object]
 
 #: the owner of entries that were imported from ``beat_schedule``, so that beat doesn't remove them
 IMPORTED = "imported"
@@ -44,18 +48,15 @@ IMPORTED = "imported"
 #: the values of ``next_run`` that aren't times
 NEVER, UNSCHEDULED = "never", "unscheduled"
 
-#: fields that a file has exactly as the definition, if they have no datetimes or schedules in them
-_PLAIN_FIELDS = ("task", "args", "kwargs", "options")
-#: how many pairs of a schedule and a policy are remembered, as many entries may share a few
-MAX_FORMS = 1024
 #: how many levels of JSON a file has as values; what is nested more deeply is exported as text
 MAX_LEVELS = 100
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
+
+_STORED_ALREADY = "is stored already, and differs; replace it (--replace), or leave it out of the file."
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What ``export`` has found.
+    """The stored entries as a file.
 
     Attributes:
         declared: the file.
@@ -73,7 +74,7 @@ def export_entries(
     app: Any,
     match: str | None = None,
     owner: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda _count: None,
     *,
     with_history: bool = False,
 ) -> Exported:
@@ -85,58 +86,51 @@ def export_entries(
         progress: called with the number of entries looked at so far.
         with_history: with the records of their runs.
     """
-    store = Store(app)
+    store, seen = Store(app), 0
     items: dict[str, dict[str, Any]] = {}
     skipped: list[str] = []
     calendars: set[str] = set()
-    forms: _Forms = {}
-
-    def take(chunk: Sequence[Any]) -> None:
-        keys = [entry.stored.key for entry in chunk]
+    for chunk in in_chunks(scan_entries(RedBeatSchedulerEntry, app, match)):
+        rows = [entry.stored for entry in chunk if entry.stored is not None]
+        keys = [stored.key for stored in rows]
         pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)
-        for entry, its_owner, past in zip(chunk, read_owners(store, keys), pasts, strict=True):
+        for entry, stored, its_owner, past in zip(chunk, rows, read_owners(store, keys), pasts, strict=True):
             if owner is not None and its_owner != owner:
                 continue
-            if not entry.stored.exists:
+            if not stored.exists:
                 skipped.append(f"{printable(entry.name)}: its hash is gone.")
-            elif entry.stored.unread_bytes:
+            elif stored.unread_bytes:
                 skipped.append(f"{entry.problem}")
             elif not is_utf8(entry.name):
                 skipped.append(f"{printable(entry.name)}: its name is no UTF-8.")
             else:
-                items[entry.name] = _item_of(entry, entry.stored, its_owner if owner is None else "", forms)
-                items[entry.name].update(
-                    {field: texts for field, texts in zip(PAST_FIELDS, past, strict=True) if texts}
-                )
+                items[entry.name] = item = _item_of(entry, stored)
+                if its_owner and owner is None:
+                    item["owner"] = its_owner
+                item.update((field, texts) for field, texts in zip(PAST_FIELDS, past, strict=True) if texts)
                 calendars.update(filter(None, [getattr(entry.policy, "exclude", None)]))
-
-    seen = 0
-    for chunk in in_chunks(scan_entries(RedBeatSchedulerEntry, app, match)):
-        take(chunk)
         seen += len(chunk)
-        if progress is not None:
-            progress(seen)
-    return Exported(
-        Declared("export", owner, dict(sorted(items.items())), _calendars_of(store, calendars, skipped)),
-        tuple(skipped),
+        progress(seen)
+    declared = Declared(
+        "export", owner, dict(sorted(items.items())), _calendars_of(store, calendars, skipped)
     )
+    return Exported(declared, tuple(skipped))
 
 
 def _calendars_of(store: Store, names: Collection[str], skipped: list[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for name, fields in read_fields(store, names).items():
-        if isinstance(fields, Unusable):
-            skipped.append(fields.reason)
+    for name, stored in read_stored(store, names).items():
+        if stored.unreadable:
+            skipped.append(stored.unreadable)
             continue
-        about = {"about": fields[ABOUT]} if fields.get(ABOUT) else {}
-        found[name] = {**about, "days": {day: text for day, text in sorted(fields.items()) if day != ABOUT}}
+        found[name] = {**({"about": stored.about} if stored.about else {}), "days": stored.days}
     return found
 
 
-def _item_of(entry: RedBeatSchedulerEntry, stored: Stored, owner: str, forms: _Forms) -> dict[str, Any]:
-    """Return what a file has of an entry."""
+def _item_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
+    """Return the fields of an entry in a file."""
     raw: dict[str, Any] = {}
-    item = {} if entry.problem else _in_words(entry, stored, forms)
+    item = {} if entry.problem else _fields_of(entry, stored)
     if not item:
         raw = {"definition": _raw(stored.definition), "policy": _raw(stored.policy)}
         raw = {name: value for name, value in raw.items() if value is not None}
@@ -152,115 +146,49 @@ def _item_of(entry: RedBeatSchedulerEntry, stored: Stored, owner: str, forms: _F
     if stored.error is not None:
         raw["error"] = _raw(stored.error)
     item["next_run"] = _next_run(stored.score)
-    if owner:
-        item["owner"] = owner
     return {**item, "stored": raw} if raw else item
 
 
-#: the JSON of a schedule and of a policy to the fields of a file; None: a file can't express them
-_Forms = dict[tuple[str, str | None], Mapping[str, Any] | None]
-
-
-def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> dict[str, Any]:
-    """Return an entry's definition and policy as fields of a file; {}: importing these would give others."""
+def _fields_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
+    """Return a definition and a policy as fields of a file; {}: importing these would store others."""
     if _is_deep(stored.definition or "") or _is_deep(stored.policy or ""):
         return {}
-    given = json.loads(stored.definition or "")
-    plain = {name: value for name in _PLAIN_FIELDS if (value := given.get(name))}
-    if not _is_plain(given, plain):
-        return _checked_words(entry, stored) or {}
-    if given.get("name", entry.name) not in (entry.name, None):
-        return {}
-    key = json.dumps(given["schedule"]), stored.policy
-    if key not in forms:
-        if len(forms) >= MAX_FORMS:
-            forms.clear()
-        bare = replace(stored, definition=f'{{"task": "bare", "schedule": {key[0]}}}')
-        forms[key] = _checked_words(try_decode(type(entry), bare, entry.app), bare)
-    words = forms[key]
-    if words is None:
-        return {}
-    disabled = {} if given.get("enabled", True) else {"enabled": False}
-    return {"task": plain.pop("task"), "schedule": words["schedule"], **plain, **disabled} | {
-        name: value for name, value in words.items() if name not in ("task", "schedule")
-    }
-
-
-def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
-    """Tell whether all of a definition but its schedule would be stored again exactly as it is."""
-    if given.keys() - set(DEFINITION_FIELDS) or not isinstance(given.get("enabled"), (bool, NoneType)):
-        return False
-    options = plain.get("options")
-    if isinstance(options, Mapping) and find_priority_problem(options.get("priority")):
-        return False
     try:
-        return '"__type__"' not in json.dumps(plain, allow_nan=False)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _checked_words(entry: RedBeatSchedulerEntry | None, stored: Stored) -> dict[str, Any] | None:
-    """Return an entry's definition and policy as fields of a file; None: an import would give others."""
-    if entry is None:
-        return None
-    try:
-        item = shown_fields(entry)
+        encoded = encode_entry(entry, Stored(stored.key))
+        item = shown_of(*encoded)
         again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
-        definition, policy = encode_entry(again, Stored(again.key))
-    except (EntryError, FileError, ValueError, RecursionError):
-        return None
-    is_same = _is_same_definition(definition, stored, entry.name) and _is_same(policy, stored.policy)
-    return item if is_same else None
+        is_same = encode_entry(again, Stored(stored.key)) == encoded
+        return item if is_same and _is_all(encoded, stored, entry.name) else {}
+    except (EntryError, FileError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
-def _is_same_definition(definition: str, stored: Stored, name: str) -> bool:
-    """Tell whether a definition means the same as the stored one, in which defaults may be missing."""
-    defaults = {"name": name, "args": [], "kwargs": {}, "options": {}, "enabled": True}
-    try:
-        before, after = json.loads(stored.definition or "null"), json.loads(definition)
-        schedule_before, schedule_after = before["schedule"], after["schedule"]
-        if not schedule_before.keys() <= SCHEDULE_FIELDS.get(
-            schedule_before["__type__"], schedule_after.keys()
-        ):
-            return False
-        is_same = _sorted(schedule_before) == _sorted(schedule_after) or (
-            _sorted(encode_schedule(decode(json.dumps(schedule_before)))) == _sorted(schedule_after)
-        )
-        if not is_same or before.keys() - set(DEFINITION_FIELDS):
-            return False
-        for given in (before, after):
-            given["schedule"] = None
-            given.update((field, value) for field, value in defaults.items() if given.get(field) is None)
-        return _sorted(before) == _sorted(after)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+def _is_all(encoded: tuple[str, str], stored: Stored, name: str) -> bool:
+    """Return True if the JSON of an entry has all that is stored, where defaults may be missing."""
+    definition, given = json.loads(encoded[0]), json.loads(stored.definition or "")
+    schedule, its = definition.pop("schedule"), given.pop("schedule")
+    known = SCHEDULE_FIELDS.get(schedule["__type__"], schedule.keys())
+    if given.keys() - set(DEFINITION_FIELDS) or its.keys() - known:
         return False
-
-
-def _sorted(value: Any) -> str:
-    return RedBeatJSONEncoder(sort_keys=True).encode(value)
-
-
-def _is_same(text: str, stored: str | None) -> bool:
-    """Tell whether two texts are the same JSON."""
-    try:
-        return _sorted(json.loads(text or "null")) == _sorted(json.loads(stored or "null"))
-    except (ValueError, RecursionError):
-        return False
+    defaults: dict[str, Any] = {"name": name, "args": None, "kwargs": {}, "options": {}, "enabled": True}
+    given = {**defaults, **{field: value for field, value in given.items() if value or value is False}}
+    policy, its_policy = (json.loads(text or "null") for text in (encoded[1], stored.policy))
+    return bool(definition == given and policy == its_policy)
 
 
 def _is_deep(text: str) -> bool:
-    """Tell whether JSON is nested so deeply that some versions of Python read it, and can't write it."""
+    """Return True if JSON is nested so deeply that some versions of Python read it, and can't write it."""
     if text.count("[") + text.count("{") <= MAX_LEVELS:
         return False
-    depth = 0
-    for part in _STRING_OR_BRACKET.finditer(text):
-        if part[0] in ("[", "{"):
-            depth += 1
-        elif part[0] in ("]", "}"):
-            depth -= 1
-        if depth > MAX_LEVELS:
-            return True
-    return False
+    try:
+        return _has_levels(json.loads(text), MAX_LEVELS)
+    except (ValueError, RecursionError):
+        return True
+
+
+def _has_levels(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_has_levels(one, levels - 1) for one in inner)
 
 
 def _raw(text: str | None) -> Any:
@@ -296,7 +224,6 @@ def plan_import(
     owner: str | None = None,
     replace_existing: bool = False,
     may_exist: Collection[str] = (),
-    done: Collection[str] = (),
 ) -> Plan:
     """Return what importing ``declared`` would do; nothing is written.
 
@@ -304,63 +231,13 @@ def plan_import(
         owner: the owner of entries that don't name one; None: the file's owner, or none.
         replace_existing: overwrite entries of the same names.
         may_exist: names that are overwritten in any case.
-        done: names that this import has written already: they are left out.
 
     Raises:
         FileError: something in the file can't be used, or is stored already.
     """
-    if done:
-        left = {name: fields for name, fields in declared.entries.items() if name not in done}
-        declared = replace(declared, entries=left)
+    # an entry with its records takes twice the room
+    check_size(declared, sum(2 if _past_of(fields) else 1 for fields in declared.entries.values()))
     store, plan, owner = Store(app), Plan(app), owner or declared.owner or ""
-    names = list(declared.entries)
-    now, found = _read_names(store, declared)
-    existing = [name for name, stored in zip(names, found, strict=True) if stored.exists]
-    if refused := [name for name in existing if not replace_existing and name not in may_exist]:
-        rest = len(refused) - 1
-        more = f", and so {'is' if rest == 1 else 'are'} {rest} more" if rest else ""
-        reason = f"is stored already{more}; --replace writes over what there is."
-        raise declared.fault(("entries", refused[0]), reason)
-    entries = {name: entry_of(declared, name, app) for name in names if "task" in declared.entries[name]}
-    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
-    owners = read_calendar_owners(store) if owner else {}
-    named_calendars = {entry.policy.exclude for entry in named}
-    plan.calendars = plan_calendars(store, declared, named_calendars, owner, owners)
-    if not replace_existing:
-        for name, shown in plan.calendars.difference.changed.items():
-            if shown.keys() - {"owner", "stored"}:
-                raise declared.fault(
-                    ("calendars", name), "is stored already, with other values; use --replace."
-                )
-    calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
-    give_calendars(named, {**read_calendars(store, {str(e.policy.exclude) for e in named}), **calendars})
-    for name, stored in zip(names, found, strict=True):
-        try:
-            write = _plan_item(app, stored, declared, name, entries.get(name), now)
-        except EntryError as exc:
-            raise declared.fault(("entries", name), str(exc)) from exc
-        fields = declared.entries[name]
-        write.owner, write.past = fields.get("owner") or owner, _past_of(fields)
-        plan.changes.append(Change(stored, write))
-        if stored.exists:
-            plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
-        else:
-            plan.difference.added[name] = shown_fields(entries.get(name))
-    check_size(plan, declared)
-    return plan
-
-
-def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[Stored]]:
-    """Return the server's time and what is stored under the names of ``declared``, with its owners.
-
-    Raises:
-        FileError: a name can't be an entry's, or there are too many.
-    """
-    if len(declared.entries) > MAX_ENTRIES:
-        raise FileError(
-            f"{declared.origin}: more than {MAX_ENTRIES} entries don't fit into one step; split the file.",
-            declared.origin,
-        )
     for name in declared.entries:
         problem = find_name_problem(name, store.config.reserved_names)
         if problem:
@@ -369,7 +246,27 @@ def _read_names(store: Store, declared: Declared) -> tuple[datetime, list[Stored
     for name, stored in zip(declared.entries, found, strict=True):
         if stored.exists and not stored.is_hash:
             raise declared.fault(("entries", name), "the key holds no hash; delete it first.")
-    return now, found
+        if stored.exists and not replace_existing and name not in may_exist:
+            raise declared.fault(("entries", name), _STORED_ALREADY)
+    entries = {
+        name: entry_of(declared, name, app) for name, fields in declared.entries.items() if "task" in fields
+    }
+    plan_calendars(plan, declared, entries.values(), owner, read_calendar_owners(store) if owner else {})
+    for name, shown in plan.calendars.changed.items():
+        if not replace_existing and shown.keys() - {"owner", "stored"}:
+            raise declared.fault(("calendars", name), _STORED_ALREADY)
+    for (name, fields), stored in zip(declared.entries.items(), found, strict=True):
+        try:
+            write = _plan_item(app, stored, declared, name, entries.get(name), now)
+        except EntryError as exc:
+            raise declared.fault(("entries", name), str(exc)) from exc
+        write.owner, write.past = fields.get("owner") or owner, _past_of(fields)
+        plan.changes.append(Change(stored, write))
+        if stored.exists:
+            plan.difference.changed[name] = {"stored": ("as it is", "as the file has it")}
+        else:
+            plan.difference.added[name] = shown_fields(entries.get(name))
+    return plan
 
 
 def _plan_item(
@@ -382,33 +279,28 @@ def _plan_item(
 ) -> Write:
     """Return what is stored of one entry."""
     fields = declared.entries[name]
-    raw = fields.get("stored") or {}
-    if entry is not None and "next_run" not in fields and not raw:
+    given = fields.get("stored") or {}
+    if entry is not None and "next_run" not in fields and not given:
         return plan_save(entry, stored, now)  # a file without state is saved like a new entry
     definition, policy = encode_entry(entry, Stored(stored.key)) if entry is not None else ("", "")
+    meta = encode_meta(_moment(declared, name, "last_run_at"), fields.get("total_run_count") or 0)
     try:
-        raw = {part: _text(value) for part, value in raw.items()}
+        raw = {"definition": definition, "policy": policy, "meta": meta} | {
+            part: _text(value) for part, value in given.items()
+        }
     except (TypeError, RecursionError) as exc:
         raise declared.fault(("entries", name, "stored"), f"{exc}.") from exc
-    definition, policy = raw.get("definition", definition), raw.get("policy", policy)
-    if "meta" in raw:
-        meta = raw["meta"]
-    elif entry is None:
-        meta = encode_meta(_moment(declared, name, "last_run_at"), fields.get("total_run_count") or 0)
-    else:
-        meta = encode_meta(entry.last_run_at if fields.get("last_run_at") else None, entry.total_run_count)
     score = _score(declared, name)
-    size_bytes = sum(len(as_stored(text)) for text in (definition, meta, policy))
+    size_bytes = sum(len(as_stored(raw[part])) for part in ("definition", "policy", "meta"))
     problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
     if problem:
         raise declared.fault(("entries", name), problem)
-    is_foreign = "meta" in raw and raw.get("meta_crc32") != mark_of(meta)
     return Write(
-        definition,
-        meta,
+        raw["definition"],
+        raw["meta"],
         score,
-        policy=policy,
-        is_meta_foreign=is_foreign,
+        policy=raw["policy"],
+        is_meta_foreign="meta" in given and raw.get("meta_crc32") != mark_of(raw["meta"]),
         error=raw.get("error"),
         is_unscheduled=score is None,
         is_replaced=stored.exists,
@@ -428,18 +320,18 @@ def _text(value: Any) -> str:
 def _score(declared: Declared, name: str) -> float | None:
     """Return the score of an entry in a file, -1 for never; None: it isn't in the schedule."""
     value = declared.entries[name].get("next_run")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            score = float(value)
-        except OverflowError:
-            score = nan
-        if isnan(score):  # Redis refuses it, so the script would fail in the middle
-            raise declared.fault(("entries", name, "next_run"), f"{shorten(str(value), 80)} is no time.")
-        return score
     if value in (NEVER, UNSCHEDULED, None):
         return -1.0 if value == NEVER else None
-    moment = _moment(declared, name, "next_run")
-    return None if moment is None else moment.timestamp()
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        moment = _moment(declared, name, "next_run")
+        return None if moment is None else moment.timestamp()
+    try:
+        score = float(value)
+    except OverflowError:
+        score = nan
+    if isnan(score):  # Redis refuses it, so the script would fail in the middle
+        raise declared.fault(("entries", name, "next_run"), f"{shorten(str(value), 80)} is not a time.")
+    return score
 
 
 def _moment(declared: Declared, name: str, field: str) -> datetime | None:
@@ -447,9 +339,9 @@ def _moment(declared: Declared, name: str, field: str) -> datetime | None:
     if value is None:
         return None
     try:
-        moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except (ValueError, AttributeError) as exc:
-        raise declared.fault(("entries", name, field), f"{shorten(repr(value))} is no time.") from exc
+        moment = time_of(value)
+    except (ValueError, TypeError) as exc:
+        raise declared.fault(("entries", name, field), f"{shorten(repr(value))} is not a time.") from exc
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 

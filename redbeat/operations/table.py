@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redbeat.operations import calendars as calendars
+from redbeat.operations import files as files
 from redbeat.operations import pausing as pausing
 from redbeat.operations import running as running
 from redbeat.operations.operation import OPERATIONS as OPERATIONS

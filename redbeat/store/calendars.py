@@ -54,16 +54,6 @@ def replace_calendar(
     return not store.ask(call).changed
 
 
-def scan_calendar_names(store: Store, cursor: int) -> tuple[list[str], int]:
-    """Return the names that one step of a look at every key finds, sorted, and where the next begins.
-
-    The first one begins at 0, and 0 is where the last one leads. A name may come twice.
-    """
-    start = store.keys.calendar("")
-    keys, following = Server(store).scan_step(start, cursor)
-    return sorted(key.removeprefix(start) for key in keys), following
-
-
 def calendar_names(store: Store) -> list[str]:
     """Return the names of all; this looks at every key under the prefix."""
     start = store.keys.calendar("")

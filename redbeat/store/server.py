@@ -17,7 +17,7 @@ from redbeat.keys import glob_of, shard_beginning
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import Command
 from redbeat.store.records import text_of
-from redbeat.store.store import Store, cursor_of
+from redbeat.store.store import Store
 
 #: how many keys one step of SCAN looks at
 SCAN_SIZE = 1000
@@ -132,12 +132,3 @@ class Server:
             options: Any = {"match": pattern, "count": SCAN_SIZE, "_type": kind, **node}
             for page in self._store.scan(lambda cursor: Command("scan", cursor, **options)):  # noqa: B023
                 yield [text_of(key) for key in page]
-
-    def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
-        """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.
-
-        The first one begins at 0, and 0 is where the last one leads.
-        """
-        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, **self._on_node(beginning)}
-        following, page = self._store.ask(Command("scan", cursor, **options))
-        return [str(text_of(key)) for key in page], cursor_of(following)

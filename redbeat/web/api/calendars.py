@@ -8,11 +8,12 @@ from datetime import date
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.connection.retry import is_no_permission
-from redbeat.entries.calendar_loading import names_in
+from redbeat.entries.calendar_loading import ABOUT, StoredCalendar, names_in, read_one
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryChanged, StoreRefused
-from redbeat.operations.selection import BUDGET_SECONDS, decode_cursor, encode_cursor
+from redbeat.errors import EntryChanged
+from redbeat.operations import calendars
+from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor
+from redbeat.store.store import Store
 from redbeat.web.api.choices import DRY_RUN
 from redbeat.web.api.cursors import CURSOR, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
@@ -31,7 +32,6 @@ from redbeat.web.api.operations import (
     Operation,
 )
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import calendars
 
 #: how many calendars one answer has at most
 MOST_LISTED = 200
@@ -39,49 +39,16 @@ MOST_LISTED = 200
 
 def list_calendars(call: Call) -> Answer:
     """List the calendars, a slice at a time."""
-    given, limit = call.query["cursor"], call.query["limit"]
-    position = _position_at(given)
-    if position is not None:
-        try:
-            found, following = calendars.list_(call.actor, position, limit, BUDGET_SECONDS)
-        except StoreRefused as exc:
-            if not is_no_permission(exc.__cause__):
-                raise
-            given = None  # this user of Redis may not look at every key
-        else:
-            cursor = None if following is None else encode_cursor([*following])
-            return _listed(call, found, cursor, is_complete=True)
-    names, cursor = _named_by_entries(call, given, limit)
-    return _listed(call, calendars.documents(call.actor, names), cursor, is_complete=False)
-
-
-def _listed(
-    call: Call, found: Sequence[Mapping[str, Any]], cursor: str | None, *, is_complete: bool
-) -> Answer:
-    listed = [_shown(call, one) for one in found]
-    following = path_on(call, "/calendars", cursor)
+    names, is_complete = calendars.list_names(call.actor)
+    if call.query["cursor"] is not None:
+        after = decode_cursor(call.query["cursor"])
+        if len(after) != 1 or not isinstance(after[0], str):
+            raise invalid_cursor()
+        names = [name for name in names if name > after[0]]
+    chosen = names[: call.query["limit"]]
+    following = path_on(call, "/calendars", encode_cursor(chosen[-1:]) if len(names) > len(chosen) else None)
+    listed = [_shown(call, one) for one in calendars.documents(call.actor, chosen, {})]
     return Answer({"calendars": listed, "is_complete": is_complete, "next": following})
-
-
-def _position_at(cursor: str | None) -> calendars.Position | None:
-    """Return where a look at all keys goes on; None: it is a look at the entries that goes on there."""
-    if cursor is None:
-        return calendars.Position()
-    values = decode_cursor(cursor)
-    if len(values) == 2 and type(values[0]) is int and 0 <= values[0] < 2**64 and isinstance(values[1], str):
-        return calendars.Position(*values)
-    return None
-
-
-def _named_by_entries(call: Call, cursor: str | None, limit: int) -> tuple[list[str], str | None]:
-    names: dict[str, None] = {}
-
-    def has_enough(entry: RedBeatSchedulerEntry) -> bool:
-        names.update(dict.fromkeys(names_in(entry.stored) if entry.stored is not None else ()))
-        return len(names) >= limit
-
-    _, following = look_through(call.app, None, has_enough, cursor, 1)
-    return sorted(names), following
 
 
 def show_calendar(call: Call) -> Answer:
@@ -100,86 +67,66 @@ def show_calendar(call: Call) -> Answer:
 
 def put_calendar(call: Call) -> Answer:
     """Store the days of a calendar, or add them to what is stored."""
-    before = _revision(call)
-    check(call, before)
-    origin = "body.ics" if call.media == CALENDAR else "body"
-    about, until = call.query["about"], call.query["until"]
-    read = calendars.read_import(call.actor, call.name, call.body, origin, about, until)
-    if call.query["dry_run"]:
-        days = dict(sorted(read.days.items()))
-        found = {"name": read.name, "about": read.about, "days": days, "next_excluded": None, "error": None}
-        return Answer(_shown(call, found))
-    is_adding = call.query["add"]
-    with _telling_of_changes(call):
-        calendars.import_(
-            *(call.actor, read, origin),
-            is_replacing=not is_adding,
-            is_adding=is_adding,
-            revision=_seen(call, before),
-        )
-    return _answer(call, 200 if before is not None else 201)
+    with _as_seen(call) as (stored, revision):
+        origin = "body.ics" if call.media == CALENDAR else "body"
+        about, until = call.query["about"], call.query["until"]
+        read = calendars.read_import(call.actor, call.name, call.body, origin, about, until)
+        if call.query["dry_run"]:
+            made = StoredCalendar(read.name, {ABOUT: read.about, **read.days})
+            found = {"name": read.name, "about": read.about, "days": made.days, "revision": made.revision}
+            return Answer(_shown(call, {**found, "next_excluded": None, "error": None}))
+        mode = "add" if call.query["add"] else "replace"
+        calendars.import_(call.actor, read, origin, mode, revision)
+    return _answer(call, is_new=stored.is_missing)
 
 
 def patch_calendar(call: Call) -> Answer:
     """Add days to a calendar, and remove those that are null."""
-    before = _revision(call)
-    check(call, before)
     days: Mapping[str, str | None] = call.body["days"] or {}
-    with _telling_of_changes(call):
-        calendars.set_(
-            call.actor,
-            call.name,
-            {day: label for day, label in days.items() if label is not None},
-            without=[day for day, label in days.items() if label is None],
-            about=call.body["about"],
-            revision=_seen(call, before),
-        )
-    return _answer(call, 200 if before is not None else 201)
+    added = {day: label for day, label in days.items() if label is not None}
+    removed, about = [day for day, label in days.items() if label is None], call.body["about"]
+    with _as_seen(call) as (stored, revision):
+        calendars.set_(call.actor, call.name, added, without=removed, about=about, revision=revision)
+    return _answer(call, is_new=stored.is_missing)
 
 
 def delete_calendar(call: Call) -> Answer:
     """Remove a calendar."""
-    before = _revision(call)
-    if before is not None:
-        check(call, before)
-    with _telling_of_changes(call):
-        calendars.delete(
-            *(call.actor, [call.name]),
-            force=call.query["force"],
-            revision=_seen(call, before),
-            dry_run=call.query["dry_run"],
-        )
-    return Answer({"deleted": 0 if call.query["dry_run"] else 1, "names": [call.name]})
-
-
-def _seen(call: Call, before: str | None) -> str | None:
-    """Return the revision on which the caller relies, which is there; None: on none."""
-    return before or "" if is_conditional(call) else None
+    force, dry_run = call.query["force"], call.query["dry_run"]
+    calendars.find(call.actor, call.name)
+    with _as_seen(call) as (_, revision):
+        calendars.delete(call.actor, [call.name], force=force, revision=revision, dry_run=dry_run)
+    return Answer({"deleted": 0 if dry_run else 1, "names": [call.name]})
 
 
 @contextmanager
-def _telling_of_changes(call: Call) -> Iterator[None]:
-    """Answer what is there, if it isn't what the caller has seen."""
+def _as_seen(call: Call) -> Iterator[tuple[StoredCalendar, str | None]]:
+    """Return the stored calendar, and the revision on which the caller relies, None for any.
+
+    A calendar that isn't as the caller has seen it, also when it is changed, is answered with its revision.
+    """
+
+    def read() -> StoredCalendar:
+        return read_one(Store(call.app), call.name)
+
+    stored = read()
+    check(call, stored.revision or None)
     try:
-        yield
+        yield stored, stored.revision if is_conditional(call) else None
     except EntryChanged as exc:
-        raise changed(str(exc), _revision(call)) from exc
+        raise changed(str(exc), read().revision or None) from exc
 
 
-def _answer(call: Call, status: int = 200) -> Answer:
+def _answer(call: Call, *, is_new: bool) -> Answer:
     shown = _shown(call, calendars.show(call.actor, call.name, {}))
-    location = {"Location": call.root + shown["href"]} if status == 201 else {}
-    return Answer(shown, status, {"ETag": shown["etag"], **location})
+    location = {"Location": call.root + shown["href"]} if is_new else {}
+    return Answer(shown, 201 if is_new else 200, {"ETag": shown["etag"], **location})
 
 
 def _shown(call: Call, document: Mapping[str, Any]) -> dict[str, Any]:
     href = call.href("calendars", str(document["name"]))
-    shown = {name: value for name, value in document.items() if name != "entries"}
-    return {**shown, "href": href, "etag": etag_of(calendars.revision_of(document))}
-
-
-def _revision(call: Call) -> str | None:
-    return calendars.revision_now(call.actor, call.name) or None
+    shown = {name: value for name, value in document.items() if name not in ("entries", "revision")}
+    return {**shown, "href": href, "etag": etag_of(document["revision"])}
 
 
 def _days(value: Any) -> dict[str, str | None]:

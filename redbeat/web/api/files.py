@@ -9,8 +9,10 @@ from redbeat.access import Right
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
-from redbeat.manifest.format import Declared, decode_file, read_file, write_file
+from redbeat.manifest.format import decode_file, read_file, write_file
 from redbeat.manifest.plan import MAX_ENTRIES
+from redbeat.operations import files
+from redbeat.operations.files import FileChange
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.api.etags import changed, etag_of
@@ -18,8 +20,6 @@ from redbeat.web.api.kinds import FLAG, PATTERN, Field, Kind, one_of
 from redbeat.web.api.operations import IF_MATCH, JSON, YAML, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.verbs import files
-from redbeat.web.verbs.files import Applied
 
 #: what a file is called in sentences about it
 ORIGIN = "body"
@@ -27,24 +27,46 @@ ORIGIN = "body"
 
 def plan_file(call: Call) -> Answer:
     """Say what applying a file would change."""
-    made = files.plan(call.actor, _declared(call), call.query["owner"], **_choices(call))
-    return _told(call, made, is_applied=False)
+    return _planned(call, _change(call, "apply"))
 
 
 def apply_file(call: Call) -> Answer:
     """Store the entries of a file, all in one step."""
-    done = files.apply(call.actor, _declared(call), call.query["owner"], **_choices(call), seen=_seen(call))
-    return _done(call, done)
+    return _applied(call, _change(call, "apply"))
 
 
 def import_file(call: Call) -> Answer:
     """Store the entries that export has written."""
-    declared, owner, is_replacing = _declared(call), call.query["owner"], call.query["replace"]
-    if call.query["dry_run"]:
-        made = files.import_plan(call.actor, declared, owner, is_replacing=is_replacing)
-        return _told(call, made, is_applied=False)
-    done = files.import_(call.actor, declared, owner, is_replacing=is_replacing, seen=_seen(call))
-    return _done(call, done)
+    change = _change(call, "import")
+    return _planned(call, change) if call.query["dry_run"] else _applied(call, change)
+
+
+def _change(call: Call, verb: str) -> FileChange:
+    if not call.body:
+        raise FileError(f"{ORIGIN}: is empty.", ORIGIN)
+    declared = read_file(decode_file(call.body, ORIGIN), ORIGIN)
+    choices = {
+        name: call.query[name] for name in ("owner", "prune", "take_over", "replace") if name in call.query
+    }
+    return FileChange(declared, verb, **choices)
+
+
+def _planned(call: Call, change: FileChange) -> Answer:
+    made = files.plan_file(call.actor, change)
+    return Answer(
+        {**files.document_of(call.actor, made), "is_applied": False},
+        headers={"ETag": etag_of(files.fingerprint(call.actor, made))},
+    )
+
+
+def _applied(call: Call, change: FileChange) -> Answer:
+    done = files.apply_file(call.actor, change, seen=_seen(call))
+    if not done.is_done:
+        raise changed(
+            "The schedule has changed since that plan was made, so nothing was done. Look at the plan again.",
+            files.fingerprint(call.actor, done.plan),
+        )
+    return Answer({**files.document_of(call.actor, done.plan), "is_applied": bool(done.plan)})
 
 
 def export_file(call: Call) -> Answer:
@@ -56,22 +78,12 @@ def export_file(call: Call) -> Answer:
             f"There are {counted(count, 'entry', 'entries')}, more than one answer takes; celery redbeat "
             "export writes them.",
         )
-    found = files.export(
+    found = files.export_file(
         call.actor, call.query["match"], call.query["owner"], with_history=call.query["history"]
     )
     is_json = call.query["format"] == "json"
     text = write_file(found.declared, is_json=is_json)
     return Answer(text, media=JSON if is_json else YAML)
-
-
-def _declared(call: Call) -> Declared:
-    if not call.body:
-        raise FileError(f"{ORIGIN}: is empty.", ORIGIN)
-    return read_file(decode_file(call.body, ORIGIN), ORIGIN)
-
-
-def _choices(call: Call) -> dict[str, bool]:
-    return {"prune": call.query["prune"], "take_over": call.query["take_over"]}
 
 
 def _seen(call: Call) -> str | None:
@@ -81,22 +93,6 @@ def _seen(call: Call) -> str | None:
     if len(given) < 2 or (given[0], given[-1]) != ('"', '"'):
         raise Refusal(400, f"{IF_MATCH} must be the ETag of a plan.")
     return given[1:-1]
-
-
-def _told(call: Call, made: Any, *, is_applied: bool) -> Answer:
-    return Answer(
-        {**files.told(call.actor, made), "is_applied": is_applied},
-        headers={"ETag": etag_of(files.fingerprint(call.actor, made))},
-    )
-
-
-def _done(call: Call, done: Applied) -> Answer:
-    if not done.is_done:
-        raise changed(
-            "The schedule has changed since that plan was made, so nothing was done. Look at the plan again.",
-            files.fingerprint(call.actor, done.plan),
-        )
-    return Answer({**files.told(call.actor, done.plan), "is_applied": bool(done.plan)})
 
 
 def _owner(value: Any) -> str:

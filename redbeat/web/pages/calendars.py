@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
+from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -15,19 +16,18 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.calendars import Calendar
-from redbeat.entries.calendar_loading import Unusable, read_fields
+from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import local_time
 from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileError
-from redbeat.log.text import counted, shorten
-from redbeat.manifest.calendar_documents import count_days
+from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
-from redbeat.schedules.exclusions import spelled
+from redbeat.operations import calendars
+from redbeat.operations.calendars import days_in_words
 from redbeat.store.store import Store
 from redbeat.web.charts.years import draw_year
-from redbeat.web.jobs import Ending, Tell
+from redbeat.web.jobs import Ending, Pace, Result, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.routes import action, page, status_of
-from redbeat.web.verbs import calendars as verbs
 from redbeat.web.visit import Visit
 
 #: how many calendars a page has, and how many rows with the days of a year
@@ -37,7 +37,12 @@ MAX_EDITED = 2000
 #: how many days of a file are shown before it is stored
 MAX_SHOWN = 100
 YEARS = range(1970, 2200)
+#: how old a list of all calendars may be, and how long a page waits for it; seconds
+FRESH_SECONDS, WAIT_SECONDS = 3.0, 0.03
 _RETIMED = "The entries that name it get their next runs"
+
+#: the documents of calendars by their names, and whether these are all
+Listed = tuple[Mapping[str, dict[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Again:
 
     Attributes:
         form: 'new', 'edit', 'add' or 'import'; '': there is none.
-        typed: what was typed into its fields.
+        typed: the contents of its fields.
         wrong: the field that is wrong, and ``problem`` why.
     """
 
@@ -64,24 +69,48 @@ class Again:
         return self.problem if (form, name) == (self.form, self.wrong) else ""
 
 
+def _list_all(visit: Visit, *, is_wanted: bool = False) -> Result[Listed]:
+    """Return all calendars as they were found last, and look again in the background if that is old."""
+    actor = visit.actor
+
+    def work(tell: Tell[Listed]) -> Listed:
+        pace = Pace()
+
+        def progress(documents: list[dict[str, Any]], is_complete: bool) -> None:
+            tell(({one["name"]: one for one in documents}, is_complete))
+            pace.rest()
+
+        documents, is_complete = calendars.list_all(actor, progress)
+        return {one["name"]: one for one in documents}, is_complete
+
+    return visit.dashboard.jobs.read(
+        "calendars",
+        None,
+        work,
+        fresh_seconds=FRESH_SECONDS,
+        is_wanted=is_wanted,
+        wait_seconds=WAIT_SECONDS,
+    )
+
+
 def list_calendars(visit: Visit) -> Response:
     """Return the list."""
     return _list(visit)
 
 
 def _list(visit: Visit, again: Again = Again(), status: int = 200) -> Response:
-    result = verbs.survey(visit.actor, visit.dashboard.jobs, is_wanted="again" in visit.query)
-    found = result.found
+    result = _list_all(visit, is_wanted="again" in visit.query)
+    documents, is_complete = result.found or ({}, True)
     after = visit.query.get("after", "")
-    names = sorted(name for name in (found.documents if found is not None else ()) if name > after)
+    names = sorted(name for name in documents if name > after)
     return visit.render(
         "calendars_part.html" if visit.is_fragment else "calendars.html",
         status,
         title="Calendars",
         again=again,
         result=result,
-        found=found,
-        names=names[:PAGE],
+        is_complete=is_complete,
+        documents=[documents[name] for name in names[:PAGE]],
         more_url=visit.link("calendars", after=names[PAGE - 1]) if len(names) > PAGE else None,
         first_url=visit.link("calendars") if after else None,
         url=visit.link("calendars", after=after or None),
@@ -94,10 +123,9 @@ def show_calendar(visit: Visit) -> Response:
 
 
 def _show(visit: Visit, name: str, again: Again = Again(), status: int = 200) -> Response:
-    result = verbs.survey(visit.actor, visit.dashboard.jobs)
-    found = result.found
-    named_by = found.named_by.get(name, ()) if found is not None else ()
-    document = verbs.show(visit.actor, name, {name: named_by})
+    listed, _ = _list_all(visit).found or ({}, True)
+    users = listed.get(name, {}).get("entries")
+    document = calendars.show(visit.actor, name, {name: users or ()})
     zone = visit.app.timezone
     today = local_time(visit.now, zone).date()
     given = visit.query.get("year", "")
@@ -110,16 +138,14 @@ def _show(visit: Visit, name: str, again: Again = Again(), status: int = 200) ->
         title=name,
         here=visit.link("calendar", name=name, year=given or None),
         again=again,
-        result=result,
         document=document,
         year=year,
         rows=year.rows[:MAX_ROWS],
         years=sorted({field[:4] for field in days}),
         zone_of_days=zone,
-        users=found.users.get(name, 0) if found is not None else 0,
+        users=len(users or ()),
+        are_users_known=users is not None,
         text=_text_of(days) if len(days) <= MAX_EDITED and not document["error"] else None,
-        revision=verbs.revision_of(document),
-        is_surveyed=found is not None and found.is_whole,
         previous_url=visit.link("calendar", name=name, year=number - 1) if number - 1 in YEARS else None,
         next_url=visit.link("calendar", name=name, year=number + 1) if number + 1 in YEARS else None,
     )
@@ -144,59 +170,48 @@ def _text_of(days: Mapping[str, str]) -> str:
 
 
 def set_calendar(visit: Visit) -> Response:
-    """Add days, remove one, or put an edited text in place of what was shown."""
-    form = visit.form
+    """Add a day, remove one, or put an edited text in place of what was shown."""
+    form, actor = visit.form, visit.actor
     typed = {name: _field(visit, name) for name in ("name", "about", "text", "first", "last", "label")}
     name, first, last = (typed[field].strip() for field in ("name", "first", "last"))
     about = typed["about"].strip() if "about" in form else None
     revision = _field(visit, "revision") if "revision" in form else None
-    kind = "new" if revision == "" else "edit" if "text" in form else "add"
-    added: dict[str, str] = {}
-    removed, place = [*visit.names("remove")], "text"
-    try:
-        if first:
-            place = "last" if last else "first"
-            added[spelled(f"{first}/{last}" if last and last != first else first)] = typed["label"].strip()
-        if "text" in form:
-            edited = _days_of(name, typed["text"])
-            stored = read_fields(Store(visit.app), [name])[name]
-            before = {} if isinstance(stored, Unusable) else stored
-            added |= {day: label for day, label in edited.items() if before.get(day) != label}
-            removed += [day for day in before if day not in edited and day != "about"]
-        if not added and not removed and about is None and revision != "":
-            place = "first"
-            raise ValueError("give a day to add.")
-    except ValueError as exc:
-        return _show_again(visit, name, Again(kind, typed, place, _sentence(exc)), 422)
-    year, actor = next(iter([*added, *removed]), "")[:4], visit.actor
+    removed, has_text = [*visit.names("remove")], "text" in form
+    kind = "new" if revision == "" else "edit" if has_text else "add"
 
     def store(tell: Tell[str]) -> Calendar | CalendarError | EntryChanged:
         tell(_RETIMED)
+        added, without = {f"{first}/{last}" if last else first: typed["label"].strip()}, removed
         try:
-            return verbs.set_(actor, name, added, without=removed, about=about, revision=revision)
+            if has_text:
+                edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name)
+                added = {day: label for day, label in edited.items() if stored.days.get(day) != label}
+                without = [day for day in stored.days if day not in edited]
+            elif removed:
+                added = {}
+            return calendars.set_(actor, name, added, without=without, about=about, revision=revision)
         except (CalendarError, EntryChanged) as exc:
             return exc
 
     def end(made: Calendar | CalendarError | EntryChanged) -> Ending:
         if isinstance(made, Calendar):
-            return _ending(year or None, made)
-        words, status = _why_not(made, kind), status_of(made)
-        is_taken = isinstance(made, EntryChanged) or not 0 < len(name) <= verbs.MAX_NAME
-        place = "first" if kind == "add" else "name" if kind == "new" and is_taken else "text"
+            return _ending((first or next(iter(removed), ""))[:4] or None, made)
+        is_changed, status = isinstance(made, EntryChanged), status_of(made)
+        words, place = _sentence(made), "text"
+        if kind == "add":
+            place = "last" if last else "first"
+        elif kind == "new" and is_changed:
+            words, place = "There is a calendar of this name already.", "name"
+        elif kind == "new" and not 0 < len(name) <= calendars.MAX_NAME:
+            place = "name"
+        elif is_changed:
+            words = f"{words} What you have typed stands here: saved now, it takes the place of theirs."
         again = Again(kind, typed, place, words)
         return Ending(
             words, ("calendars",), status=status, page=lambda visit: _show_again(visit, name, again, status)
         )
 
     return make_change(visit, f"Change {shorten(name, 200)}", store, end)
-
-
-def _why_not(exc: CalendarError | EntryChanged, kind: str) -> str:
-    if not isinstance(exc, EntryChanged):
-        return _sentence(exc)
-    if kind == "new":
-        return "There is a calendar of this name already."
-    return f"{exc} What you have typed stands here: saved now, it takes the place of theirs."
 
 
 def _sentence(exc: Exception) -> str:
@@ -206,64 +221,61 @@ def _sentence(exc: Exception) -> str:
 
 def _ending(year: str | None, made: Calendar) -> Ending:
     query = {"name": made.name, "year": year}
-    return Ending(f"Stored: {_counted(made)}.", ("calendar",), query, forgets=("calendars",))
+    return Ending(f"Stored: {days_in_words(made.days)}.", ("calendar",), query, forgets=("calendars",))
 
 
 def _days_of(name: str, text: str) -> Mapping[str, str]:
     if not text.strip():
         return {}
     try:
-        days = read_calendar(text, name, "the text").get("days") or {}
-    except FileError as exc:
+        return Calendar(name, read_calendar(text, name, "the text").get("days") or {}).days
+    except (FileError, ValueError) as exc:
         raise CalendarError(str(exc), name) from exc
-    return days if isinstance(days, Mapping) else {str(day): "" for day in days}
 
 
 def import_calendar(visit: Visit) -> Response:
     """Show which days a file has, and store them when that is confirmed."""
     typed = {name: _field(visit, name).strip() for name in ("name", "mode", "until", "about")}
-    name, mode = typed["name"], typed["mode"]
-    place = "name"
+    name, mode, actor = typed["name"], typed["mode"], visit.actor
+    place = "until"
     try:
-        if not name:
-            raise CalendarError("A calendar must have a name.", name)
-        place = "until"
         until = date.fromisoformat(typed["until"]) if typed["until"] else None
-        place = "file"
+        place = "file" if name else "name"
         origin, data, kind = _given_file(visit)
-        read = verbs.read_import(visit.actor, name, data, kind, typed["about"] or None, until)
+        read = calendars.read_import(actor, name, data, kind, typed["about"] or None, until)
     except ValueError as exc:
         return _show_again(visit, name, Again("import", typed, place, _sentence(exc)), 422)
-    stored = read_fields(Store(visit.app), [name])[name]
-    before = {} if isinstance(stored, Unusable) else stored
-    is_new = isinstance(stored, Unusable) and stored.is_missing
     if visit.form.get("confirmed") == "yes":
-        is_replacing, is_adding = mode == "replace", mode == "add"
-        years, actor = sorted({day[:4] for day in read.days}), visit.actor
+        years = sorted({day[:4] for day in read.days})
         year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
 
         def store(tell: Tell[str]) -> Calendar:
             tell(_RETIMED)
-            return verbs.import_(actor, read, origin, is_replacing=is_replacing, is_adding=is_adding)
+            return calendars.import_(actor, read, origin, mode)
 
         return make_change(visit, f"Import into {shorten(name, 200)}", store, partial(_ending, year))
-    gone = sorted(before.keys() - {"about", *read.days}) if mode == "replace" else []
+    stored = read_one(Store(visit.app), name)
+    gone = [day for day in stored.days if day not in read.days] if mode == "replace" else []
     return visit.render(
         "calendar_import.html",
         title=f"Import into {name}",
         name=name,
         mode=mode,
         origin=origin,
-        counted=_counted(read),
-        lines=[("+", f"{day} {label}".strip()) for day, label in sorted(read.days.items())][:MAX_SHOWN],
+        counted=days_in_words(read.days),
+        lines=_lines("+", read.days, sorted(read.days)),
         more=max(len(read.days) - MAX_SHOWN, 0),
-        gone=[("-", f"{day} {before[day]}".strip()) for day in gone][:MAX_SHOWN],
+        gone=_lines("-", stored.days, gone),
         more_gone=max(len(gone) - MAX_SHOWN, 0),
-        is_new=is_new,
-        is_refused=not is_new and mode not in ("add", "replace"),
+        is_new=stored.is_missing,
+        is_refused=not stored.is_missing and mode not in ("add", "replace"),
         about=read.about,
         text=json.dumps({"about": read.about, "days": read.days}),
     )
+
+
+def _lines(sign: str, labels: Mapping[str, str], days: Sequence[str]) -> list[tuple[str, str]]:
+    return [(sign, f"{day} {labels[day]}".strip()) for day in days[:MAX_SHOWN]]
 
 
 def _given_file(visit: Visit) -> tuple[str, bytes, str]:
@@ -274,11 +286,8 @@ def _given_file(visit: Visit) -> tuple[str, bytes, str]:
     upload = visit.form.get("file")
     if isinstance(upload, UploadFile) and upload.filename:
         name = shorten(upload.filename, 200)
-        return (
-            name,
-            upload.file.read(),
-            f"{name[:100]}.ics" if upload.filename.lower().endswith(".ics") else name,
-        )
+        is_ical = upload.filename.lower().endswith(".ics")
+        return name, upload.file.read(), f"{name[:100]}.ics" if is_ical else name
     text = _field(visit, "text").encode("utf-8", "surrogateescape")
     return shorten(_field(visit, "origin"), 200) or "the text", text, "the text"
 
@@ -298,23 +307,17 @@ def delete_calendar(visit: Visit) -> Response:
         )
     actor = visit.actor
 
-    def remove(tell: Tell[str]) -> None:
+    def remove(tell: Tell[str]) -> object:
         tell("Looking for entries that name it")
-        verbs.delete(actor, [name], force=force)
+        return calendars.delete(actor, [name], force=force)
 
     ending = Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
-    return make_change(visit, f"Delete {shorten(name, 200)}", remove, lambda _none: ending)
+    return make_change(visit, f"Delete {shorten(name, 200)}", remove, lambda _users: ending)
 
 
 def _field(visit: Visit, field: str) -> str:
     value = visit.form.get(field)
     return value if isinstance(value, str) else ""
-
-
-def _counted(made: Calendar) -> str:
-    days, spans = count_days(made.days)
-    words = [counted(days, "day", "days")] if days or not spans else []
-    return " and ".join([*words, *([counted(spans, "span", "spans")] if spans else [])])
 
 
 ROUTES: list[BaseRoute] = [

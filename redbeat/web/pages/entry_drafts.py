@@ -22,7 +22,7 @@ from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.query import read_listed
 from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
-from redbeat.manifest.diff import differing
+from redbeat.manifest.plan import differing
 from redbeat.operations.editing import draft, fields_of, revision_of, whole
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json

@@ -94,7 +94,7 @@ def test_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: red
 
 WRONG: list[tuple[list[str], int, str]] = [
     (["plan", "/nowhere"], 66, "/nowhere: can't be read: No such file or directory."),
-    (["apply", "NO-OWNER"], 64, "the entries have no owner: give --owner"),
+    (["apply", "NO-OWNER"], 64, "the entries have no owner: name one (--owner)"),
     (["apply", "LATIN", "--yes"], 64, "line 2: is no UTF-8."),
     (["apply", "FILE"], 64, "give --yes"),
     (["import", "--from-django-celery-beat", "mysql://me:secret@db/app"], 78, "mysql://me:**@db/app"),

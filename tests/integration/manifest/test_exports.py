@@ -207,7 +207,7 @@ def test_import_refuses_or_replaces_existing_entries(app: Celery, client: redis.
     exported = export_entries(app).declared
     Entry("one", "other", 60, app=app, max_runs=3).save()
     client.hset("redbeat:one", "error", "{}")
-    with pytest.raises(FileError, match="one: is stored already; --replace writes over"):
+    with pytest.raises(FileError, match="one: is stored already"):
         plan_import(app, exported)
     commit(plan_import(app, exported, replace_existing=True))
     entry = Entry.get("one", app)

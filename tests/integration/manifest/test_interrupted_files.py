@@ -161,7 +161,7 @@ def test_apply_takes_few_round_trips_a_node(at: Sharded) -> None:
 
 def test_calendar_is_stored_before_its_entries_and_deleted_after_them(at: Sharded) -> None:
     plan = apply(at.app, FILE)
-    assert (len(plan.difference.added), list(plan.calendars.difference.added)) == (12, ["holidays"])
+    assert (len(plan.difference.added), list(plan.calendars.added)) == (12, ["holidays"])
     assert read_calendar_owners(at.store) == {"holidays": {"billing"}}
     apply(at.app, FILE.replace("2026-12-25", "2026-12-24"))
     assert list(Calendar.load("holidays", at.app).days) == ["2026-12-24"]

@@ -12,11 +12,11 @@ from celery import Celery
 from redbeat.calendars import Calendar
 from redbeat.diagnostics.findings import Diagnosis
 from redbeat.keys import Keys
+from redbeat.operations import calendars
 from redbeat.operations.selection import encode_cursor
 from redbeat.store.later import LaterStore
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
-from redbeat.web.verbs import calendars
 from tests.integration.web.conftest import Add, Programs
 from tests.integration.web.test_api_entries import at_once, read_all
 from tests.integration.web.test_calendars_and_files import EVENT

@@ -16,10 +16,11 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
+from redbeat.operations import calendars, files
 from redbeat.operations.actor import Actor
+from redbeat.operations.files import FileChange
 from redbeat.web import User, jobs
 from redbeat.web.pages import changing
-from redbeat.web.verbs import calendars, files
 from tests.integration.web.conftest import Add, Browse
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
@@ -54,8 +55,8 @@ def test_file_of_events_becomes_days_and_an_endless_one_is_refused(app: Celery) 
     with pytest.raises(CalendarError, match="already"):
         calendars.import_(actor, read, "days.ics")
     more = calendars.read_import(actor, "closed", b"2027-12-25 Christmas\n", "days.txt")
-    for way, days in (("is_adding", ["2027-05-01", "2027-12-25"]), ("is_replacing", ["2027-12-25"])):
-        calendars.import_(actor, more, "days.txt", **{way: True})
+    for mode, days in (("add", ["2027-05-01", "2027-12-25"]), ("replace", ["2027-12-25"])):
+        calendars.import_(actor, more, "days.txt", mode)
         assert list(Calendar.load("closed", app).days) == days
     every_second = EVENT.format("DTSTART:20200101T000000Z\r\nDURATION:PT1S\r\nRRULE:FREQ=SECONDLY").encode()
     with pytest.raises(CalendarError, match="recurring events occur more than 200,000 times"):
@@ -90,7 +91,7 @@ def test_calendar_typed_wrongly_comes_back_with_its_line(app: Celery, browse: Br
     # somebody else was faster: what was typed stands over theirs, and is stored by another click
     Calendar.change("closed", ["2098-03-01"], app=app)
     answer = browser.post("/calendar/set", **wrong, text="2098-05-01 May")
-    assert (answer.status_code, "changed it meanwhile" in answer.text) == (412, True)
+    assert (answer.status_code, "changed meanwhile" in answer.text) == (412, True)
     again = form_fields(answer.text)
     assert (again["text"], again["about"]) == ("2098-05-01 May", "<ours>")
     browser.send("/calendar/set", **{name: again[name] for name in ("name", "revision", "text", "about")})
@@ -98,15 +99,15 @@ def test_calendar_typed_wrongly_comes_back_with_its_line(app: Celery, browse: Br
 
 
 def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) -> None:
-    files.apply(actor := actor_of(app), read_file(TEXT))
+    files.apply_file(actor := actor_of(app), FileChange(read_file(TEXT)))
     add("watched", exclude="closed", ping_url="https://hc-ping.com/secret-uuid")
-    exported = files.export(actor)
+    exported = files.export_file(actor)
     text = json.dumps(exported.declared.entries)
     assert ("s3cret" in text, "secret-uuid" in text, exported.skipped) == (False, False, ())
     assert [*exported.declared.calendars] == ["closed"]
     exported.declared.entries["report"]["kwargs"]["size"] = 4
     given = Declared("export", None, exported.declared.entries, exported.declared.calendars)
-    files.import_(actor, given, is_replacing=True)
+    files.apply_file(actor, FileChange(given, "import", replace=True))
     assert RedBeatSchedulerEntry.get("report", app).kwargs == {"api_token": "s3cret", "size": 4}
     assert RedBeatSchedulerEntry.get("watched", app).ping_url == "https://hc-ping.com/secret-uuid"
 
@@ -115,7 +116,7 @@ def test_export_leaves_out_what_may_hide_secrets_in_an_unusual_form(app: Celery,
     text = '{"task":"t","x":1,"schedule":{"__type__":"interval","every":60},"kwargs":{"password":"s3cret"}}'
     client.hset("redbeat:odd", "definition", text)
     client.zadd("redbeat::schedule", {"redbeat:odd": 5e9})
-    exported = files.export(actor_of(app))
+    exported = files.export_file(actor_of(app))
     assert (dict(exported.declared.entries), len(exported.skipped)) == ({}, 1)
     assert "s3cret" not in exported.skipped[0]
 
@@ -123,14 +124,14 @@ def test_export_leaves_out_what_may_hide_secrets_in_an_unusual_form(app: Celery,
 def test_export_that_was_left_is_not_given_to_the_next_request(
     add: Add, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, is_read = files.export, threading.Event()
+    real, is_read = files.export_file, threading.Event()
 
     def export(*given: Any, **options: Any) -> Any:
         found = real(*given, **options)
         assert is_read.wait(patience(30))
         return found
 
-    monkeypatch.setattr(files, "export", export)
+    monkeypatch.setattr(files, "export_file", export)
     browser = browse("edit")
     add("old", schedule=60)
     left = browser.get("/files/export").headers["location"]

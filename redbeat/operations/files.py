@@ -1,0 +1,384 @@
+"""Files of entries and calendars: planned, applied, imported and exported.
+
+Invariant: no hidden argument and no secret leaves the dashboard with a plan or an export, and a file that has
+come back with their marks stores what the marks stand for, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from itertools import islice
+from typing import Any
+
+from redbeat.access import Right
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.loading import try_decode
+from redbeat.entries.wording import one_line, when_in
+from redbeat.log.text import printable
+from redbeat.manifest.format import Declared
+from redbeat.manifest.plan import (
+    Plan,
+    Progress,
+    apply_plan,
+    make_plan,
+    read_with_owners,
+    shown_fields,
+)
+from redbeat.manifest.transfer import Exported, export_entries, plan_import
+from redbeat.operations.actor import Actor
+from redbeat.operations.editing import words_of_other_task
+from redbeat.operations.hiding import (
+    FIELDS,
+    HIDDEN,
+    UNREADABLE,
+    Hiding,
+    hidden_in,
+    hide,
+    hide_details,
+    kept_hidden,
+    left_hidden,
+    restore,
+    without_hidden,
+)
+from redbeat.operations.operation import operation
+from redbeat.schedules.timezones import time_of
+from redbeat.store.records import Change
+from redbeat.store.store import Store
+
+#: how many entries or calendars are shown of each kind, and how many days of each calendar
+MAX_SHOWN, MAX_DAYS_SHOWN = 200, 10
+
+#: fields that are times
+_TIMES = ("start_time", "end_time", "paused_until", "last_run_at", "next_run")
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What a user wants to do with a file.
+
+    Attributes:
+        verb: 'apply' or 'import'.
+        owner: None: the file names it.
+        prune: with 'apply': remove what the owner has applied before and isn't in the file any more.
+        take_over: with 'apply': give the owner also entries of other owners.
+        replace: with 'import': overwrite stored entries of the same names.
+        may_exist: with 'import': names that are overwritten in any case.
+    """
+
+    declared: Declared
+    verb: str = "apply"
+    owner: str | None = None
+    prune: bool = False
+    take_over: bool = False
+    replace: bool = False
+    may_exist: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How a change by a file ended.
+
+    Attributes:
+        plan: the last that was made of it.
+        is_done: it was carried out; False: it wasn't confirmed, and nothing was changed.
+    """
+
+    plan: Plan
+    is_done: bool
+
+
+@operation("file.plan", Right.EDIT, "plan")
+def plan_file(actor: Actor, change: FileChange, progress: Progress = lambda _count: None) -> Plan:
+    """Return what applying or importing a file would do; nothing is changed.
+
+    Raises:
+        FileError: something in the file can't be used, is stored already, or (OwnedByOthers) belongs to
+            others.
+        AccessDenied: one of its tasks isn't allowed here.
+    """
+    if not actor.has_shell:
+        _require_calls(actor, _calls_of(change.declared))
+    declared = _complete(actor, change.declared)
+    if change.verb == "import":
+        made = plan_import(
+            actor.app,
+            declared,
+            owner=change.owner,
+            replace_existing=change.replace,
+            may_exist=change.may_exist,
+        )
+    else:
+        made = make_plan(
+            actor.app,
+            declared,
+            change.owner,
+            prune=change.prune,
+            take_over=change.take_over,
+            progress=progress,
+        )
+    if not actor.has_shell:
+        texts = (one.stored.definition for one in made.changes if one.is_stored)
+        _require_calls(actor, (call for call in map(_call_in, texts) if call[0]))
+    return made
+
+
+@operation("file.apply", Right.EDIT, "apply")
+def apply_file(
+    actor: Actor,
+    change: FileChange,
+    *,
+    confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True,
+    seen: str | None = None,
+    progress: Progress = lambda _count: None,
+) -> Applied:
+    """Apply or import a file, all in one step.
+
+    Arguments:
+        confirm: called with the plan, and with the reason why it was made again, '' for the first one.
+        seen: the ``fingerprint`` of the plan that the user has confirmed: no other is carried out. None: any.
+
+    Raises:
+        FileError, AccessDenied: as ``plan_file`` does.
+        EntryChanged: entries change all the time.
+    """
+    actor.user.require_adding()
+    if change.prune:
+        actor.require(Right.DELETE)
+    made: list[Plan] = []
+
+    def make() -> Plan:
+        made[:] = [plan_file(actor, change, progress)]
+        return made[0]
+
+    def is_confirmed(plan: Plan, why: str) -> bool:
+        return (seen is None or seen == fingerprint(actor, plan)) and confirm(plan, why)
+
+    def audited(plan: Plan) -> AbstractContextManager[None]:
+        given = {name: getattr(change, name) for name in ("owner", "prune", "take_over", "replace")}
+        details = {name: value for name, value in given.items() if value}
+        return actor.doing(
+            change.verb, plan.names, {"file": change.declared.origin, **details, **plan.counts}
+        )
+
+    done = apply_plan(make, is_confirmed, audited)
+    return Applied(made[0] if done is None else done, done is not None)
+
+
+@operation("file.export", Right.EDIT, "export")
+def export_file(
+    actor: Actor,
+    match: str | None = None,
+    owner: str | None = None,
+    *,
+    with_history: bool = False,
+    progress: Progress = lambda _count: None,
+) -> Exported:
+    """Return the stored entries as a file.
+
+    The dashboard's has no secrets, and marks in place of hidden arguments. An entry in which they can't be
+    told apart is left out; the command line exports it.
+    """
+    found = export_entries(actor.app, match, owner, progress, with_history=with_history)
+    if actor.has_shell:
+        return found
+    entries: dict[str, dict[str, Any]] = {}
+    skipped = list(found.skipped)
+    for name, item in found.declared.entries.items():
+        stored = item.get("stored") or {}
+        error = str(stored.get("error"))
+        if _may_have_hidden(stored, actor.hiding) or without_hidden(error, item, actor.hiding) != error:
+            skipped.append(f"{printable(name)}: it may have hidden arguments in an unusual form.")
+        else:
+            entries[name] = hide(item, actor.hiding)
+    return Exported(replace(found.declared, entries=entries), tuple(skipped))
+
+
+# -- plans, as they are shown
+
+
+def document_of(actor: Actor, made: Plan) -> dict[str, Any]:
+    """Return what a plan would change as plain JSON, without secrets and hidden arguments."""
+    document = made.to_dict()
+    if actor.has_shell:
+        return document
+    for kind in ("added", "removed"):
+        document[kind] = {name: hide(fields, actor.hiding) for name, fields in document[kind].items()}
+    changes = {Store(actor.app).keys.name(change.stored.key): change for change in made.changes}
+    tasks = {
+        name: [_call_in(text)[0] for text in _definitions_of(changes[name])]
+        for name, fields in document["changed"].items()
+        if "args" in fields
+    }
+    document["changed"] = {
+        name: {
+            field: {
+                when: hide({field: value}, actor.hiding, *tasks.get(name, ()))[field]
+                for when, value in values.items()
+            }
+            for field, values in fields.items()
+        }
+        for name, fields in document["changed"].items()
+    }
+    return document
+
+
+def _definitions_of(change: Change) -> Iterator[Any]:
+    """Yield the definition that an entry has, and the one that it gets."""
+    yield change.stored.definition
+    if change.write is not None:
+        yield change.write.definition
+
+
+def fingerprint(actor: Actor, made: Plan) -> str:
+    """Return a digest that tells one plan, as its user sees it, from another."""
+    text = json.dumps(document_of(actor, made), sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def lines_of(document: Mapping[str, Any], zone: tzinfo) -> Iterator[tuple[str, str]]:
+    """Yield the lines that show a plan, each with its sign: '+', '~' or '-'."""
+    for prefix, of, most in (("", document, None), ("calendar ", document["calendars"], MAX_DAYS_SHOWN)):
+        for kind, sign in (("added", "+"), ("changed", "~"), ("removed", "-")):
+            for name, fields in islice(of[kind].items(), MAX_SHOWN):
+                yield sign, f"{prefix}{one_line(name)}"
+                for field_name, value in islice(fields.items(), most):
+                    its_sign, shown = _change_in_words(sign, field_name, value, zone)
+                    yield its_sign, f"    {one_line(field_name)}{f': {shown}' if shown else ''}"
+                if most is not None and len(fields) > most:
+                    yield sign, f"    and {len(fields) - most} more"
+            if len(of[kind]) > MAX_SHOWN:
+                yield sign, f"and {len(of[kind]) - MAX_SHOWN} more"
+
+
+def _change_in_words(sign: str, name: str, value: Any, zone: tzinfo) -> tuple[str, str]:
+    """Return a field's value, or both values of a changed one, and whether it comes, changes or goes."""
+    if sign != "~":
+        return sign, _shown(name, value, zone)
+    before, after = (_shown(name, value[when], zone) for when in ("before", "after"))
+    if value["before"] is None or value["after"] is None:
+        return ("+", after) if value["before"] is None else ("-", before)
+    return "~", f"{before} (another value, hidden)" if before == after else f"{before} -> {after}"
+
+
+def _shown(name: str, value: Any, zone: tzinfo) -> str:
+    if name in _TIMES and isinstance(value, str):
+        try:
+            moment = time_of(value)
+        except ValueError:
+            return one_line(value)
+        return one_line(value) if moment.tzinfo is None else when_in(moment, zone)
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def summary_of(document: Mapping[str, Any], *, is_done: bool = False) -> str:
+    """Return how many entries and calendars would be changed, or were, a sentence."""
+    words = ("added", "changed", "removed") if is_done else ("to add", "to change", "to remove")
+    kinds = dict(zip(("added", "changed", "removed", "same"), (*words, "the same"), strict=True))
+
+    def numbers(of: Mapping[str, Any]) -> str:
+        return ", ".join(f"{len(of[kind])} {word}" for kind, word in kinds.items())
+
+    calendars = document["calendars"]
+    has_calendars = any(calendars[kind] for kind in kinds)
+    return f"Entries: {numbers(document)}." + (f" Calendars: {numbers(calendars)}." if has_calendars else "")
+
+
+def left_of(document: Mapping[str, Any]) -> list[str]:
+    """Return the names of what isn't in the file any more, and stays."""
+    return [*document["left"], *(f"calendar {name}" for name in document["calendars"]["left"])]
+
+
+# -- tasks that are allowed
+
+
+def _require_calls(actor: Actor, calls: Iterator[tuple[str, Any]]) -> None:
+    allowed = set[str]()
+    for task, options in calls:
+        if options or task not in allowed:
+            actor.require_call(task, options)
+            allowed.add(task)
+
+
+def _calls_of(declared: Declared) -> Iterator[tuple[str, Any]]:
+    """Yield each task in a file, and the options that it is given."""
+    for fields in declared.entries.values():
+        if "task" in fields:
+            yield str(fields["task"]), fields.get("options")
+        definition = (fields.get("stored") or {}).get("definition")
+        if definition is not None:
+            yield _call_in(definition)
+
+
+def _call_in(definition: Any) -> tuple[str, Any]:
+    """Return the task and the options of a definition, '' for no task that can be read."""
+    try:
+        fields = json.loads(definition) if isinstance(definition, str) else definition
+    except (ValueError, RecursionError):
+        return "", None
+    task, options = (fields.get("task"), fields.get("options")) if isinstance(fields, dict) else (None, None)
+    return (task if isinstance(task, str) else ""), options
+
+
+# -- hidden arguments
+
+
+def _complete(actor: Actor, declared: Declared) -> Declared:
+    """Return a file with the stored values in place of the marks that an export has put there.
+
+    Raises:
+        FileError: nothing that a mark may stand for is stored.
+    """
+    if actor.has_shell:
+        return declared
+    hiding, store = actor.hiding, Store(actor.app)
+    try:
+        marked = [
+            name
+            for name, fields in declared.entries.items()
+            if "ping_url" in fields or _may_have_marks(fields, hiding)
+        ]
+    except RecursionError:
+        raise declared.fault((), "is nested too deeply.") from None
+    if not marked:
+        return declared
+    entries = dict(declared.entries)
+    _, found = read_with_owners(store, [store.keys.entry(name) for name in marked])
+    for name, stored in zip(marked, found, strict=True):
+        before = shown_fields(try_decode(RedBeatSchedulerEntry, stored, actor.app)) if stored.exists else {}
+        given, entries[name] = entries[name], restore(entries[name], before, hiding)
+        is_other = _may_have_marks(given, hiding) and given.get("task") != before.get("task")
+        if is_other and (kept := kept_hidden(entries[name], before, hiding)):
+            raise declared.fault(("entries", name, "task"), words_of_other_task(kept))
+        if any(left_hidden(entries[name], hiding, before)):
+            raise declared.fault(
+                ("entries", name),
+                f"has {HIDDEN!r} where nothing is stored that it could stand for; write the value itself.",
+            )
+    return replace(declared, entries=entries)
+
+
+def _may_have_marks(fields: Mapping[str, Any], hiding: Hiding) -> bool:
+    """Tell whether an entry of a file has the mark of a hidden argument, or what may be one."""
+    return any(
+        fields.get(field) == UNREADABLE[field] or any(hidden_in(fields.get(field), hiding))
+        for field in FIELDS
+    ) or (isinstance(fields.get("args"), list) and HIDDEN in fields["args"])
+
+
+def _may_have_hidden(raw: Mapping[str, Any], hiding: Hiding) -> bool:
+    """Tell whether a definition or a policy, as it is in Redis, has or may have what is hidden."""
+    for part in ("definition", "policy"):
+        value = raw.get(part)
+        # a text may have a name twice, and JSON only the last of them
+        if isinstance(value, str) or (isinstance(value, Mapping) and _hides(value, hiding)):
+            return True
+    return False
+
+
+def _hides(value: Mapping[str, Any], hiding: Hiding) -> bool:
+    return bool(value.get("ping_url")) or hide_details(value, hiding) != value or hide(value, hiding) != value
