@@ -1,7 +1,7 @@
 """Findings of ``doctor``: the table of their texts, and the diagnosis that collects them.
 
-A row of the table has a kind and a severity, what is wrong, and what to do. A check fills in the values in
-braces. A kind may have several rows: what follows its ``/`` tells them apart.
+A row of the table has a severity and a kind, ``fix`` if there is one, what is wrong, and what to do. A check
+fills in the values in braces. A kind may have several rows: what follows its ``/`` tells them apart.
 """
 
 from __future__ import annotations
@@ -26,371 +26,256 @@ class Text(NamedTuple):
     """A row of the table."""
 
     severity: Severity
+    is_fixable: bool
     problem: str
     advice: str
 
 
 def _parsed(table: str) -> dict[str, Text]:
-    """Return the rows of a table: a line with key and severity, the problem, and the advice after ``->``."""
+    """Return the rows of a table by their keys."""
     rows = {}
-    for block in re.split(r"\n(?=\S)", table.strip()):
-        head, _, body = block.partition("\n")
-        key, severity = head.split()
-        problem, _, advice = " ".join(body.split()).partition(" -> ")
-        rows[key] = Text(Severity[severity.upper()], problem, advice)
+    for row in re.split(r"\n+(?=\S)", table.strip()):
+        head, _, text = " ".join(row.split()).partition(": ")
+        severity, key, *fix = head.split()
+        rows[key] = Text(Severity[severity.upper()], bool(fix), *text.split(" -> "))
     return rows
 
 
 #: the rows, in the order of the modules of ``checks``
 TEXTS = _parsed("""
-setting error
-    {problem}
+error setting: {problem}
     -> Correct it; nothing else was looked at.
-wrong-type error
-    {problem}
+error wrong-type: {problem}
     -> Look at what it holds before you delete it.
-wrong-type/own warning
-    It holds something that is no {expected}, so {effect}.
+warning wrong-type/own: It holds something that is no {expected}, so {effect}.
     -> Look at what it holds before you delete it.
-refused note
-    It couldn't be made, because the server refuses: {said}.
+note refused: It couldn't be made, because the server refuses: {said}.
     -> Call the doctor as a user with more rights.
-unseen note
-    Not all was looked at within {seconds:g} s: {unseen}.
+note unseen: Not all was looked at within {seconds:g} s: {unseen}.
     -> Give it longer with --max-seconds.
 
-no-leader error
-    No beat leads {what}, and {due}.
+error no-leader: No beat leads {what}, and {due}.
     -> Start a beat; where one runs, compare its settings with these: server, database, prefix.
-no-leader/beats error
-    No beat leads {what}, though {beats}, and {due}.
+error no-leader/beats: No beat leads {what}, though {beats}, and {due}.
     -> Look into the beats' logs: one of them should take its lock within seconds.
-blocked error
-    The leader sends nothing, and {due}: {obstacle}
+error blocked: The leader sends nothing, and {due}: {obstacle}
     -> Beat's log has the reason, and beat sends by itself when that is over.
-late error
-    Beat is late: {due}.
+error late: Beat is late: {due}.
     -> Look into beat's log: the broker may be away, beat may hang, or more is due than it can send.
-open-lock note
-    The lock's name {lock_key} could be an entry's, so a user with the documented rights of a writer may
-    overwrite it and stop all beats.
+note open-lock: The lock's name {lock_key} could be an entry's, so a user with the documented rights of a
+    writer may overwrite it and stop all beats.
     -> Stop all beats, set redbeat_lock_key to '{better}' or leave it out, and start them again; where no
     other users write, leave it as it is.
-lock-for-ever error
-    The lock never expires, so no beat can lead: it was set by hand ({token}).
+error lock-for-ever: The lock never expires, so no beat can lead: it was set by hand ({token}).
     -> Delete it: redis-cli DEL {lock_key}
-foreign-leader warning
-    A program other than RedBeat 3 holds the lock, for {seconds:.0f} s more: {what}.
+warning foreign-leader: A program other than RedBeat 3 holds the lock, for {seconds:.0f} s more: {what}.
     -> RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind.
     celery-redbeat 2.x ignores policies, and can't run schedules that it doesn't have.
-silent-leader warning
-    The leader, process {pid} on {host}, has done nothing for {since}.
+warning silent-leader: The leader, process {pid} on {host}, has done nothing for {since}.
     -> Check whether that process runs, and look into its log; if it has died, a standby takes over within
     seconds. Where there is none, start a beat.
-mixed-versions warning
-    A celery-redbeat 2.x seems to have run it at {at}, while the beat of RedBeat 3 on {host} leads.
+warning mixed-versions: A celery-redbeat 2.x seems to have run it at {at}, while the beat of RedBeat 3 on
+    {host} leads.
     -> Look for a beat of 2.x with another lock, or with none, and stop it: runs may be sent twice.
 
-layout error
-    {problem}
+error layout: {problem}
     -> {advice}Nothing else was looked at.
-layout/setting error
-    It is {setting}, and the schedule {layout}: a beat refuses to start with it.
+error layout/setting: It is {setting}, and the schedule {layout}: {effect}.
     -> {remedy}. If it is the schedule that is to change: celery redbeat reshard --to {shards}.
-layout/older-setting warning
-    It is {setting}, and the schedule {layout}: programs warn, and go by what is in Redis.
-    -> {remedy}. If it is the schedule that is to change: celery redbeat reshard --to {shards}.
-reshard note
-    The number of shards is being changed from {former} to {shards}.
+note reshard: The number of shards is being changed from {former} to {shards}.
     -> If no program is at work on it any more, go on: celery redbeat reshard --to {shards}.
-hidden error
-    What stands there was on the way to another part when the process that moved it ended: no beat runs it
-    there.
+error hidden fix: What stands there was on the way to another part when the process that moved it ended:
+    no beat runs it there.
     -> A beat that is started moves it on within seconds; --fix does it now.
-spread note
-    {problem}.
-    -> {advice}
-misplaced error
-    It is in {here}, and belongs in {home}, so it isn't found by its name: a program with another number of
-    shards has written it.
+error misplaced fix: It is in {here}, and belongs in {home}, so it isn't found by its name: a program with
+    another number of shards has written it.
     -> Correct that program; --fix moves it where it belongs.
-former-part error
-    No beat looks there any more, and there {entries}: the schedule {layout}, and a program that doesn't know
-    that has written there.
+error former-part fix: No beat looks there any more, and there {entries}: the schedule {layout}, and a
+    program that doesn't know that has written there.
     -> Correct that program; --fix moves what it has written where it belongs.
 
-unknown-setting warning
-    There is no such setting, so it does nothing: {hint}
+warning unknown-setting: There is no such setting, so it does nothing: {hint}
     -> Correct its name, or remove it.
-retry-period note
-    retry_period isn't set, so beat ends as soon as Redis can't be reached, until a supervisor restarts it.
+note retry-period: retry_period isn't set, so beat ends as soon as Redis can't be reached, until a
+    supervisor restarts it.
     -> Set {setting} = {{'retry_period': 60}}, in seconds; -1 is for ever.
-eviction error
-    Redis may evict the schedule: its maxmemory-policy is {policy}.{node}
+error eviction: Redis may evict the schedule: its maxmemory-policy is {policy}.{node}
     -> Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.
-persistence warning
-    The server keeps nothing on disk, so a restart of it loses all entries that aren't in beat_schedule.{node}
+warning persistence: The server keeps nothing on disk, so a restart of it loses all entries that aren't in
+    beat_schedule.{node}
     -> Switch appendonly on.
-persistence/failed warning
-    The server's last attempt to write to its disk has failed ({field} is {status}).{node}
+warning persistence/failed: The server's last attempt to write to its disk has failed ({field} is
+    {status}).{node}
     -> Look into the server's log, and at its disk.
-clock warning
-    This machine's clock is {seconds:.1f} s {which} the server's.
-    -> Let both follow one time server (NTP): beat goes by the server's clock, but workers drop messages that
-    have expired by their own.
-cluster warning
-    The server is a node of a Redis Cluster, and the settings don't say so. That works only while the cluster
-    has one node.
+warning clock: This machine's clock is {seconds:.1f} s {which} the server's.
+    -> Let both follow one time server (NTP): beat goes by the server's clock, but workers drop messages
+    that have expired by their own.
+warning cluster: The server is a node of a Redis Cluster, and the settings don't say so. That works only
+    while the cluster has one node.
     -> Set {setting} = {{'cluster': True}}.
-replica error
-    The server is a replica of {master}, which beat can't write to.
+error replica: The server is a replica of {master}, which beat can't write to.
     -> Name the master, or the sentinels that know which one it is.
-rights error
-    The doctor was called as this user. It lacks rights that beat needs: {missing}.
-    -> If beat uses it, add the rights to its ACL rule; if beat has another one, call the doctor with beat's
-    settings. See 'Users with limited rights' in the documentation's page on configuration.
-rights/dashboard note
-    It may do less than beat's user has to, as a dashboard's should. So whether beat's has all the rights that
-    it needs isn't known here.
+error rights: The doctor was called as this user. It lacks rights that beat needs: {missing}.
+    -> If beat uses it, add the rights to its ACL rule; if beat has another one, call the doctor with
+    beat's settings. See 'Users with limited rights' in the documentation's page on configuration.
+note rights/dashboard: It may do less than beat's user has to, as a dashboard's should. So whether beat's
+    has all the rights that it needs isn't known here.
     -> celery redbeat doctor, called with beat's settings, looks at them.
-rights/unknown note
-    Whether it has all rights that beat needs isn't known: the server doesn't tell.
-    -> Compare its rule with the documented one. See 'Users with limited rights' in the documentation's page
-    on configuration.
+note rights/unknown: Whether it has all rights that beat needs isn't known: the server doesn't tell.
+    -> Compare its rule with the documented one. See 'Users with limited rights' in the documentation's
+    page on configuration.
 
-tasks-unknown warning
-    The modules with its tasks can't be imported: {said}.
+warning tasks-unknown: The modules with its tasks can't be imported: {said}.
     -> Correct its settings imports and include; until then unknown tasks can't be found.
-unknown-task warning
-    The application has no task {task!r}.{hint}
+warning unknown-task: The application has no task {task!r}.{hint}
     -> Correct the name; if only the workers import that task, nothing is wrong.
-task-routes error
-    No message can be sent, as it can't be used: {said}.
+error task-routes: No message can be sent, as it can't be used: {said}.
     -> Correct the setting: a dictionary, a function, or the path of one that can be imported.
-unserialisable error
-    Its run can't be written as a message: {reason}
+error unserialisable: Its run can't be written as a message: {reason}
     -> Correct its options or its arguments.
-no-route error
-    Its route can't be computed: {said}.
+error no-route: The messages of {names} can't be routed: {problem}.
     -> Correct its queue, or task_routes and task_queues.
-broker error
-    The workers can't be asked, as the broker can't be used: {said}.
+error broker: The workers can't be asked, as the broker can't be used: {said}.
     -> Check whether it runs, and whether broker_url is right.
-no-worker warning
-    No worker has answered within {seconds:g} s.
+warning no-worker: No worker has answered within {seconds:g} s.
     -> Start one, or give them longer: --workers takes a number of seconds.
-no-consumer warning
-    The runs of {names} go to this queue, and no worker takes from it ({workers} answered).
+warning no-consumer: The runs of {names} go to this queue, and no worker takes from it ({workers}
+    answered).
     -> Start a worker with -Q, or correct the entries' queue.
-one-by-one note
-    Those of {which} go one by one: {reasons}.
+note one-by-one: Those of {which} go one by one: {reasons}.
     -> Nothing, unless many of them are due at once: then see the page on performance.
-static error
-    beat_schedule: it is invalid, so beat does not store it: {problem}.
+error static: beat_schedule: it is invalid, so beat does not store it: {problem}.
     -> Correct it in the code.
-declaration error
-    {problem}
+error declaration: {problem}
     -> Correct it; no beat starts with this code.
-stray-declaration error
-    This schedule isn't stored: {reason}
+error stray-declaration: This schedule isn't stored: {reason}
     -> Put @scheduled over or under the decorator that makes the task.
-not-stored note
-    It is declared at {place}, and isn't stored.
+note not-stored: It is declared at {place}, and isn't stored.
     -> A beat stores it when it starts with this code, or becomes leader.
 
-missing-hash error
-    It is in the schedule, but its hash is gone: deleted by hand, or evicted by the server.
+error missing-hash fix: It is in the schedule, but its hash is gone: deleted by hand, or evicted by the
+    server.
     -> Save the entry again; --fix takes what is left out of the schedule.
-quarantined error
-    {problem}
+error quarantined: {problem}
     -> {remedy} and save it again.{since}
-quarantined/unregistered warning
-    {problem}
+warning quarantined/unregistered: {problem}
     -> If the application registers that kind of schedule, nothing is wrong: use celery -A.
-failing error
-    Its run couldn't be sent, {attempts} times so far: {reason}
+error failing: Its run couldn't be sent, {attempts} times so far: {reason}
     -> Correct its options or arguments; beat tries again every minute.
-calendar error
-    It can't run: {reason}
+error calendar: It can't run: {reason}
     -> Save the calendar, or remove the entry's exclude.
-unknown-key warning
-    It has keys that are ignored: {keys}.
+warning unknown-key: It has keys that are ignored: {keys}.
     -> Correct them; until then they count as missing.
-no-time error
-    Its next time can't be computed: {said}.
+error no-time: Its next time can't be computed: {said}.
     -> Give it another schedule.
-no-time/never-ran warning
-    Its schedule has no time after now, and it has never run.
+warning no-time/never-ran: Its schedule has no time after now, and it has never run.
     -> Give it another schedule, or delete it.
-never-again warning
-    It never runs again, as its score is {score:g}, though its schedule has a time at {time}.
+warning never-again: It never runs again, as its score is {score:g}, though its schedule has a time at
+    {time}.
     -> If that isn't intended, save it with another schedule or policy, or set its score.
-never-again/over note
-    It never runs again: {why}
+note never-again/over: It never runs again: {why}
     -> Delete it when it isn't needed any more.
-last-run note
-    After what is due next it never runs again: {why}
-    -> Nothing, if that is intended.
-ping-hosts warning
-    It doesn't have the hosts of {count}, so no service is called for the runs of {names}.
+warning ping-hosts: It doesn't have the hosts of {count}, so no service is called for the runs of {names}.
     -> Add those that you trust, and restart beat; if beat's own settings have them, nothing is wrong.
-ping-hosts/settings-unknown note
-    It doesn't have the hosts of {count}, so no service is called for the runs of {names}.
-    -> Add those that you trust, and restart beat; if beat's own settings have them, nothing is wrong.
-downgrade note
-    celery-redbeat 2.x couldn't run {names}{ignored}.
-    -> Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.
-downgraded note
-    Taken out for celery-redbeat 2.x: {names}.
+note downgraded: Taken out for celery-redbeat 2.x: {names}.
     -> Nothing: what is there comes back when a beat of version 3 leads.
-downgraded/scoreless warning
-    It has no valid score for {names}: they are due as soon as they come back.
+warning downgraded/scoreless: It has no valid score for {names}: they are due as soon as they come back.
     -> Write when each is due, in UNIX seconds, into its field of that hash.
 
-slow-runs warning
-    Its runs take {median} at the median, and the next one is due after {interval}.
+warning slow-runs: Its runs take {median} at the median, and the next one is due after {interval}.
     -> {advice}
-failing-runs warning
-    Its last {count} runs have failed{said}.
+warning failing-runs: Its last {count} runs have failed{said}.
     -> celery redbeat show has the last ones; rerun sends one once more when the cause is gone.
-never-started warning
-    No worker has begun its last {count} runs within queue_timeout.
+warning never-started: No worker has begun its last {count} runs within queue_timeout.
     -> See whether a worker takes from its queue and tracks runs; celery redbeat route names the queue.
-rejected-runs warning
-    Its last {count} runs were rejected{said}.
+warning rejected-runs: Its last {count} runs were rejected{said}.
     -> If its worker has no such task: import its module there, or correct the entry's task or queue.
-untracked error
-    No live worker tracks runs, or no worker runs. The policy of {names} needs that: without it the end of a
-    run isn't known, so with an overlap other than allow each one holds back the next until its queue_timeout
-    is over.
-    -> Start the workers, or call redbeat.track_runs(app) in the module that makes the app and restart them.
-untracked-app note
-    {workers} runs, and this application doesn't ask for that: if beat has the same code, a run that no worker
-    begins is noticed only where its entry's policy needs it.
+error untracked: No live worker tracks runs, or no worker runs. The policy of {names} needs that: without
+    it the end of a run isn't known, so with an overlap other than allow each one holds back the next
+    until its queue_timeout is over.
+    -> Start the workers, or call redbeat.track_runs(app) in the module that makes the app and restart
+    them.
+note untracked-app: {workers} runs, and this application doesn't ask for that: if beat has the same code,
+    a run that no worker begins is noticed only where its entry's policy needs it.
     -> Call redbeat.track_runs(app) in the module that makes the app, and restart beat.
-waiting-run warning
-    A run of it, {task_id}, {state}; with overlap {overlap} it holds back the next one{hold}.
-    -> It waits on its queue, or a worker that had taken its message was killed: the broker gives the message
-    back after its visibility timeout. queue_timeout says how long the run is waited for; celery redbeat runs
-    {name} --give-up ends it now.
-overdue-run warning
-    A run of it, {task_id}, is at work{where}{since}, longer than its max_runtime.
+warning waiting-run: A run of it, {task_id}, {state}; with overlap {overlap} it holds back the next
+    one{hold}.
+    -> It waits on its queue, or a worker that had taken its message was killed: the broker gives the
+    message back after its visibility timeout. queue_timeout says how long the run is waited for; celery
+    redbeat runs {name} --give-up ends it now.
+warning overdue-run: A run of it, {task_id}, is at work{where}{since}, longer than its max_runtime.
     -> Look at what it does; revoke_overdue ends such runs. It holds back no other.
 
-visibility-timeout warning
-    {problem}.
+warning visibility-timeout: {problem}.
     -> {remedy}
-visibility-timeout/unused note
-    {problem}.
-    -> {remedy} Durable tasks need redbeat.later.install(app).
-late-messages error
-    {count} should have been sent, the first at {first}.
-    -> A beat of version 3.0 or later sends them: is one running, and is it the leader? celery redbeat status
-    says so.
-unsent-message error
-    It couldn't be sent: {reason}
-    -> It is tried again by itself; celery redbeat later show says what it is, and later cancel takes it away.
-unscheduled-message error
-    It is a stored message, but it isn't in {later}, so beat doesn't know it.
-    -> --fix puts it there, at its time.
-orphan-body note
-    It is the body of a stored message that doesn't exist any more.
-    -> It does no harm; --fix deletes it.
-orphan-static warning
-    {statics} names it as an entry of beat_schedule, but there is no such entry.
+error late-messages: {count} should have been sent, the first at {first}.
+    -> A beat of version 3.0 or later sends them: is one running, and is it the leader? celery redbeat
+    status says so.
+error unsent-message: It couldn't be sent: {reason}
+    -> It is tried again by itself; celery redbeat later show says what it is, and later cancel takes it
+    away.
+error unscheduled-message: It is a stored message, but it isn't in {later}, so beat doesn't know it.
+    -> Put it there: redis-cli ZADD {later} SECONDS {key}, with its time in UNIX seconds; 0 sends it at
+    once.
+warning orphan-static fix: {statics} names it as an entry of beat_schedule, but there is no such entry.
     -> The next start of a beat saves it again where beat_schedule has it; --fix removes the name.
-removed-static warning
-    It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x seems to have removed it, as
-    2.x does with entries that its own beat_schedule doesn't have.
+warning removed-static: It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x seems
+    to have removed it, as 2.x does with entries that its own beat_schedule doesn't have.
     -> Stop all beats of 2.x on this schedule; the next start of that app's beat saves it again.
-orphan-key note
-    It belongs to the entry {owner!r}, which doesn't exist any more.
+note orphan-key fix: It belongs to the entry {owner!r}, which doesn't exist any more.
     -> It does no harm; --fix deletes it.
-unscheduled note
-    It isn't in {schedule}, so beat doesn't run it.{problem}
+note unscheduled: It isn't in {schedule}, so beat doesn't run it.{problem}
     -> If that is on purpose, nothing is wrong. Else celery redbeat set {name} --enabled brings it back.
 
-lock note
-    No beat holds the lock.
+note lock: No beat holds the lock.
     -> A beat of version 3 leads as soon as it starts.
-lock/none warning
-    There is no lock, so beats of 2.x and 3 would send each run twice.
+warning lock/none: There is no lock, so beats of 2.x and 3 would send each run twice.
     -> Stop every beat of 2.x before you start one of version 3.
-lock/unknown note
-    Which beat holds the lock is unknown, because the server refuses.
+note lock/unknown: Which beat holds the lock is unknown, because the server refuses.
     -> Add the missing rights, or call the doctor as another user.
-lock/version-3 warning
-    A beat of version 3 leads already: process {pid} on {host}.
+warning lock/version-3: A beat of version 3 leads already: process {pid} on {host}.
     -> Nothing is left to compare; celery redbeat doctor checks the schedule.
-lock/version-2 note
-    A beat of 2.x holds the lock, which expires in {rest} unless that beat extends it.
-    -> Stop that beat with SIGTERM: it releases the lock, and a beat of version 3 leads within a second. After
-    kill -9 version 3 waits for {rest}, or until you call redis-cli DEL {lock_key}
-server-version error
-    It is Redis {version}, and version 3 needs 6.2 or newer.
+note lock/version-2: A beat of 2.x holds the lock, which expires in {rest} unless that beat extends it.
+    -> Stop that beat with SIGTERM: it releases the lock, and a beat of version 3 leads within a second.
+    After kill -9 version 3 waits for {rest}, or until you call redis-cli DEL {lock_key}
+error server-version: It is Redis {version}, and version 3 needs 6.2 or newer.
     -> Upgrade the server first.
-setting/not-passed note
-    Version 3 does not pass {options} to the client of the schedule.
+note setting/not-passed: Version 3 does not pass {options} to the client of the schedule.
     -> Put options of that client into redbeat_redis_options.
-setting/prefix error
-    In a cluster the default prefix of version 3 is {prefix}, and 2.x uses redbeat:
+error setting/prefix: In a cluster the default prefix of version 3 is {prefix}, and 2.x uses redbeat:
     -> Copy the keys to the new prefix while no beat runs: see 'Moving to a cluster' on the page about
     upgrading.
-zone warning
-    beat_schedule: 2.x runs it by {old}. Version 3 runs it by {zone}.
+warning zone: beat_schedule: 2.x runs it by {old}. Version 3 runs it by {zone}.
     -> Check its next runs with celery redbeat next, once version 3 leads.
-override warning
-    Version 3 does not call it.
+warning override: Version 3 does not call it.
     -> {remedy}.
-not-in-2x note
-    {effect}: {reason}
+note not-in-2x: {effect}: {reason}
     -> Version 3 keeps it, and does not run it.
-not-in-2x/in-3 warning
-    {effect}: {reason}
+warning not-in-2x/in-3: {effect}: {reason}
     -> Version 3 runs it.
-not-in-3 warning
-    2.x may run it, and version 3 quarantines it.
+warning not-in-3: 2.x may run it, and version 3 quarantines it.
     -> Correct it before the upgrade.
-name error
-    {problem}
+error name: {problem}
     -> Save it under another name, and delete this one.
-name/number note
-    Its name is stored as a number.
+note name/number: Its name is stored as a number.
     -> Version 3 calls it {name!r}, a text, in Python, in messages and in the log.
-score warning
-    Its score is {score:.0f}, after the year 9999, so neither version runs it.
+warning score: Its score is {score:.0f}, after the year 9999, so neither version runs it.
     -> Write a score in seconds: milliseconds are a usual cause.
-score/zero warning
-    Its score is 0: version 3 runs it at once, and 2.x asks its schedule first.
+warning score/zero: Its score is 0: version 3 runs it at once, and 2.x asks its schedule first.
     -> To prevent that, call reschedule() of the entry.
-disabled note
-    It is disabled, and its score is in the past. 2.x may run it at once when it is enabled.
+note disabled: It is disabled, and its score is in the past. 2.x may run it at once when it is enabled.
     -> Version 3 runs it at the next time of its schedule. To run it at once as well, use trigger.
-policy note
-    Version 3 obeys a field that 2.x ignores. With 2.x: {ignored}.
+note policy: Version 3 obeys a field that 2.x ignores. With 2.x: {ignored}.
     -> Remove the field if that is not intended.
-missed warning
-    {count} since {due} not sent.
-    -> Version 3 sends {sent} when it leads (misfire is {misfire}). To prevent that, call reschedule() of the
-    entry.
-missed/none warning
-    {count} since {due} not sent.
+warning missed: {count} since {due} not sent.
+    -> Version 3 sends {sent} when it leads (misfire is {misfire}). To prevent that, call reschedule() of
+    the entry.
+warning missed/none: {count} since {due} not sent.
     -> Version 3 sends none of them: {why}.
 """)
 
 #: the kinds that ``redbeat.diagnostics.fixes`` repairs without losing a definition
-FIXABLE = frozenset(
-    {
-        "missing-hash",
-        "orphan-static",
-        "orphan-key",
-        "unscheduled-message",
-        "orphan-body",
-        "misplaced",
-        "former-part",
-        "hidden",
-    }
-)
+FIXABLE = frozenset(key for key, text in TEXTS.items() if text.is_fixable)
 #: kinds that are reported once for each subject, whichever check finds it
 _ONCE = ("wrong-type", "unknown-task")
 #: how many findings of a kind are kept; others are counted
@@ -441,20 +326,24 @@ class Finding:
 
 
 def found(
-    key: str, about: str, /, *, excerpt: str = "", target: str = "", entry: str | None = None, **values: Any
+    key: str,
+    about: str,
+    /,
+    *,
+    severity: Severity | None = None,
+    excerpt: str = "",
+    target: str = "",
+    entry: str | None = None,
+    **values: Any,
 ) -> Finding:
-    """Return the finding of a row of ``TEXTS`` with these values."""
-    severity, problem, advice = TEXTS[key]
-    return Finding(
-        severity,
-        key.partition("/")[0],
-        about,
-        problem.format_map(values),
-        advice.format_map(values),
-        excerpt,
-        target,
-        entry,
-    )
+    """Return the finding of a row of ``TEXTS`` with these values.
+
+    Arguments:
+        severity: another than that of the row.
+    """
+    usual, _, problem, advice = TEXTS[key]
+    kind, texts = key.partition("/")[0], (problem.format_map(values), advice.format_map(values))
+    return Finding(usual if severity is None else severity, kind, about, *texts, excerpt, target, entry)
 
 
 @dataclass(frozen=True)

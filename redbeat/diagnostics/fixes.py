@@ -12,13 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from redbeat.diagnostics.findings import Finding
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.loading import decode_entry
-from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.reshard.sweeping import free_hidden, misplaced, move_home
 from redbeat.scheduler.decisions import MISSING_GRACE_SECONDS
-from redbeat.store.entries import read_entries
-from redbeat.store.later import LaterStore
 from redbeat.store.layouts import read_contents, read_layout
 from redbeat.store.mover import WAIT_SECONDS, Stray
 from redbeat.store.orphans import Remains, find_kept, remove_orphans
@@ -150,32 +145,6 @@ def _sentence(target: str, done: str, is_dry: bool, why_not: str = "") -> str:
     return f"{target}: {'would be ' if is_dry else ''}{done}."
 
 
-def _schedule_messages(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
-    later = LaterStore.beside(store)
-    for key, stored in zip(targets, read_entries(store, targets)[1], strict=True):
-        why_not = ""
-        try:
-            entry: Any = decode_entry(RedBeatSchedulerEntry, stored, store.config.app)
-            due = entry.schedule.clocked_time.timestamp()
-        except (EntryCorrupt, EntryNotFound, AttributeError) as exc:
-            why_not = f"its time can't be read: {str(exc).rstrip('.')}"
-        else:
-            if not is_dry and not later.schedule(key, due):
-                why_not = "because it has changed meanwhile"
-        yield _sentence(key, "put among the stored messages, at its time", is_dry, why_not)
-
-
-def _delete_bodies(store: Store, targets: Sequence[str], is_dry: bool) -> Iterator[str]:
-    ids = {key: store.parts.of(key).kind_of(key)[1] for key in targets}
-    owners = {id_: store.keys.stored_message(id_) for id_ in ids.values()}
-    exists = dict(zip(owners, Server(store).which_exist([*owners.values()]), strict=True))
-    gone = [id_ for id_ in owners if not exists[id_]]
-    if gone and not is_dry:
-        LaterStore.beside(store).take_bodies(gone, owners)
-    for key, id_ in ids.items():
-        yield _sentence(key, "deleted", is_dry, "there is such a message by now" if exists[id_] else "")
-
-
 def _move(find: Callable[[Store, str], Iterable[Stray]]) -> _Fix:
     """Return the fix that moves strays to where they belong."""
 
@@ -222,8 +191,6 @@ FIXES: dict[str, _Fix] = {
     "missing-hash": _purge("member", "taken out of the schedule, as it has no hash"),
     "orphan-static": _purge("static", "removed from the names of beat_schedule"),
     "orphan-key": _purge("history", "deleted"),
-    "unscheduled-message": _schedule_messages,
-    "orphan-body": _delete_bodies,
     "misplaced": _move(_strays_at),
     "former-part": _move(_strays_in),
 }

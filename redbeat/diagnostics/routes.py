@@ -329,11 +329,13 @@ class Group:
         count: how many entries there are.
         names: of the first ones.
         rules: which rules have decided, and for how many entries.
+        is_fanout: each worker that listens has a queue of its own.
     """
 
     where: str
     queues: Sequence[str] = ()
     problem: str = ""
+    is_fanout: bool = False
     count: int = 0
     names: list[str] = field(default_factory=list)
     rules: Counter[str] = field(default_factory=Counter)
@@ -383,67 +385,83 @@ def survey_routes(
     """
     deadline = time.monotonic() + max_seconds
     _load_tasks(app)
-    groups: dict[Any, Group] = {}
-    routes: dict[str, Route] = {}
-    total, unusable = count_members(Store(app)), 0
+    total, unusable, groups = count_members(Store(app)), 0, Destinations(app)
     found = Survey()
     for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app), 1):
         if entry.problem:
             unusable += 1
         else:
-            _add(app, entry, groups, routes)
+            groups.add(entry)
         found = Survey((), seen, seen, unusable)
         if seen % REPORTED_EVERY == 0:
-            tell(replace(found, total=total, **_listed(groups)))
+            tell(replace(found, total=total, **groups.listed()))
             if time.monotonic() >= deadline:
                 found = replace(found, total=max(total, seen + 1))
                 break
-    found = replace(found, **_listed(groups))
+    found = replace(found, **groups.listed())
     if workers_seconds is None:
         return found
     try:
-        replies = app.control.inspect(timeout=workers_seconds).active_queues() or {}
+        workers, answered = ask_workers(app, workers_seconds)
     except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
         return replace(found, problem=f"The workers can't be asked: {one_line(repr(exc))}")
-    taken = Counter(str(queue["name"]) for queues in replies.values() for queue in queues or ())
-    return replace(found, workers=taken, answered=len(replies))
+    return replace(found, workers=workers, answered=answered)
 
 
-def _listed(groups: Mapping[Any, Group]) -> dict[str, Any]:
-    ordered = sorted(groups.values(), key=lambda one: (not one.problem, -one.count, one.where))
-    more = sum(one.count for one in ordered[MAX_DESTINATIONS:])
-    return {"destinations": ordered[:MAX_DESTINATIONS], "more": more}
+def ask_workers(app: Any, seconds: float) -> tuple[Mapping[str, int], int]:
+    """Return how many workers take from each queue, and how many have answered; the transport may raise."""
+    replies = app.control.inspect(timeout=seconds).active_queues() or {}
+    return Counter(str(queue["name"]) for queues in replies.values() for queue in queues or ()), len(replies)
 
 
-def _add(app: Any, entry: RedBeatSchedulerEntry, groups: dict[Any, Group], routes: dict[str, Route]) -> None:
-    """Add an entry to the group of its destination."""
-    try:
-        route, problem = _route_of(app, entry, routes), ""
-    except Exception as exc:  # noqa: BLE001 - the application's own routers, and queues it doesn't have
-        route, problem = None, one_line(exc if isinstance(exc, RedBeatError) else repr(exc))
-    if route is None:
-        group = groups.setdefault(problem, Group("nowhere", problem=problem))
-    else:
-        key = (route.queues, route.exchange, route.exchange_type)
-        group = groups.get(key) or groups.setdefault(key, Group(in_words(route), route.queues))
-        rule = next(filter(None, map(route.rules.get, ("queue", "exchange", "routing_key"))), "")
-        group.rules.update([rule] if rule else [])
-    group.count += 1
-    if len(group.names) < NAMES:
-        group.names.append(str(entry.name))
+class Destinations:
+    """The destinations of an app's entries; a route is computed once for equal calls."""
 
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._groups: dict[Any, Group] = {}
+        self._routes: dict[str, Route] = {}
 
-def _route_of(app: Any, entry: RedBeatSchedulerEntry, routes: dict[str, Route]) -> Route:
-    task, options = str(entry.task), entry.options or {}
-    # a function may look at the arguments of each call
-    is_simple = all(isinstance(router, MapRoute) for router in app.amqp.router.routes)
-    known = json.dumps([task, options], sort_keys=True, default=repr) if is_simple else ""
-    route = routes.get(known)
-    if route is None:
-        route = find_route(app, task, entry.args or (), entry.kwargs or {}, options)
-        if known and len(routes) < MAX_REMEMBERED:
-            routes[known] = route
-    return route
+    def __iter__(self) -> Iterator[Group]:
+        """Yield the groups without a route first, then those of most entries."""
+        groups = self._groups.values()
+        return iter(sorted(groups, key=lambda one: (not one.problem, -one.count, one.where)))
+
+    def listed(self) -> dict[str, Any]:
+        """Return the first groups, and how many entries the others have, as a survey has them."""
+        groups = list(self)
+        more = sum(one.count for one in groups[MAX_DESTINATIONS:])
+        return {"destinations": groups[:MAX_DESTINATIONS], "more": more}
+
+    def add(self, entry: RedBeatSchedulerEntry) -> None:
+        """Add an entry to the group of its destination."""
+        try:
+            route = self._route_of(entry)
+        except Exception as exc:  # noqa: BLE001 - the application's own routers, and queues it doesn't have
+            problem = one_line(exc if isinstance(exc, RedBeatError) else repr(exc))
+            group = self._groups.setdefault(problem, Group("nowhere", problem=problem))
+        else:
+            key = (route.queues, route.exchange, route.exchange_type)
+            is_fanout = route.exchange_type == "fanout"
+            new = Group(in_words(route), route.queues, is_fanout=is_fanout)
+            group = self._groups.setdefault(key, new)
+            rule = next(filter(None, map(route.rules.get, ("queue", "exchange", "routing_key"))), "")
+            group.rules.update([rule] if rule else [])
+        group.count += 1
+        if len(group.names) < NAMES:
+            group.names.append(str(entry.name))
+
+    def _route_of(self, entry: RedBeatSchedulerEntry) -> Route:
+        task, options = str(entry.task), entry.options or {}
+        # a function may look at the arguments of each call
+        is_simple = all(isinstance(router, MapRoute) for router in self._app.amqp.router.routes)
+        known = json.dumps([task, options], sort_keys=True, default=repr) if is_simple else ""
+        route = self._routes.get(known)
+        if route is None:
+            route = find_route(self._app, task, entry.args or (), entry.kwargs or {}, options)
+            if known and len(self._routes) < MAX_REMEMBERED:
+                self._routes[known] = route
+        return route
 
 
 def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:

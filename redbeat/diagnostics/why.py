@@ -16,7 +16,8 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.entries.saving import why_never
 from redbeat.errors import EntryCorrupt
-from redbeat.history import ENDED_OUTCOMES, PastRun, error_in_words
+from redbeat.history import ENDED_OUTCOMES, OUTCOMES, PastRun, error_in_words
+from redbeat.leadership.status import State, judge
 from redbeat.log.text import closed, printable
 from redbeat.policy.policy import Policy
 from redbeat.policy.window import exclusion_of
@@ -26,12 +27,8 @@ from redbeat.schedules.timezones import in_utc, shown
 
 #: the outcome of a run, or why there is none
 VERDICTS = {
-    "sent": "its message was sent",
+    **OUTCOMES,
     "running": "a worker has begun it, and it isn't over",
-    **ENDED_OUTCOMES,
-    "merged": "another run was sent that stands for it",
-    "skipped": "it was left out, as its policy says, or as the application's code raised an error",
-    "unsent": "it couldn't be sent; while that is so, it is tried again",
     "no-time": "the schedule has no such time",
     "outside": "it is before the start_time, or after the end_time",
     "excluded": "its calendar excludes it",
@@ -93,15 +90,14 @@ def explain(facts: Facts, at: datetime | None = None) -> Answer:
         return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 
 
-def _explain(facts: Facts, wanted: datetime | None) -> Answer:
-    entry, at = facts.entry, wanted
+def _explain(facts: Facts, at: datetime | None) -> Answer:
+    entry = facts.entry
     if entry is not None and at is None:
         at, after = times_around(entry, facts.now)
         if at is None:  # the entry may be due all the same
             first = "." if after is None else f"; its first is {shown(after)}."
             nothing = Answer("no-time", None, f"Its schedule has no time before now{first}")
-            answer = _Case(facts, entry, facts.now).by_now() or nothing
-            return replace(answer, at=None, after=after)
+            return replace(_Case(facts, entry, facts.now).by_now() or nothing, at=None, after=after)
     if at is None:
         return Answer("quarantined", None, _quarantine(facts, facts.problem))
     run, span = record_of(facts.history, at), span_of(facts.history, at)
@@ -117,21 +113,14 @@ def _explain(facts: Facts, wanted: datetime | None) -> Answer:
         return Answer("no-time", at, "Its times aren't known: it has never run, or its schedule has none.")
     if abs(nearest - at) >= TOLERANCE:
         reason = f"Its schedule, as it is now, has no run at {shown(at)}."
-        times = [f"the last before is {shown(before)}"] if before else []
-        times += [f"the next after is {shown(after)}"] if after else []
-        reason += f" {'; '.join(times)}.".replace(" the", " The", 1)
+        reason += f" The last before is {shown(before)}." if before else ""
+        reason += f" The next after is {shown(after)}." if after else ""
         return Answer("no-time", at, reason, before=before, after=after)
-    answer, end_time = _Case(facts, entry, nearest).decide(), entry.policy.end_time
-    if wanted is None and answer.verdict == "outside" and end_time is not None and nearest > end_time:
-        reason = f"It doesn't run after its end_time, {shown(end_time)}."
-        return Answer("finished", None, reason)
-    if wanted is None and answer.verdict == "finished":  # the schedule has a time, and the entry has none
-        return replace(answer, at=None)
     if nearest == before:
         before = times_around(entry, nearest - timedelta(microseconds=1))[0]
     else:
         after = times_around(entry, nearest)[1]
-    return replace(answer, before=before, after=after)
+    return replace(_Case(facts, entry, nearest).decide(), before=before, after=after)
 
 
 def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
@@ -183,21 +172,14 @@ def _told_by_sent(facts: Facts, run: PastRun, *, with_id: bool) -> Answer:
 
 def _told_of_end(run: PastRun) -> str:
     """Return how a run ended."""
-    where = "" if run.worker is None else f" on {run.worker}"
-    lasted = "" if run.run_seconds is None else f" after {lasting_in_words(run.run_seconds)}"
-    attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
-    begun = "It" if run.wait_seconds is None else f"It began {seconds_in_words(run.wait_seconds)} later, and"
-    told = {
-        "succeeded": f"{begun} succeeded{where}{lasted}{attempt}",
-        "failed": f"{begun} failed{where}{lasted}{attempt}",
-        "revoked": f"It was revoked{where}{lasted}",
-        "expired": "It expired before a worker had begun it",
-        "rejected": f"It was rejected{where}",
-        "ignored": f"Its task has ignored it, or replaced itself by a workflow{where}",
-        "lost": f"It was lost{where}: its worker was killed, or is no longer heard of",
-        "never_started": "No worker has begun it in time",
-        "superseded": "It wasn't begun, as another run had the entry",
-    }[run.outcome]
+    told = ENDED_OUTCOMES[run.outcome].capitalize()
+    if run.outcome in ("succeeded", "failed"):
+        where = "" if run.worker is None else f" on {run.worker}"
+        lasted = "" if run.run_seconds is None else f" after {lasting_in_words(run.run_seconds)}"
+        attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
+        wait = run.wait_seconds
+        begun = "It" if wait is None else f"It began {seconds_in_words(wait)} later, and"
+        told = f"{begun} {run.outcome}{where}{lasted}{attempt}"
     if run.error:
         told += f": {error_in_words(run.error)}"
     late = "" if run.late is None else f" It has ended later, as {run.late}."
@@ -250,8 +232,8 @@ class _Case:
             or self._by_span()
             or self._by_failure()
             or self._by_future()
-            or self._by_other_runs()
             or self._by_age()
+            or self._by_other_runs()
             or self.by_now()
             or self._unknown()
         )
@@ -321,55 +303,34 @@ class _Case:
         over = None if self._has_later else self._by_count() or self._by_state()
         return over or self._answer("to-come", "Its time is still to come.")
 
+    def _by_age(self) -> Answer | None:
+        """Decide by when the entry was saved, and by the oldest run that is recorded."""
+        history, ran_at = [run for run in self.facts.history if not run.is_manual], self.entry.last_run_at
+        if history and self.at < history[-1].due:
+            reason = f"What is recorded begins with the run that was due at {shown(history[-1].due)}"
+            return self._answer("too-long-ago", f"{reason} (redbeat_history is {self.facts.kept}).")
+        if ran_at is not None and not self.entry.total_run_count and self.at <= in_utc(ran_at):
+            return self._answer(
+                "not-there-yet", f"It counts from {shown(in_utc(ran_at))} on: it was saved then."
+            )
+        return None
+
     def _by_other_runs(self) -> Answer | None:
-        misfire, history = self._policy.misfire or self.facts.misfire, self.facts.history
-        for run in history:
-            if run.is_manual or run.is_span or not run.due < self.at <= run.at:
-                continue
-            if run.is_sent and misfire != "all":
-                reason = f"The run {_sent(run)} stands for those that were missed by then."
-                return self._answer("merged", reason, run)
-            if run.outcome == "skipped":
-                reason = f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}."
-                return self._answer("skipped", reason, run)
-        following = next((run for run in self._later if run.is_sent), None)
-        is_known = any(run.due < self.at for run in history) or not self._may_be_forgotten
-        if following is None or not is_known or following.late_seconds < TOLERANCE.total_seconds():
+        """Decide by the first run after this time that beat has sent or skipped, if that was late."""
+        misfire = self._policy.misfire or self.facts.misfire
+        after = [run for run in self.facts.history if run.at >= self.at and not run.is_manual | run.is_span]
+        run = next((run for run in reversed(after) if run.is_sent or run.outcome == "skipped"), None)
+        if run is None or run.late_seconds < TOLERANCE.total_seconds():
             return None
+        if run.outcome == "skipped":
+            reason = f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}."
+            return self._answer("skipped", reason, run)
         if misfire in ("skip", "all"):
             which = "missed runs that aren't too late" if misfire == "skip" else "misfire_limit missed runs"
             reason = f"It was missed, and only {which} are sent (misfire: {misfire})."
-            reason += f" The next that was sent is the one {_sent(following)}."
-            return self._answer("skipped", reason, following)
-        reason = f"It was missed, and the run {_sent(following)} stands for it (misfire: {misfire})."
-        return self._answer("merged", reason, following)
-
-    @property
-    def _may_be_forgotten(self) -> bool:
-        history = self.facts.history
-        return bool(history) and len(history) >= self.facts.kept and history[-1].due > self.at
-
-    def _by_age(self) -> Answer | None:
-        entry, kept = self.entry, self.facts.kept
-        history = [run for run in self.facts.history if not run.is_manual or self._may_be_forgotten]
-        if history and self.at < history[-1].due:
-            oldest = shown(history[-1].due)
-            sent = sum(run.is_sent and not run.is_manual for run in history)
-            if self._may_be_forgotten:
-                reason = f"Only the last {kept} runs are kept (redbeat_history), the first that of {oldest}."
-                return self._answer("too-long-ago", reason)
-            if entry.total_run_count <= sent:
-                return self._answer("not-there-yet", f"Its first run of all was due at {oldest}.")
-            reason = f"What is recorded begins with the run that was due at {oldest}."
-            return self._answer("too-long-ago", reason)
-        if entry.last_run_at is None or self.at > (ran_at := in_utc(entry.last_run_at)):
-            return None
-        if not entry.total_run_count:
-            return self._answer("not-there-yet", f"It counts from {shown(ran_at)} on: it was saved then.")
-        if kept or self.facts.history:
-            return None
-        reason = f"Nothing is recorded, as redbeat_history is 0; its last run was at {shown(ran_at)}."
-        return self._answer("history-off", reason)
+            return self._answer("skipped", f"{reason} The next that was sent is the one {_sent(run)}.", run)
+        reason = f"It was missed, and the run {_sent(run)} stands for it (misfire: {misfire})."
+        return self._answer("merged", reason, run)
 
     def _by_count(self) -> Answer | None:
         if not self._policy.is_finished(self.entry.total_run_count):
@@ -404,37 +365,27 @@ class _Case:
 
     def _by_leader(self) -> Answer | None:
         status, score = self.facts.status, self.facts.stored.score
-        leader, tick = status.leader, status.last_tick
         if score is None or score > self.facts.now.timestamp():
             return None
-        if leader is None and status.lock_key is not None:
-            last = f"; the last one did something at {shown(tick)}" if tick else ""
-            return self._answer(
-                "no-leader", f"It is due, and no beat leads{last}. A beat that starts sends it."
-            )
-        if leader is None:
-            why = f"the beats share the work, but it wasn't sent yet. {status.obstacle or 'See their logs.'}"
-        elif leader.host is None:
-            why = "a program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
-        elif tick is not None and status.now - tick > SILENT:
-            why = f"the leader on {leader.host} did nothing since {shown(tick)}. A standby takes over; where "
-            why += "there is none, start a beat."
-        else:
-            why = f"{leader.host} leads, but it wasn't sent yet. {status.obstacle or 'See the log of beat.'}"
-        return self._answer("waiting", f"It is due, and {why}")
+        state, problem = judge(status, SILENT.total_seconds())
+        if status.leader is not None and status.leader.host is None:
+            problem = "A program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
+        elif not problem:
+            where = "" if status.leader is None else f" on {status.leader.host}"
+            problem = f"See the log of beat{where}."
+        verdict = "no-leader" if state is State.NO_LEADER else "waiting"
+        return self._answer(verdict, f"It is due, and wasn't sent yet. {problem}")
 
     def _unknown(self) -> Answer:
         if not self.facts.kept and not self.facts.history:
-            return self._answer("history-off", "Nothing is recorded, as redbeat_history is 0.")
-        leader, following = self.facts.status.leader, next(iter(self._later), None)
-        hints = ["no beat was at work then"]
-        if leader is not None and leader.since is not None:
-            hints = [f"the present leader has led only since {shown(leader.since)}"]
-            hints = hints if leader.since > self.at else []
-        hints.append("it was saved, changed, paused or disabled then, or its next run was moved")
-        known = ""
+            ran_at = self.entry.last_run_at
+            last = "" if ran_at is None else f"; its last run was at {shown(in_utc(ran_at))}"
+            return self._answer("history-off", f"Nothing is recorded, as redbeat_history is 0{last}.")
+        following, leader = next(iter(self._later), None), self.facts.status.leader
+        reason = "Nothing is recorded of it."
         if following is not None:
-            known = f" The next that is recorded was due at {shown(following.due)}."
-            hints.append("beat or the broker was away, and the next run stands for it")
-        reason = f"Nothing is recorded of it.{known} Perhaps {', or '.join(hints)}."
+            reason += f" The next that is recorded was due at {shown(following.due)}."
+        reason += " Perhaps it was saved, changed, paused or disabled then, or beat or the broker was away."
+        if leader is not None and leader.since is not None and leader.since > self.at:
+            reason += f" The present leader has led since {shown(leader.since)}."
         return self._answer("unknown", reason, following)

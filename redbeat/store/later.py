@@ -175,11 +175,6 @@ class LaterStore(Store):
         asks = [Command("hstrlen", key, "message") for key in keys]
         return [bool(one) for one in self.ask_all(asks, is_tolerant=True)]
 
-    def schedule(self, key: str, due: float) -> bool:
-        """Schedule the message of an entry for ``due``, UNIX seconds; False: it was scheduled already."""
-        later = self.parts.of(key).later
-        return bool(self.ask(Command("zadd", later, {key: due}, nx=True)))
-
     def place_after(self, task_id: str, due: float) -> int:
         """Return the offset of the first message behind one that was to be sent at ``due``.
 

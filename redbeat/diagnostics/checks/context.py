@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.diagnostics.routes import Destinations
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.due import is_quarantined
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -70,7 +71,6 @@ class Context:
         knows_tasks: the modules with the tasks were imported, and there are some.
         unseen: what wasn't looked at, in words.
         noted: names of entries that a check of the whole schedule is to report together, by its kind.
-        queues: names of entries by the queues that their runs go to.
         obstacles: how many entries have messages that aren't compiled, by the reason; '': they are.
     """
 
@@ -84,7 +84,6 @@ class Context:
     knows_tasks: bool = False
     unseen: list[str] = field(default_factory=list)
     noted: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    queues: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     obstacles: Counter[str] = field(default_factory=Counter)
     _calendars: dict[str, Excluded] = field(default_factory=dict)
 
@@ -114,6 +113,11 @@ class Context:
         if not parts.is_divided:
             return parts[0].schedule
         return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        """Where the entries' runs go, as far as that was noted."""
+        return Destinations(self.app)
 
     @cached_property
     def server(self) -> Server:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.diagnostics.checks.context import Context, Row, some_of
-from redbeat.diagnostics.downgrade import find_ignored, find_trouble
-from redbeat.diagnostics.findings import Finding, found
+from redbeat.diagnostics.findings import Finding, Severity, found
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
@@ -91,10 +90,8 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
         return
     if score < 0:
         yield found("never-again/over", row.name, why=why)
-    elif not has_time and not entry.total_run_count:
+    elif not entry.total_run_count and not has_time:
         yield found("no-time/never-ran", row.name)
-    elif not is_over:
-        yield found("last-run", row.name, why=why)
 
 
 def note_ping_host(context: Context, row: Row) -> Iterator[Finding]:
@@ -110,29 +107,14 @@ def note_ping_host(context: Context, row: Row) -> Iterator[Finding]:
 def check_ping_hosts(context: Context) -> Iterator[Finding]:
     """Find hosts of entries' services that beat doesn't call, as ``redbeat_ping_hosts`` hasn't got them."""
     if names := context.noted["ping-hosts"]:
-        key = "ping-hosts" if context.has_tasks else "ping-hosts/settings-unknown"
-        count = counted(len(names), "ping_url", "ping_urls")
-        yield found(key, "redbeat_ping_hosts", count=count, names=some_of(names, 5))
+        # without the application its settings aren't known
+        severity = Severity.WARNING if context.has_tasks else Severity.NOTE
+        words = {"count": counted(len(names), "ping_url", "ping_urls"), "names": some_of(names, 5)}
+        yield found("ping-hosts", "redbeat_ping_hosts", severity=severity, **words)
 
 
-def note_version(context: Context, row: Row) -> Iterator[Finding]:
-    """Note an entry that celery-redbeat 2.x can't run, or would run differently."""
-    entry, score = row.entry, row.stored.score
-    if entry is not None and not row.is_quarantined and score is not None and score >= 0:
-        if find_trouble(row.member, row.name, row.stored, row.problem, context.now) is not None:
-            context.noted["downgrade"].append(row.name)
-        elif find_ignored(entry, context.now):
-            context.noted["ignored by 2.x"].append(row.name)
-    yield from ()
-
-
-def check_versions(context: Context) -> Iterator[Finding]:
-    """Report the entries that celery-redbeat 2.x can't run, and those that are taken out for it already."""
-    unreadable, ignored = context.noted["downgrade"], context.noted["ignored by 2.x"]
-    if unreadable and not context.store.parts.is_divided:  # 2.x doesn't see what is in shards
-        words = f", and would run {_named(ignored)} differently than asked for, as it knows no policies"
-        ignored_words = words if ignored else ""
-        yield found("downgrade", context.place, names=_named(unreadable), ignored=ignored_words)
+def check_downgraded(context: Context) -> Iterator[Finding]:
+    """Report the entries that are taken out for celery-redbeat 2.x."""
     away = {context.name_of(key): score for key, score in read_downgraded(context.store).items()}
     if away:
         key = context.store.parts[0].downgraded

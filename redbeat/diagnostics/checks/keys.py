@@ -8,9 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from redbeat.diagnostics.checks.context import Context
-from redbeat.diagnostics.findings import Finding, found
+from redbeat.diagnostics.findings import Finding, Severity, found
 from redbeat.entries.failures import failure_of
 from redbeat.entries.validation import find_name_problem
 from redbeat.entries.wording import one_line
@@ -167,20 +168,19 @@ def check_visibility(context: Context) -> Iterator[Finding]:
     """Find a visibility timeout of the broker that is shorter than ``redbeat_durable_after``."""
     problem = find_short_visibility(context.app) if context.has_tasks else None
     if problem is not None:
-        key = "visibility-timeout" if is_durable(context.app) else "visibility-timeout/unused"
-        yield found(key, "broker_transport_options", problem=problem, remedy=problem.remedy)
+        severity, remedy = Severity.WARNING, problem.remedy
+        if not is_durable(context.app):
+            severity, remedy = Severity.NOTE, f"{remedy} Durable tasks need redbeat.later.install(app)."
+        words: dict[str, Any] = {"problem": problem, "remedy": remedy}
+        yield found("visibility-timeout", "broker_transport_options", severity=severity, **words)
 
 
 def _lost_messages(context: Context, page: Sequence[str]) -> Iterator[Finding]:
-    """Find messages that won't be sent, and bodies of messages that are gone, among the keys of a page."""
-    store, keys, parts = LaterStore.beside(context.store), context.store.keys, context.store.parts
-    named = [key for key in page if keys.message_id(key) is not None]
+    """Find messages among the keys of a page that won't be sent, as they aren't scheduled."""
+    store = LaterStore.beside(context.store)
+    named = [key for key in page if store.keys.message_id(key) is not None]
     unsent = [key for key, score in zip(named, scores_of(store, named), strict=True) if score is None]
     for key, is_message in zip(unsent, store.are_messages(unsent), strict=True):
         if is_message:
-            yield found("unscheduled-message", context.name_of(key), target=key, later=parts.of(key).later)
-    bodies = [key for key in page if parts.of(key).kind_of(key)[0] == "body"]
-    owners = [keys.stored_message(parts.of(key).kind_of(key)[1]) for key in bodies]
-    for body, exists in zip(bodies, context.server.which_exist(owners), strict=True):
-        if not exists:
-            yield found("orphan-body", printable(body), target=body)
+            later = store.parts.of(key).later
+            yield found("unscheduled-message", context.name_of(key), later=later, key=printable(key))

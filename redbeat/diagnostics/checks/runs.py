@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
+from typing import Any
 
 from redbeat.diagnostics.checks.context import Context, Row, some_of
 from redbeat.diagnostics.findings import Finding, found
@@ -124,7 +125,7 @@ def _long_runs(context: Context) -> Iterator[Finding]:
     for key, record in Runs(context.store).all():
         for one in in_progress([record]):
             run = run_of_record(context.name_of(key), one, context.now)
-            words = {"task_id": printable(str(run.task_id)), "entry": run.name}
+            words: dict[str, Any] = {"task_id": printable(str(run.task_id)), "entry": run.name}
             if one.is_overdue:
                 where = "" if run.worker is None else f" on {printable(run.worker)}"
                 yield found("overdue-run", run.name, where=where, since=_since(run.started_at), **words)

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 from redbeat.config.config import spelled
 from redbeat.diagnostics.checks.context import Context, Row
-from redbeat.diagnostics.findings import Finding, found
+from redbeat.diagnostics.findings import Finding, Severity, found
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS, Layout
-from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
 from redbeat.store.layouts import find_latest, read_contents, read_layout
 from redbeat.store.store import Store
@@ -54,9 +53,12 @@ def check_layout(context: Context) -> Iterator[Finding]:
         yield found("reshard", context.config.base_keys.layout, former=former, shards=to)
     if not layout.is_moving and shards != layout.shards:
         name = spelled(context.config.app, "redbeat_shards")
+        is_older = layout.generation > 1
         yield found(
-            "layout/older-setting" if layout.generation > 1 else "layout/setting",
+            "layout/setting",
             "redbeat_shards",
+            severity=Severity.WARNING if is_older else Severity.ERROR,
+            effect="it is ignored" if is_older else "no beat starts with it",
             setting=shards or "not set",
             layout=_divided(layout.shards),
             remedy=f"Leave {name} out" if layout.shards is None else f"Set {name} = {layout.shards}",
@@ -75,14 +77,6 @@ def check_hidden(context: Context) -> Iterator[Finding]:
                 yield found("hidden", part.moving, target=part.moving)
 
 
-def check_spread(context: Context) -> Iterator[Finding]:
-    """Find nodes of a cluster that have no shard, or too many."""
-    hint = hint_of(context.status)
-    if hint:
-        problem, _, advice = hint.partition(". ")
-        yield found("spread", context.place, problem=problem, advice=advice)
-
-
 def check_place(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries in a shard in which they aren't looked for, as other programs have written them there."""
     parts, layout = context.store.parts, context.config.layout
@@ -90,8 +84,8 @@ def check_place(context: Context, row: Row) -> Iterator[Finding]:
         return
     here, home = parts.of(row.key), parts.home(row.name)
     if here.prefix != home.prefix:
-        named = {"here": _named(layout, here), "home": _named(layout, home)}
-        yield found("misplaced", row.name, target=row.key, **named)
+        here_name, home_name = _named(layout, here), _named(layout, home)
+        yield found("misplaced", row.name, target=row.key, here=here_name, home=home_name)
 
 
 def check_former_parts(context: Context) -> Iterator[Finding]:
@@ -108,8 +102,8 @@ def check_former_parts(context: Context) -> Iterator[Finding]:
     for part, content in zip(used, read_contents(context.store, used), strict=True):
         if content.entries:
             entries = f"{'is' if content.entries == 1 else 'are'} {counted(content.entries)}"
-            words = {"entries": entries, "layout": _divided(layout.shards)}
-            yield found("former-part", part.schedule, target=part.prefix, **words)
+            divided = _divided(layout.shards)
+            yield found("former-part", part.schedule, target=part.prefix, entries=entries, layout=divided)
 
 
 def _divided(shards: int | None) -> str:

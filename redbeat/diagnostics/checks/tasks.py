@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
-from dateutil.parser import isoparse
 from kombu.compression import get_encoder
 from kombu.serialization import dumps
 from kombu.utils.functional import maybe_evaluate
@@ -19,9 +17,9 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.declared.collection import collect_declared
 from redbeat.declared.modules import load_tasks
 from redbeat.declared.static_entries import read_static_entries
-from redbeat.diagnostics.checks.context import Context, Row, said, some_of
+from redbeat.diagnostics.checks.context import Context, Row, said
 from redbeat.diagnostics.findings import Finding, found
-from redbeat.diagnostics.routes import find_app_obstacle, find_entry_obstacle, find_route
+from redbeat.diagnostics.routes import Group, ask_workers, find_app_obstacle, find_entry_obstacle
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_option_problem
 from redbeat.errors import DeclarationError
@@ -109,10 +107,12 @@ def check_message(context: Context, row: Row) -> Iterator[Finding]:
         return
     if not row.entry.options and (row.stored.definition or "").count('"__type__"') <= 1:
         return  # everything but its schedule is plain JSON, so it can be encoded
+    reason = find_option_problem(row.entry.options or {})
     try:
         _write_message(context.app, row.entry)
     except Exception as exc:  # noqa: BLE001 - whatever a serializer raises is about this entry
-        reason = find_option_problem(row.entry.options) or f"{said(exc)}."
+        reason = reason or f"{said(exc)}."
+    if reason:
         yield found("unserialisable", row.name, reason=reason)
 
 
@@ -123,11 +123,6 @@ def _write_message(app: Any, entry: RedBeatSchedulerEntry) -> None:
     task = app.tasks.get(entry.task)
     own = {} if task is None else task._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     options = {**own, **(entry.options or {})}
-    expires = options.get("expires")
-    if isinstance(expires, str):
-        isoparse(expires)
-    elif expires is not None and not isinstance(expires, datetime):
-        expires + 0.0
     given = {name: options[name] for name in _MESSAGE_OPTIONS if options.get(name) is not None}
     message = app.amqp.create_task_message("0", entry.task, entry.args or (), entry.kwargs or {}, **given)
     encode(message.body, serializer=options.get("serializer") or app.conf.task_serializer)
@@ -136,39 +131,41 @@ def _write_message(app: Any, entry: RedBeatSchedulerEntry) -> None:
         compress_by(options["compression"])
 
 
-def note_queues(context: Context, row: Row) -> Iterator[Finding]:
-    """Note which queues the entry's runs go to, for :func:`check_queues`."""
-    entry = row.entry
-    if entry is None or context.workers_seconds is None or not entry.is_enabled_at(context.now):
-        return
-    try:
-        options = entry.options or {}
-        route = find_route(context.app, entry.task, entry.args or (), entry.kwargs or {}, options)
-    except Exception as exc:  # noqa: BLE001 - the application's own routes, and queues it doesn't have
-        yield found("no-route", row.name, said=said(exc))
-        return
-    for queue in route.queues if route.exchange_type != "fanout" else ():  # a fan-out needs no listeners
-        context.queues[queue].append(row.name)
+def note_destination(context: Context, row: Row) -> Iterator[Finding]:
+    """Note where the entry's runs go, for :func:`check_queues`."""
+    if context.workers_seconds is not None and row.entry and row.entry.is_enabled_at(context.now):
+        context.destinations.add(row.entry)
+    yield from ()
 
 
 def check_queues(context: Context) -> Iterator[Finding]:
-    """Find queues to which entries' runs go, and from which no worker that answers takes."""
-    if context.workers_seconds is None or not context.queues:
+    """Find entries without a route, and queues from which no worker that answers takes."""
+    destinations = list(context.destinations)
+    for group in destinations:
+        if group.problem:
+            names = _entries_of(group)
+            yield found("no-route", "task_routes", names=names, problem=group.problem.rstrip("."))
+    if context.workers_seconds is None or not destinations:
         return
     try:
-        replies = context.app.control.inspect(timeout=context.workers_seconds).active_queues()
+        consumed, answered = ask_workers(context.app, context.workers_seconds)
     except Exception as exc:  # noqa: BLE001 - whatever the broker's transport raises
         logger.debug("doctor: no worker could be asked: %r", exc)
         yield found("broker", "broker_url", said=said(exc))
         return
-    if not replies:
+    if not answered:
         yield found("no-worker", "workers", seconds=context.workers_seconds)
         return
-    consumed = {str(queue["name"]) for queues in replies.values() for queue in queues or ()}
-    workers = counted(len(replies), "worker", "workers")
-    for queue, names in sorted(context.queues.items()):
-        if queue not in consumed:
-            yield found("no-consumer", queue, names=some_of(names), workers=workers)
+    workers = counted(answered, "worker", "workers")
+    for group in destinations:
+        for queue in group.queues:
+            if queue not in consumed and not group.is_fanout:  # a fan-out needs no listeners
+                yield found("no-consumer", queue, names=_entries_of(group), workers=workers)
+
+
+def _entries_of(group: Group) -> str:
+    more = f" and {group.count - len(group.names)} more" if group.count > len(group.names) else ""
+    return ", ".join(map(printable, group.names)) + more
 
 
 def note_obstacle(context: Context, row: Row) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ def test_sent_run_is_found_by_its_due_time(
     assert (found["verdict"], found["at"]) == ("sent", hour(client).isoformat())
     assert found["run"]["task_id"] == message["headers"]["id"]
     shown = call(app, "why", "report").output
-    assert shown.startswith(f"report at {hour(client):%Y-%m-%d %H}:00:00 UTC: sent, its message")
+    assert shown.startswith(f"report at {hour(client):%Y-%m-%d %H}:00:00 UTC: sent, it was sent")
     assert message["headers"]["id"] in shown
 
 

@@ -151,7 +151,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
             "workflow goes on since 2026-06-01 12:00:00 UTC.",
         ),
         # no time of its schedule's
-        (0.3, [sent(0)], {}, "no-time", "before is 2026-06-01 12:00:00 UTC; the next after is 2026-06-01 13"),
+        (0.3, [sent(0)], {}, "no-time", "before is 2026-06-01 12:00:00 UTC. The next after is 2026-06-01 13"),
         # its policy
         (-3, [], {"policy": {"start_time": "2026-06-01T11:30Z"}}, "outside", "before the entry's start_time"),
         (0, [], {"policy": {"end_time": "2026-06-01T11:30Z"}}, "outside", "after the entry's end_time"),
@@ -172,12 +172,12 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-2, SEEN, {}, "merged", "(id--1) stands for it."),
         (-4, SEEN, {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY}, "excluded", "holidays"),
         (-4, [sent(-1, 1200), *OUTAGE], {"task": None}, "skipped", "older than the limit of 1."),
-        (-2, [sent(-3, 2.5 * 3600), sent(-4)], {}, "merged", "those that were missed"),
+        (-2, [sent(-3, 2.5 * 3600), sent(-4)], {}, "merged", "(id--3) stands for it"),
         (-2, [sent(-1), skipped(-3, -1.5), sent(-4)], {}, "skipped", "too late"),
         (-3, [sent(-1), sent(-4)], {}, "unknown", "saved, changed, paused or disabled"),
         (-3, [sent(-1), sent(-4)], {"leader": YOUNG}, "unknown", "since 2026-06-01 10"),
         # what is recorded doesn't go back so far
-        (-30, LONG, {}, "too-long-ago", "Only the last 20 runs are kept"),
+        (-30, LONG, {}, "too-long-ago", "(redbeat_history is 20)"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         (-3, [sent(-1), sent(-2)], {"count": 9}, "too-long-ago", "begins with the run that was due at"),
         # what was sent by hand says nothing about the schedule's own runs
@@ -192,9 +192,9 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, RAN, {"score": None}, "unscheduled", "save it again"),
         (0, RAN, {**NEVER}, "unscheduled", "-1, which means never: its schedule has times, but"),
         # the beats
-        (0, RAN, {"score": DUE, "leader": None}, "no-leader", "did something at 2026-06-01 11:30:00"),
-        (0, RAN, {"score": DUE}, "waiting", "web-1 leads"),
-        (0, RAN, {"score": DUE, "ticked": -0.1}, "waiting", "did nothing since 2026-06-01 11:54:00"),
+        (0, RAN, {"score": DUE, "leader": None}, "no-leader", "No beat holds the lock"),
+        (0, RAN, {"score": DUE}, "waiting", "the log of beat on web-1"),
+        (0, RAN, {"score": DUE, "ticked": -0.1}, "waiting", "last tick was 2160 s ago"),
         (0, RAN, {"score": DUE, "leader": FOREIGN}, "waiting", "other than RedBeat 3 holds the lock"),
         (0, RAN, {}, "unknown", "Nothing is recorded of it."),
     ],
@@ -231,7 +231,6 @@ def test_without_a_time_the_latest_due_time_is_explained(
         ({"schedule": {"__type__": "clocked", "clocked_time": "2027-01-01T00:00:00+00:00"}}, "no-time"),
         ({"schedule": {"__type__": "interval", "every": 60}, "last": None, "count": 0}, "no-time"),
         ({"schedule": 5}, "quarantined"),
-        ({"policy": {"one_off": True}, **NEVER}, "finished"),
     ],
 )
 def test_entry_without_a_due_time_yet_says_so(app: Celery, given: dict[str, Any], verdict: str) -> None:
@@ -243,8 +242,8 @@ def test_entry_without_a_due_time_yet_says_so(app: Celery, given: dict[str, Any]
     ("given", "verdict", "words"),
     [
         ({"error": failure(0, 3), "score": DUE}, "unsent", "12:00:00 UTC couldn't be sent, 3 times so far"),
-        ({"score": 0.0, "leader": None}, "no-leader", "no beat leads"),
-        ({"score": 0.0}, "waiting", "web-1 leads"),
+        ({"score": 0.0, "leader": None}, "no-leader", "No beat holds the lock"),
+        ({"score": 0.0}, "waiting", "the log of beat on web-1"),
         (NEVER, "unscheduled", "its schedule has times, but its score was written so"),
         ({"score": None}, "unscheduled", "save it again"),
         ({"enabled": False}, "disabled", "enabled is false"),
