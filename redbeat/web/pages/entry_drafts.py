@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
@@ -82,29 +81,6 @@ class Draft:
             self.problems.pop(name, None)
 
 
-@dataclass
-class Preview:
-    """What a draft would make of an entry.
-
-    Attributes:
-        description: when it runs, in words.
-        zones: in which zone its times are shown, and by which it goes.
-        runs: its next runs with their marks.
-        trouble: why they can't be computed; '': they can.
-        diff: what is changed.
-        hints: what is worth knowing besides.
-        needs: the fields of a new entry that are still empty.
-    """
-
-    description: str
-    zones: str
-    runs: list[tuple[datetime, list[Mark]]]
-    trouble: str
-    diff: list[Line]
-    hints: list[str]
-    needs: list[str]
-
-
 def shown_document(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return the editable document of a stored entry as it is shown."""
     return editable(hide(fields_of(entry), hiding_of(entry.app)))
@@ -123,13 +99,13 @@ def read_draft(visit: Visit, form: Mapping[str, str]) -> Draft:
         EntryError: the page's own fields in it have been changed.
         StoreUnavailable: Redis can't be asked whether it can be stored.
     """
-    found = draft_as_typed(form)
+    found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
+    found.way = "json" if form.get("way") == "json" else "form"
+    found.text = form.get("document", "")
     if not found.is_new:
         form = {**form, "name": found.name}
-        try:
+        with suppress(EntryNotFound):
             found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
-        except EntryNotFound:
-            found.before = None
     if found.way == "json":
         _read_json(found)
     else:
@@ -138,14 +114,6 @@ def read_draft(visit: Visit, form: Mapping[str, str]) -> Draft:
         )
     if "" not in found.problems:
         check(visit, found)
-    return found
-
-
-def draft_as_typed(form: Mapping[str, str]) -> Draft:
-    """Return the draft that a form was sent with, without looking into what was typed; Redis isn't asked."""
-    found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
-    found.way = "json" if form.get("way") == "json" else "form"
-    found.text = form.get("document", "")
     return found
 
 
@@ -186,22 +154,26 @@ def check(visit: Visit, found: Draft) -> None:
         place = next((name for name in ("args", "kwargs", "options") if f": {name}: " in str(exc)), "")
         found.problems.setdefault(place, str(exc))
         return
+    hiding = hiding_of(visit.app)
     for name, words in find_problems(complete, visit.app).items():
-        found.problems.setdefault(name, _without_hidden(visit, words, complete))
+        found.problems.setdefault(name, without_hidden(words, complete, hiding))
 
 
-def _without_hidden(visit: Visit, words: str, document: Mapping[str, Any]) -> str:
-    return without_hidden(words, document, hiding_of(visit.app))
+def note_error(visit: Visit, found: Draft, exc: EntryError | AccessDenied) -> None:
+    """Note at its field why a draft can't be stored; the sentence may quote what is stored."""
+    place = (exc.field if isinstance(exc, AccessDenied) else None) or ""
+    words, hiding = str(exc).removeprefix(f"{place}: "), hiding_of(visit.app)
+    for document in (found.given, {} if found.before is None else fields_of(found.before)):
+        words = without_hidden(words, document, hiding)
+    found.problems[place] = words
 
 
-def note_error(visit: Visit, found: Draft, exc: EntryError) -> None:
-    """Note why a draft can't be stored; the sentence may quote what is stored."""
-    stored = {} if found.before is None else fields_of(found.before)
-    found.problems[""] = _without_hidden(visit, _without_hidden(visit, str(exc), stored), found.given)
+def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
+    """Return what a draft would make of an entry, for the page; None: something is wrong with it.
 
-
-def preview(visit: Visit, found: Draft) -> Preview | None:
-    """Return what a draft would make of an entry; None: something is wrong with it."""
+    It has when the entry runs, in words; the next runs with their marks, and why they can't be computed; the
+    change; and hints.
+    """
     if found.problems:
         return None
     needs = found.needs
@@ -212,9 +184,7 @@ def preview(visit: Visit, found: Draft) -> Preview | None:
         else:
             made = draft(visit.actor, found.given, found.before)
         _check_save(found, made)
-    except AccessDenied as exc:
-        note_denied(found, exc)
-    except EntryError as exc:
+    except (AccessDenied, EntryError) as exc:
         note_error(visit, found, exc)
     if found.problems:
         return None
@@ -229,21 +199,15 @@ def preview(visit: Visit, found: Draft) -> Preview | None:
     except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, it takes too long
         trouble = str(exc).removeprefix(f"{made.key}: ")
         marks = [[] for _ in runs]
-    return Preview(
-        description=description_of(made, visit.zone),
-        zones=zones_in_words(made, visit.zone),
-        runs=list(zip(runs, marks, strict=True)),
-        trouble=trouble,
-        diff=diff_lines(found.base, found.given, visit.app),
-        hints=hints_of(visit, found),
-        needs=needs,
-    )
-
-
-def note_denied(found: Draft, exc: AccessDenied) -> None:
-    """Note at its field what isn't allowed here."""
-    field = exc.field or ""
-    found.problems[field] = str(exc).removeprefix(f"{field}: ")
+    return {
+        "description": description_of(made, visit.zone),
+        "zones": zones_in_words(made, visit.zone),
+        "runs": list(zip(runs, marks, strict=True)),
+        "trouble": trouble,
+        "diff": diff_lines(found.base, found.given, visit.app),
+        "hints": hints_of(visit, found),
+        "needs": needs,
+    }
 
 
 def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
@@ -268,12 +232,11 @@ def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
 
 def hints_of(visit: Visit, found: Draft) -> list[str]:
     """Return what is worth knowing of a draft: it is no mistake, but may not be what was meant."""
-    changes, hints = found.changes, []
-    if changes.get("task"):
-        hints.append(hint_at_task(visit.app, str(changes["task"])))
-    if changes.get("ping_url"):
+    task, ping_url = map(found.changes.get, ("task", "ping_url"))
+    hints = [hint_at_task(visit.app, str(task))] if task else []
+    if ping_url:
         with suppress(ValueError, RedBeatError):  # it is masked
-            hints.append(hint_at_ping_host(visit.app, str(changes["ping_url"])))
+            hints.append(hint_at_ping_host(visit.app, str(ping_url)))
     return [hint for hint in hints if hint]
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -26,31 +25,27 @@ from redbeat.errors import (
     EntryNotFound,
     StoreCorrupt,
     StoreRefused,
-    StoreUnavailable,
 )
 from redbeat.log.text import printable_json
 from redbeat.operations import editing
 from redbeat.operations.editing import revision_of
 from redbeat.operations.showing import audit
-from redbeat.schedules.timezones import zone_called
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
     NAME_IS_TAKEN,
     Draft,
     check,
     diff_lines,
-    draft_as_typed,
     draft_of_entry,
     hints_of,
-    note_denied,
     note_error,
     preview,
     read_draft,
     shown_document,
     typed_in,
 )
-from redbeat.web.pages.entry_form import EXAMPLES, GROUPS, form_of
-from redbeat.web.routes import action, page, status_of
+from redbeat.web.pages.entry_form import EXAMPLES, GROUPS, LABELS, form_of, zone_named
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: what a new entry begins with
@@ -65,8 +60,7 @@ MOST_SUGGESTED = 1000
 def show_new(visit: Visit) -> Response:
     """Show the form of a new entry; ``like``: with the fields of another one."""
     visit.user.require_adding()
-    found = Draft("", {}, "", dict(NEW), way=_way(visit))
-    like = visit.query.get("like")
+    found, like = Draft("", {}, "", dict(NEW)), visit.query.get("like")
     if like:
         found.given = {**shown_document(read_listed(RedBeatSchedulerEntry, visit.app, like)), "name": ""}
     return _show(visit, found)
@@ -76,29 +70,21 @@ def show_edit(visit: Visit) -> Response:
     """Show the form of a stored entry."""
     entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
     found = draft_of_entry(entry)
-    found.way = _way(visit)
+    if entry.problem or visit.query.get("as") == "json":  # what is invalid may not fit into the fields
+        found.way = "json"
     if entry.problem:
-        found.way = "json"  # what can't be used may not fit into the fields
         check(visit, found)
     return _show(visit, found)
 
 
-def _way(visit: Visit) -> str:
-    return "json" if visit.query.get("as") == "json" else "form"
-
-
 def switch(visit: Visit) -> Response:
     """Show a draft in the other way: what was typed as a form as JSON, and back."""
-    try:
-        found = read_draft(visit, typed_in(visit))
-    except StoreUnavailable as exc:
-        return _show_as_typed(visit, exc)
+    found = read_draft(visit, typed_in(visit))
     found.forgive()
-    wanted = "json" if visit.form.get("to") == "json" else "form"
     if found.problems:  # what is wrong, the other way may not show
         found.problems.setdefault("", "Put this right first: only then it can be shown the other way.")
         return _show(visit, found, 422)
-    found.way, found.text = wanted, ""
+    found.way, found.text = "json" if visit.form.get("to") == "json" else "form", ""
     return _show(visit, found)
 
 
@@ -112,24 +98,22 @@ def show_preview(visit: Visit) -> Response:
 
 def save(visit: Visit) -> Response:
     """Store a draft, if nobody else has changed the entry."""
-    try:
-        return _save(visit)
-    except StoreUnavailable as exc:
-        return _show_as_typed(visit, exc)
-
-
-def _save(visit: Visit) -> Response:
     found = read_draft(visit, typed_in(visit))
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
         return _show_conflict(visit, found, is_gone=True)
     if found.problems:
         return _show(visit, found, 422)
     try:
-        made = _store(visit, found)
+        if found.is_new:
+            made = editing.add(visit.actor, found.given)
+        elif found.changes:
+            made = editing.set_(visit.actor, found.name, found.changes, found.revision)
+        else:
+            return see_entry(visit, found.name, "Nothing was changed.")
     except AccessDenied as exc:
         if not visit.may("edit"):
             raise
-        note_denied(found, exc)
+        note_error(visit, found, exc)
         return _show(visit, found, 403)
     except EntryChanged:
         if found.is_new:
@@ -142,24 +126,11 @@ def _save(visit: Visit) -> Response:
         if preview(visit, found) is not None:  # it says at which field
             note_error(visit, found, exc)
         return _show(visit, found, 422)
-    if made is None:
-        return see_entry(visit, found.name, "Nothing was changed.")
-    hints = [*hints_of(visit, found), hint_at_beat_schedule(visit.app, [str(made.name)])]
-    words = " ".join([told(visit, made, "Added" if found.is_new else "Changed"), *filter(None, hints)])
-    return see_entry(visit, str(made.name), words)
-
-
-def _store(visit: Visit, found: Draft) -> RedBeatSchedulerEntry | None:
-    if found.is_new:
-        return editing.add(visit.actor, found.given)
-    changes = found.changes
-    return editing.set_(visit.actor, found.name, changes, found.revision) if changes else None
-
-
-def told(visit: Visit, entry: RedBeatSchedulerEntry, done: str) -> str:
-    """Return what is told of an entry that was just stored; ``done``: 'Added' or 'Changed'."""
-    when = ", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now, when_in)))
-    return f"{done} {one_line(entry.name, 100)}. Next run: {when}."
+    done, name = "Added" if found.is_new else "Changed", str(made.name)
+    when = ", ".join(filter(None, next_run_in_words(made, visit.zone, visit.now, when_in)))
+    hints = [*hints_of(visit, found), hint_at_beat_schedule(visit.app, [name])]
+    words = [f"{done} {one_line(name, 100)}. Next run: {when}.", *filter(None, hints)]
+    return see_entry(visit, name, " ".join(words))
 
 
 def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Response:
@@ -171,9 +142,10 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
         theirs = shown_document(found.before)
         merged = {**theirs, **found.changes}
         result = {name: value for name, value in merged.items() if value is not None}
-    typed = {"document": json_text(result)}
+    typed = {"document": _json_text(result)}
     if found.way == "form":
-        typed = {**form_of(result, zone_of(visit, result)), "name": found.name}
+        zone = zone_named(result.get("timezone"), visit.app.timezone)
+        typed = {**form_of(result, zone), "name": found.name}
     seen = "" if is_gone or found.before is None else revision_of(found.before)
     known = {} if is_gone else {"entry": found.name, "base": json.dumps(theirs, default=str)}
     return visit.render(
@@ -183,14 +155,14 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
         draft=found,
         is_gone=is_gone,
         fields={**typed, "way": found.way, **known, "revision": seen},
-        last=last_change(visit, found.name),
+        last=_last_change(visit, found.name),
         theirs=diff_lines(found.base, theirs, visit.app),
         mine=diff_lines(found.base, found.given, visit.app),
         result=diff_lines(theirs, result, visit.app) if theirs else [],
     )
 
 
-def last_change(visit: Visit, name: str) -> AuditRecord | None:
+def _last_change(visit: Visit, name: str) -> AuditRecord | None:
     """Return the last change of an entry that the audit list has; None: it has none of late."""
     try:
         records = audit(visit.actor, name=name, since=visit.now - AUDITED, limit=20)
@@ -201,19 +173,12 @@ def last_change(visit: Visit, name: str) -> AuditRecord | None:
     return next((one for one in changes if one.id not in failed), None)
 
 
-def _show_as_typed(visit: Visit, exc: StoreUnavailable) -> Response:
-    """Show what was typed once more, while Redis is away."""
-    found = draft_as_typed(typed_in(visit))
-    found.problems[""] = f"{exc.plain} What you have typed is still here: save it once more in a while."
-    return _show(visit, found, status_of(exc))
-
-
 def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
     form = typed_in(visit)
     if found.way != "form" or form.get("way") != "form":
-        form = form_of(found.given, zone_of(visit, found.given))
+        form = form_of(found.given, zone_named(found.given.get("timezone"), visit.app.timezone))
     if not found.text:
-        found.text = json_text(found.given)
+        found.text = _json_text(found.given)
     return visit.render(
         "entry_edit.html",
         status,
@@ -225,26 +190,16 @@ def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
         | set(found.problems),
         base=json.dumps(found.base, default=str) if found.base else "",
         groups=GROUPS,
-        labels=({} if found.name else {"name": "Name"})
-        | {field.name: field.label for _, fields in GROUPS for field in fields},
+        labels=LABELS,
         examples=EXAMPLES,
         app_zone=label_of(visit.app.timezone),
         tasks=known_tasks(visit.app)[:MOST_SUGGESTED],
     )
 
 
-def json_text(document: Mapping[str, Any]) -> str:
+def _json_text(document: Mapping[str, Any]) -> str:
     """Return a document as JSON of many lines, to be edited."""
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-
-
-def zone_of(visit: Visit, document: Mapping[str, Any]) -> Any:
-    """Return the zone in which times of the form are: that of the entry's time zone, else the app's."""
-    name = document.get("timezone")
-    with suppress(ValueError):
-        if isinstance(name, str):
-            return zone_called(name)
-    return visit.app.timezone
 
 
 ROUTES: list[BaseRoute] = [

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from functools import partial
 from typing import Any
 
-from redbeat.decoder import DEFINITION_FIELDS, plain_json
-from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule, write_plainly
+from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.entries.notation import SCHEDULE_FORMS, write_plainly
 from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
 from redbeat.log.text import printable_json
@@ -30,9 +32,7 @@ from redbeat.policy.policy import (
     RUNS,
     WHEN,
 )
-from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.durations import write_seconds
-from redbeat.schedules.occurrences import clocked
 from redbeat.schedules.times import read_seconds, read_time
 from redbeat.schedules.timezones import time_of, zone_called
 
@@ -132,6 +132,7 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
 )
 
 
+LABELS = {"name": "Name"} | {field.name: field.label for _, fields in GROUPS for field in fields}
 #: the fields of the form that show a field of the document, if that isn't the one of the same name
 _SHOWN_IN = {
     "schedule": ("schedule_kind", "schedule", "relative"),
@@ -149,15 +150,9 @@ def editable(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an entry's document that can be edited, its schedule as files have it."""
     found = {name: document[name] for name in EDITABLE if document.get(name) is not None}
     if isinstance(found.get("schedule"), Mapping) and "__type__" in found["schedule"]:
-        found["schedule"] = _schedule_in_words(dict(found["schedule"]))
+        with suppress(ValueError, TypeError, RecursionError):  # of an invalid entry
+            found["schedule"] = write_plainly(dict(found["schedule"]))
     return found
-
-
-def _schedule_in_words(encoded: dict[str, Any]) -> Any:
-    try:
-        return write_plainly(encoded)
-    except (ValueError, TypeError, RecursionError):  # of an entry that can't be used
-        return encoded
 
 
 # -- from a document to a form
@@ -241,34 +236,50 @@ def document_of(
         now: what a pause's end such as '2h' counts from.
         user: who pauses the entry, if it wasn't paused.
     """
-    reader = _Reader(form, app_zone, now)
-    document: dict[str, Any] = {"name": form.get("name", ""), "task": form.get("task", "").strip()}
-    document["schedule"] = reader.schedule()
-    document["args"] = reader.json("args", list, "an array, as [1, 2]")
-    document["kwargs"] = reader.json("kwargs", dict, 'an object, as {"x": 1}')
-    document["options"] = reader.options()
+    zone, problems = zone_named(form.get("timezone"), app_zone), dict[str, str]()
+
+    def read(name: str, reader: Callable[[str], Any]) -> Any:
+        text = _sent(name, form.get(name, "")).strip()
+        try:
+            return reader(text) if text else None
+        except (ValueError, OverflowError, RecursionError) as exc:
+            problems[name] = f"{str(exc)[:1].upper()}{str(exc)[1:]}"
+            return None
+
+    def read_moment(text: str) -> str:
+        return read_time(text, now, zone, ahead=True).astimezone(zone).isoformat()
+
     state = form.get("state", "runs")
-    document["enabled"] = state == "runs"
-    for name in FIELDS:
-        if name not in PAUSE_FIELDS:
-            document[name] = reader.policy(name)
+    options = read("options", partial(read_json, kind=dict, what='an object, as {"expires": 60}')) or {}
+    own = {"queue": read("queue", str), "priority": read("priority", _read_priority)}
+    document: dict[str, Any] = {
+        "name": form.get("name", ""),
+        "task": form.get("task", "").strip(),
+        "schedule": read("schedule", partial(_read_schedule, form=form, read_moment=read_moment)),
+        "args": read("args", partial(read_json, kind=list, what="an array, as [1, 2]")) or [],
+        "kwargs": read("kwargs", partial(read_json, kind=dict, what='an object, as {"x": 1}')) or {},
+        "options": {**options, **{name: value for name, value in own.items() if value is not None}},
+        "enabled": state == "runs",
+    }
+    readers = {**_READERS, Kind.TIME: read_moment}
+    for name, row in ROWS.items():
+        if state == "paused" or name not in PAUSE_FIELDS:
+            value = read(name, readers.get(row.kind, str))
+            document[name] = None if value == row.default else value
     if state == "paused":
-        note = _sent("pause_note", form.get("pause_note", ""))
-        document |= {"paused": True, "pause_note": note or None}
-        document["paused_until"] = reader.future("paused_until")
-        document["paused_by"] = before.get("paused_by") if before.get("paused") else user or None
+        paused_by = before.get("paused_by") if before.get("paused") else user or None
+        document |= {"paused": True, "paused_by": paused_by}
     # a form doesn't show each value faithfully, and times in the zone that the entry had
     for name in _untouched(form, before, app_zone):
         document[name] = before[name]
         for field in _SHOWN_IN.get(name, (name,)):
-            reader.problems.pop(field, None)
-    ordered = {name: document[name] for name in EDITABLE if document.get(name) is not None}
-    return ordered, reader.problems
+            problems.pop(field, None)
+    return {name: document[name] for name in EDITABLE if document.get(name) is not None}, problems
 
 
 def _untouched(form: Form, before: Mapping[str, Any], app_zone: tzinfo) -> Iterator[str]:
     """Yield the fields of ``before`` whose fields of the form came back as they were shown."""
-    shown = form_of(before, _zone_of(before, app_zone))
+    shown = form_of(before, zone_named(before.get("timezone"), app_zone))
     same = {field for field, text in shown.items() if _sent(field, text) == _sent(field, form.get(field, ""))}
     yield from (name for name in before if same.issuperset(_SHOWN_IN.get(name, (name,))))
 
@@ -279,100 +290,33 @@ def _sent(field: str, text: str) -> str:
     return text if field in _OF_LINES else text.replace("\n", "")
 
 
-def _zone_of(fields: Mapping[str, Any], app_zone: tzinfo) -> tzinfo:
-    name = fields.get("timezone")
+def zone_named(name: Any, default: tzinfo) -> tzinfo:
+    """Return the zone of a name; where it is missing or invalid, ``default``."""
     try:
-        return zone_called(name) if name and isinstance(name, str) else app_zone
-    except ValueError:  # what is wrong with it is told where the whole document is looked at
-        return app_zone
+        return zone_called(name) if name and isinstance(name, str) else default
+    except ValueError:
+        return default
 
 
-class _Reader:
-    """Reads fields of a form, and notes at each what is wrong with it."""
-
-    def __init__(self, form: Form, app_zone: tzinfo, now: datetime) -> None:
-        self._form = form
-        self._now = now
-        self.problems: dict[str, str] = {}
-        self._zone = _zone_of(form, app_zone)
-
-    def _read(self, name: str, read: Callable[[str], Any]) -> Any:
-        text = self._form.get(name, "").strip()
-        if not text:
-            return None
-        try:
-            return read(text)
-        except (ValueError, OverflowError, RecursionError) as exc:
-            words = str(exc)
-            self.problems[name] = f"{words[:1].upper()}{words[1:]}"
-            return None
-
-    def policy(self, name: str) -> Any:
-        match ROWS[name].kind:
-            case Kind.FLAG:
-                return True if self._form.get(name) else None
-            case Kind.DELAY | Kind.LENGTH:
-                return self._read(name, read_seconds)
-            case Kind.COUNT:
-                return self._read(name, _read_number)
-            case Kind.TIME:
-                return self._read(name, self._read_time)
-        value = self._form.get(name, "")
-        return None if not value or value == ROWS[name].default else value
-
-    def future(self, name: str) -> str | None:
-        text: str | None = self._read(name, self._read_time)
-        return text
-
-    def _read_time(self, text: str) -> str:
-        return read_time(text, self._now, self._zone, ahead=True).isoformat()
-
-    def json(self, name: str, kind: type, what: str) -> Any:
-        value = self._read(name, lambda text: read_json(text, kind, what))
-        return kind() if value is None else value
-
-    def options(self) -> dict[str, Any]:
-        options: dict[str, Any] = self.json("options", dict, 'an object, as {"expires": 60}')
-        if self._form.get("queue"):
-            options["queue"] = self._form["queue"]
-        priority = self._read("priority", _read_priority)
-        return options if priority is None else {**options, "priority": priority}
-
-    def schedule(self) -> Any:
-        kind = self._form.get("schedule_kind", "json")
-        value = self._read("schedule", lambda text: _read_schedule(kind, text, self._form))
-        if value is None or "schedule" in self.problems:
-            self.problems.setdefault("schedule", "It is missing.")
-            return None
-        try:
-            zone = self._form.get("timezone") or None
-            made = parse_schedule(value, zone)
-            if isinstance(made, clocked) and made.clocked_time.tzinfo is None:
-                made = clocked(made.instant_in(self._zone).astimezone(self._zone))
-            encoded = encode_schedule(made)
-            return write_plainly(plain_json(encoded))
-        except (ValueError, TypeError, OverflowError, RecursionError) as exc:
-            words = str(exc)
-            self.problems["schedule"] = f"{words[:1].upper()}{words[1:]}"
-            return value
-
-
-def _read_schedule(kind: str, text: str, form: Form) -> Any:
-    if kind == "json":
-        return read_json(text, (dict, str, int, float), 'an object, as {"__type__": ...}')
-    if kind == "solar":
-        event, *place = (part.strip() for part in text.split(","))
-        try:
-            lat, lon = map(float, place)
-        except ValueError as exc:
-            raise ValueError(
-                f"{text!r} is no event, latitude and longitude; write it as sunset,52.5,13.4."
-            ) from exc
-        return {"solar": event, "lat": lat, "lon": lon}
-    if kind == "every":
-        return {"every": text, **({"relative": True} if form.get("relative") else {})}
-    if kind not in SCHEDULE_FORMS:
-        raise ValueError(f"there is no kind of schedule {kind!r}.")
+def _read_schedule(text: str, form: Form, read_moment: Callable[[str], str]) -> Any:
+    """Return a schedule as files have it; it is checked with the other fields."""
+    kind = form.get("schedule_kind", "json")
+    match kind:
+        case "json":
+            return read_json(text, (dict, str, int, float), 'an object, as {"__type__": ...}')
+        case "solar":
+            event, *place = (part.strip() for part in text.split(","))
+            try:
+                lat, lon = map(float, place)
+            except ValueError as exc:
+                raise ValueError(
+                    f"{text!r} must be an event, latitude and longitude, as sunset,52.5,13.4."
+                ) from exc
+            return {"solar": event, "lat": lat, "lon": lon}
+        case "every":
+            return {"every": text, **({"relative": True} if form.get("relative") else {})}
+        case "at":
+            return {"at": read_moment(text)}
     return {kind: text}
 
 
@@ -380,7 +324,7 @@ def _read_number(text: str) -> int:
     try:
         return int(text)
     except ValueError as exc:
-        raise ValueError(f"{text!r} is no whole number.") from exc
+        raise ValueError(f"{text!r} must be a whole number.") from exc
 
 
 def _read_priority(text: str) -> int:
@@ -389,6 +333,15 @@ def _read_priority(text: str) -> int:
     if problem:
         raise ValueError(f"it {problem}.")
     return priority
+
+
+#: how the text of a field is read; of other kinds it is the value
+_READERS: dict[Kind, Callable[[str], Any]] = {
+    Kind.FLAG: bool,
+    Kind.COUNT: _read_number,
+    Kind.DELAY: read_seconds,
+    Kind.LENGTH: read_seconds,
+}
 
 
 def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:

@@ -111,7 +111,7 @@ def test_typed_form_is_kept_while_redis_is_away_and_stored_afterwards(second: Se
     for fields in (new, old):
         answer = browser.http.post("/entry/save", data=fields)
         assert (answer.status_code, "Redis" in answer.text) == (503, True)
-        kept.append(form_fields(answer.text, "entry-form"))
+        kept.append(form_fields(answer.text))
         assert kept[-1] == fields
     answer = browser.http.post("/entry/pause", data=pause)
     assert (answer.status_code, form_fields(answer.text)) == (503, pause)
