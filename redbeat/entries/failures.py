@@ -74,7 +74,8 @@ def failure_of(due_entry: Stored) -> Failure | None:
         return None
     try:
         record = json.loads(due_entry.error)
-        failure = Failure(**{field.name: record[field.name] for field in fields(Failure)})
+        known = {field.name: record[field.name] for field in fields(Failure) if field.name in record}
+        failure = Failure(**known)
         is_ours = type(failure.attempts) is int and 0 <= failure.attempts < 2**31
         is_ours = is_ours and type(failure.is_asked) is bool
         float(failure.retry_at or 0)

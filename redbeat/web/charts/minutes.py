@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from redbeat.telemetry.last_hour import Minute, quantile_of
 
@@ -21,9 +20,10 @@ LEAST_TOP = 1.0
 LEAST_SENT, LEAST_FAILED = 1.5, 10.0
 
 
-@dataclass(frozen=True)
-class Bar:
-    """What a bar stands for, and where it is: of runs sent upwards, and of failed ones downwards."""
+class Bar(NamedTuple):
+    """A minute: its bars, of runs sent upwards and of failed ones downwards, and how many seconds the half of
+    its runs and most were late; None: nothing was sent.
+    """
 
     minute: Minute
     x: float
@@ -31,10 +31,11 @@ class Bar:
     sent_y: float
     sent_height: float
     failed_height: float
+    half_late: float | None
+    most_late: float | None
 
 
-@dataclass(frozen=True)
-class Bars:
+class Bars(NamedTuple):
     """The runs a minute. ``middle`` is where both kinds of bars begin; ``most`` and ``worst`` are the largest
     numbers of sent and failed runs.
     """
@@ -45,32 +46,14 @@ class Bars:
     worst: int
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A line across the chart, with its label."""
-
-    y: float
-    label: str
-
-
-@dataclass(frozen=True)
-class Lines:
-    """How late runs were: the half of them, and most, as paths; '' where nothing was sent."""
+class Lines(NamedTuple):
+    """How late runs were: the half of them, and most, as paths; '' where nothing was sent. Marks are lines
+    across the chart: their labels, and where they are.
+    """
 
     half: str
     most: str
-    marks: Sequence[Mark]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A minute as text: the lengths of time are seconds; None: nothing was sent."""
-
-    at: datetime
-    sent: int
-    failed: int
-    half_late: float | None
-    most_late: float | None
+    marks: Mapping[str, float]
 
 
 def bars_of(minutes: Sequence[Minute]) -> Bars:
@@ -94,16 +77,18 @@ def bars_of(minutes: Sequence[Minute]) -> Bars:
             round(middle - length(minute.sent, LEAST_SENT), 2),
             length(minute.sent, LEAST_SENT),
             length(minute.failed, LEAST_FAILED),
+            quantile_of(minute.late, HALF),
+            quantile_of(minute.late, MOST),
         )
         for number, minute in enumerate(minutes)
     ]
     return Bars(bars, middle, most, worst)
 
 
-def lines_of(minutes: Sequence[Minute]) -> Lines:
+def lines_of(bars: Sequence[Bar]) -> Lines:
     """Return the lines, on a logarithmic scale; a minute without runs interrupts them."""
     bottom, *others = MARKS
-    most = [quantile_of(minute.late, MOST) for minute in minutes]
+    half, most = [bar.half_late for bar in bars], [bar.most_late for bar in bars]
     worst = max([LEAST_TOP, *(one for one in most if one is not None)])
     top = next((mark for mark in others if mark >= worst), others[-1])
 
@@ -121,13 +106,5 @@ def lines_of(minutes: Sequence[Minute]) -> Lines:
             is_drawn = seconds is not None
         return "".join(parts)
 
-    marks = [Mark(y_of(mark), label) for mark, label in MARKS.items() if mark <= top]
-    return Lines(path_of([quantile_of(minute.late, HALF) for minute in minutes]), path_of(most), marks)
-
-
-def rows_of(minutes: Sequence[Minute]) -> list[Row]:
-    """Return the same as text, the latest minute first."""
-    return [
-        Row(one.at, one.sent, one.failed, quantile_of(one.late, HALF), quantile_of(one.late, MOST))
-        for one in reversed(minutes)
-    ]
+    marks = {label: y_of(mark) for mark, label in MARKS.items() if mark <= top}
+    return Lines(path_of(half), path_of(most), marks)

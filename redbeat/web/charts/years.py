@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from itertools import islice
 
 from redbeat.entries.wording import local_time
@@ -17,7 +17,7 @@ from redbeat.schedules.exclusions import bounds_of
 
 __all__ = ["Day", "Month", "Year", "draw_year"]
 
-_DAY = timedelta(days=1)
+_DAY, _INSTANT = timedelta(days=1), timedelta(microseconds=1)
 #: how many labels are told of a day
 MAX_LABELS = 5
 
@@ -38,8 +38,10 @@ class Day:
     is_partly: bool = False
     is_today: bool = False
 
-    def add(self, label: str) -> None:
-        """Note the label of what excludes it; '': it has none."""
+    def add(self, label: str, *, is_whole: bool) -> None:
+        """Note what excludes it, as a whole or in part, by its label; '': it has none."""
+        self.is_excluded = self.is_excluded or is_whole
+        self.is_partly = self.is_partly or not is_whole
         if label:
             self.labels[label] = None
 
@@ -95,10 +97,15 @@ def draw_year(fields: Mapping[str, str], number: int, zone: tzinfo, today: date)
         except ValueError:
             continue
         if isinstance(begin, datetime):
-            is_about = _mark_span(days, local_time(begin, zone), local_time(end, zone), label)
+            begins, ends = local_time(begin, zone), local_time(end, zone) - _INSTANT
         else:
-            is_about = _mark_days(days, begin, end, label)
-        if is_about:
+            begins, ends = datetime.combine(begin, time.min), datetime.combine(end, time.max)
+        begins, ends = begins.replace(tzinfo=None), ends.replace(tzinfo=None)
+        at, until = max(begins.date(), first), min(ends.date(), last)
+        for on in (at + later * _DAY for later in range((until - at).days + 1)):
+            is_whole = begins <= datetime.combine(on, time.min) and datetime.combine(on, time.max) <= ends
+            days[on].add(label, is_whole=is_whole)
+        if at <= until:
             rows.append((text, label))
     if today in days:
         days[today].is_today = True
@@ -109,27 +116,3 @@ def draw_year(fields: Mapping[str, str], number: int, zone: tzinfo, today: date)
     excluded = sum(day.is_excluded for day in days.values())
     partly = sum(day.is_partly and not day.is_excluded for day in days.values())
     return Year(number, months, sorted(rows), excluded, partly)
-
-
-def _mark_days(days: Mapping[date, Day], begin: date, end: date, label: str) -> bool:
-    first, last = max(begin, min(days)), min(end, max(days))
-    for at in range((last - first).days + 1):
-        day = days[first + at * _DAY]
-        day.is_excluded = True
-        day.add(label)
-    return first <= last
-
-
-def _mark_span(days: Mapping[date, Day], begin: datetime, end: datetime, label: str) -> bool:
-    first, last = begin.date(), end.date()
-    is_about = False
-    for at in range(max((min(last, max(days)) - max(first, min(days))).days + 1, 0)):
-        on = max(first, min(days)) + at * _DAY
-        starts = on == first and (begin.hour, begin.minute, begin.second, begin.microsecond) != (0, 0, 0, 0)
-        if on == last and (end.hour, end.minute, end.second, end.microsecond) == (0, 0, 0, 0):
-            continue  # it ends as this day begins
-        days[on].add(label)
-        days[on].is_partly = days[on].is_partly or starts or on == last
-        days[on].is_excluded = days[on].is_excluded or not (starts or on == last)
-        is_about = True
-    return is_about

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -33,16 +32,6 @@ RUNS, MORE_RUNS = 10, 100
 SPARKLINE = 20
 
 
-@dataclass(frozen=True)
-class Past:
-    """A row of the history: a run, why it went so, and whether it may be sent once more."""
-
-    run: PastRun
-    reason: str
-    can_rerun: bool
-    is_failed: bool
-
-
 def show_entry(visit: Visit) -> Response:
     """Show the page of an entry, or for htmx the part of it that changes."""
     entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
@@ -50,6 +39,9 @@ def show_entry(visit: Visit) -> Response:
     after, after_problem = _after(visit)
     found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SPARKLINE), after=after)
     facts = _facts_of(visit, entry)
+    error = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
+    sent = visit.query.get("sent", "")
+    task_ids = [*(run.task_id for run in found.running), *(run.task_id for run in found.history)]
     template = "entry_live.html" if visit.is_fragment else "entry.html"
     return visit.render(
         template,
@@ -62,16 +54,17 @@ def show_entry(visit: Visit) -> Response:
         state_words=STATES.get(str(entry.state), ""),
         figures_words=figures_in_words(found.figures),
         zones_words=zones_in_words(entry, visit.zone),
-        error=_error(visit, entry, found),
+        error=in_words_of(one_line(error, 2000), visit.zone),
         description=description_of(entry, visit.zone),
         next_words=", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now))),
         next_runs=_marked(visit, entry, found, after or visit.now),
         after=after,
         after_problem=after_problem,
-        history=[_past(visit, facts, run) for run in found.past[:count]],
+        history=[(run, _reason(visit, facts, run)) for run in found.past[:count]],
+        failed_outcomes=FAILED_OUTCOMES,
         last_sent=next((run for run in found.history if run.is_sent), None),
         outcomes=[run.outcome for run in reversed(found.history[:SPARKLINE])],
-        sent=_sent(visit, found),
+        sent=sent if sent in task_ids else "",
         why_not=why_not_run(visit, entry),
         own_zone=label_of(zone_for(entry)),
         **({} if visit.is_fragment else {"answer": _answer(visit, facts), **_fields(visit, entry)}),
@@ -97,19 +90,6 @@ def _fields(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
         "raw": raw,
         "is_kept_back": is_kept_back,
     }
-
-
-def _sent(visit: Visit, found: Overview) -> str:
-    """Return the task id of the run that was just sent from here; '': it isn't shown."""
-    task_id = visit.query.get("sent", "")
-    shown = [*(run.task_id for run in found.running), *(run.task_id for run in found.history)]
-    return task_id if task_id in shown else ""
-
-
-def _error(visit: Visit, entry: RedBeatSchedulerEntry, found: Overview) -> str:
-    """Return what is wrong with the entry."""
-    words = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
-    return in_words_of(one_line(words, 2000), visit.zone)
 
 
 def raw_text(entry: RedBeatSchedulerEntry, hiding: Hiding) -> tuple[str, bool]:
@@ -173,10 +153,10 @@ def _marked(
     return list(zip(found.next_runs, marks, strict=True))
 
 
-def _past(visit: Visit, facts: Facts | None, run: PastRun) -> Past:
+def _reason(visit: Visit, facts: Facts | None, run: PastRun) -> str:
+    """Return why a run of the past went so."""
     reason = told_by(facts, run, with_id=False).reason if facts is not None else run.why or run.error
-    is_failed = run.outcome in FAILED_OUTCOMES
-    return Past(run, in_words_of(one_line(reason, 1000), visit.zone), run.is_sent, is_failed)
+    return in_words_of(one_line(reason, 1000), visit.zone)
 
 
 def _answer(visit: Visit, facts: Facts | None) -> tuple[Answer | None, str]:

@@ -22,7 +22,7 @@ from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.last_hour import LastHour, read_last_hour
-from redbeat.web.charts.minutes import bars_of, lines_of, rows_of
+from redbeat.web.charts.minutes import bars_of, lines_of
 from redbeat.web.jobs import Result, Tell
 from redbeat.web.pages.doctor import ask_doctor, groups_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, page
@@ -117,13 +117,13 @@ def _parts(visit: Visit, found: Status) -> dict[str, Any]:
     """Return all that is shown besides who leads; each for itself, as a right may be missing."""
     hour = _known(lambda: read_last_hour(visit.app, found.now))
     minutes = hour.found.minutes if isinstance(hour.found, LastHour) else ()
+    bars = bars_of(minutes)
     doctor = ask_doctor(visit, wait_seconds=0.0)
     return {
         "hour": hour,
         "sent_lately": minutes[-2].sent if minutes else 0,
-        "bars": bars_of(minutes),
-        "lines": lines_of(minutes),
-        "rows": rows_of(minutes),
+        "bars": bars,
+        "lines": lines_of(bars.bars),
         "counts": _ask_counts(visit),
         "failed": _known(lambda: _failed(visit, found)),
         "failing": _known(lambda: _failing(visit)),
