@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule, solar
-from dateutil.rrule import DAILY
+from dateutil.rrule import DAILY, MONTHLY, WEEKLY, YEARLY
 
 from redbeat.entries.wording import label_of
 from redbeat.policy.policy import LENGTHS, ROWS, given_of
@@ -34,17 +33,10 @@ _PERIODS = {
     number: "day" if number == DAILY else name.removesuffix("LY").lower()
     for name, number in FREQUENCIES.items()
 }
-# fmt: off
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-# fmt: on
 #: a rule with one of these isn't put into words, but shown as RFC 5545 writes it
 _WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
-#: a rule with more times a day isn't put into words
-MAX_TIMES = 4
+_CLOCK = ("second", "minute", "hour")
+_DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 
 
 def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
@@ -138,72 +130,56 @@ def _shown(moment: datetime, zone: tzinfo, precision: str = "minutes") -> str:
 
 
 def _describe_rule(rule: rrule, zone: tzinfo) -> str:
-    period, start = _PERIODS[rule.freq], rule.dtstart.astimezone(zone)
+    """Return a rule in the words of the cron expression with its days and times; else as RFC 5545 has it."""
+    start, is_by_days = rule.dtstart.astimezone(zone), rule.freq <= DAILY
     parts = {name for name in rrule.FIELDS if name.startswith("by") and getattr(rule, name) is not None}
-    is_by_days = rule.freq <= DAILY
-    times = _times_of_day(rule, start) if is_by_days else []
-    if parts & _WORDLESS or (not times if is_by_days else parts):
+    expression = _cron_of(rule, start) if is_by_days and not parts & _WORDLESS else ""
+    cron_words = _describe_cron(expression) if expression else ""
+    if cron_words.startswith("cron ") or (parts and not expression):
         return _as_rfc5545(rule, zone)
-    words = [f"Every {period}" if rule.interval == 1 else f"Every {rule.interval} {period}s"]
-    if is_by_days:
-        words += [*_days_in_words(rule, period, start), f"at {_listed(times)}"]
+    period = _PERIODS[rule.freq]
+    every = f"every {period}" if rule.interval == 1 else f"every {rule.interval} {period}s"
+    words = [cron_words] if is_by_days else [every.capitalize()]
+    if is_by_days and rule.interval > 1:
+        words.append(every)
     if rule.interval > 1 or rule.count is not None:
         words.append(f"from {start:%Y-%m-%d}" if is_by_days else f"from {_shown(start, zone)}")
     if rule.until is not None:
         words.append(f"until {_shown(rule.until, zone)}")
     if rule.count is not None:
-        words[-1] += ", once" if rule.count == 1 else f", {rule.count} times"
-    return " ".join(words)
+        words.append("once" if rule.count == 1 else f"{rule.count} times")
+    return ", ".join(words)
 
 
-def _days_in_words(rule: rrule, period: str, start: datetime) -> list[str]:
-    """Return in words the days of ``period`` on which a rule occurs; by default those of its start."""
+def _cron_of(rule: rrule, start: datetime) -> str:
+    """Return the cron expression with the days and times of a rule, by default those of its start; '' if
+    there is none.
+    """
     months, days, weekdays = _many(rule.bymonth), _many(rule.bymonthday), _many(rule.byweekday)
     if not (days or weekdays):
-        if period == "week":
+        if rule.freq == WEEKLY:
             weekdays = (start.weekday(),)
-        elif period in ("month", "year"):
+        elif rule.freq < WEEKLY:
             days = (start.day,)
-            months = months or ((start.month,) if period == "year" else ())
-    words = []
-    if weekdays:
-        words.append(f"on {_listed([_weekday(day) for day in weekdays])}")
-    if days:
-        nth = _listed([_nth(day) for day in days])
-        words.append(f"that is the {nth} day" if weekdays else f"on the {nth} day")
-    if months:
-        words.append(f"{'of' if days or weekdays else 'in'} {_listed([_MONTHS[one - 1] for one in months])}")
-    elif days and period != "month":
-        words.append("of each month")
-    return words
+            months = months or ((start.month,) if rule.freq == YEARLY else ())
+    nths = {nth for day in weekdays if (nth := getattr(day, "n", None))}
+    if min(days, default=0) < -1 or not nths <= {-1, 1, 2, 3, 4, 5} or (nths and not _is_monthly(rule)):
+        return ""
+    clock = [_many(getattr(rule, f"by{unit}")) or (getattr(start, unit),) for unit in _CLOCK]
+    fields = [*clock, ["L" if day == -1 else day for day in days], months, map(_cron_day, weekdays)]
+    if clock[0] == (0,):  # no seconds
+        del fields[0]
+    return " ".join(",".join(map(str, field)) or "*" for field in fields)
 
 
-def _times_of_day(rule: rrule, start: datetime) -> list[str]:
-    """Return the times of day at which a rule occurs; []: there are too many to name."""
-    times = product(
-        _many(rule.byhour) or (start.hour,),
-        _many(rule.byminute) or (start.minute,),
-        _many(rule.bysecond) or (start.second,),
-    )
-    shown = [f"{hour:02}:{minute:02}" + (f":{second:02}" if second else "") for hour, minute, second in times]
-    return shown if len(shown) <= MAX_TIMES else []
+def _is_monthly(rule: rrule) -> bool:
+    """Return True if the n-th weekday of a rule is that of a month."""
+    return bool(rule.freq == MONTHLY or (rule.freq == YEARLY and rule.bymonth))
 
 
-def _weekday(day: Any) -> str:
-    nth = getattr(day, "n", None)
-    name = _WEEKDAYS[getattr(day, "weekday", day)]
-    return f"the {_nth(nth)} {name}" if nth else name
-
-
-def _nth(number: int) -> str:
-    if number < 0:
-        return "last" if number == -1 else f"{_nth(-number)} last"
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _cron_day(day: Any) -> str:
+    name, nth = _DAYS[getattr(day, "weekday", day)], getattr(day, "n", None)
+    return f"{name}L" if nth == -1 else f"{name}#{nth}" if nth else name
 
 
 def _many(given: Any) -> Sequence[Any]:

@@ -34,6 +34,7 @@ RULES = [
     *("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH", "FREQ=DAILY;BYMONTH=1,2", "FREQ=DAILY;UNTIL=20310101T000000Z"),
     *("DTSTART:20300305T093000 FREQ=DAILY;COUNT=5", "FREQ=MINUTELY", "FREQ=HOURLY;INTERVAL=5"),
     *("FREQ=MONTHLY;BYSETPOS=-1;BYDAY=MO,TU,WE,TH,FR", "FREQ=HOURLY;BYMINUTE=5", "FREQ=YEARLY;BYEASTER=-2"),
+    *("FREQ=YEARLY;BYDAY=4TH", "FREQ=MONTHLY;BYMONTHDAY=-2", "FREQ=MONTHLY;BYDAY=-2FR"),
 ]
 POLICIES: list[dict[str, Any]] = [
     *({"overlap": value} for value in ("skip", "buffer_one", "replace")),
@@ -64,7 +65,7 @@ def test_description_uses_the_entry_timezone(app: Celery) -> None:
     late = rrule("WEEKLY", dtstart=datetime(2030, 3, 5, 23, 30, tzinfo=UTC))
     raw = rrule("HOURLY", dtstart=NOON, byminute=0, until=NOON + timedelta(days=5))
     assert describe(app, "0 9 * * *", **zone) == "At 09:00 (Asia/Tokyo)"
-    assert describe(app, late, **zone) == "Every week on Wednesday at 08:30 (Asia/Tokyo)"
+    assert describe(app, late, **zone) == "At 08:30, only on Wednesday (Asia/Tokyo)"
     assert "20260601T210000 RRULE:FREQ=HOURLY;UNTIL=20260606T210000" in describe(app, raw, **zone)
     assert describe(app, clocked(NOON), **zone) == "At 2026-06-01 21:00:00+09:00"
     assert describe(app, clocked(NOON.replace(tzinfo=None)), **zone) == "At 2026-06-01 12:00:00+09:00"
