@@ -18,16 +18,13 @@ from redbeat.cli.downgrading import downgrade
 from redbeat.cli.editing import add, delete, set_
 from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.later import later
-from redbeat.cli.listing import count, list_, show
-from redbeat.cli.monitoring import monitoring
-from redbeat.cli.next_runs import next_
+from redbeat.cli.listing import count, list_, next_, show
+from redbeat.cli.operating import monitoring, purge, singleton
 from redbeat.cli.pausing import pause, resume
-from redbeat.cli.purging import purge
 from redbeat.cli.resharding import reshard
 from redbeat.cli.routing import route
 from redbeat.cli.runs import rerun, runs
 from redbeat.cli.session import Session
-from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
 from redbeat.cli.timeline import timeline
 from redbeat.cli.tokens import token

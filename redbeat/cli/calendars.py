@@ -10,11 +10,11 @@ import click
 from rich.text import Text
 
 from redbeat.calendars import Calendar, entries_in_words
+from redbeat.cli.changes import names_in_words
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.files import read_bytes
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.values import Value

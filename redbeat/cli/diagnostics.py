@@ -12,10 +12,10 @@ import click
 from rich.text import Text
 
 from redbeat.cli.documents import ONE_OBJECT, json_option
+from redbeat.cli.flags import zone_options
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.values import BACK
-from redbeat.cli.zone import zone_options
 from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.facts import read_facts

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from redbeat.cli.documents import json_option
+from redbeat.cli.flags import zone_options
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.downgrade import EFFECTS, Findings, Obstacle, examine, put_all_away
 from redbeat.entries.wording import in_words_of, one_line

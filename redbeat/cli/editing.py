@@ -5,14 +5,24 @@ Invariant: what is wrong is found before anything is written, and what is writte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import click
 
-from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, json_option
-from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
+from redbeat.cli.changes import ask_about, check_failures, refuse_both_or_none, select, show_names
+from redbeat.cli.flags import (
+    DRY_RUN,
+    INSTEAD_OF_NAME,
+    MATCH,
+    OBJECT_PER_ENTRY,
+    ONE_OBJECT,
+    YES,
+    json_flag,
+    pass_session,
+    zone_options,
+)
+from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
 from redbeat.cli.options import (
     POLICY,
     SCHEDULES,
@@ -23,17 +33,7 @@ from redbeat.cli.options import (
     zone_given,
 )
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import (
-    INSTEAD_OF_NAME,
-    MATCH,
-    ask_about,
-    change_selected,
-    refuse_both_or_none,
-    say_names,
-    select,
-)
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.hints import hint_at_beat_schedule, hint_at_ping_host, hint_at_task
 from redbeat.entries.audit import given_of
 from redbeat.entries.describe import description_of
@@ -42,7 +42,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
 from redbeat.entries.saving import retry_when_changed, why_never
 from redbeat.entries.wording import one_line, relative, when_in
-from redbeat.errors import EntryChanged
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.log.text import counted
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
@@ -59,18 +59,15 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @zone_options
 @click.option("--disabled", is_flag=True, help="Store the entry, but don't run it.")
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; keep its count of runs.")
-@json_option("the entry as one JSON object")
-@click.pass_context
-def add(
-    ctx: click.Context, /, name: str, task: str, disabled: bool, replace: bool, is_json: bool, **_: Any
-) -> None:
+@json_flag("the entry as one JSON object")
+@pass_session
+def add(session: Session, name: str, task: str, disabled: bool, replace: bool, **_: Any) -> None:
     """Add the entry NAME, which runs TASK. Give one of --every, --cron, --at, --rrule and --solar.
 
     If there is an entry of this name, nothing is changed, unless you give --replace. Times without an offset
     are in the zone of --timezone, else in the application's.
     """
-    session = Session.of(ctx)
-    given = given_options(ctx)
+    given = given_options(click.get_current_context())
     if not given.keys() & set(SCHEDULES):
         known = ", ".join(f"--{kind}" for kind in SCHEDULES)
         raise CommandLineError(f"An entry needs a schedule: give one of {known}.", exits.USAGE)
@@ -87,7 +84,7 @@ def add(
             "celery redbeat set changes parts of it.",
             exits.USAGE,
         ) from None
-    report_entry(session, name, "Added", is_json)
+    report_entry(session, name, "Added")
     hints = [hint_at_task(session.app, task)] if session.has_own_app else []
     _tell(session, [*hints, *_ping_hints(session, given)])
 
@@ -109,18 +106,14 @@ def add(
 @DRY_RUN
 @YES
 @OBJECT_PER_ENTRY
-@click.pass_context
+@pass_session
 def set_(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str | None,
     match: str | None,
     task: str | None,
     enabled: bool | None,
     unset: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
     **_: Any,
 ) -> None:
     """Change the entry NAME, or all that --match finds. What you don't give stays as it is.
@@ -128,47 +121,60 @@ def set_(
     --match shows how many entries it finds, and asks first. Times without an offset are in the zone of the
     entry's schedule.
     """
-    session = Session.of(ctx)
     refuse_both_or_none(name, match)
-    given = given_options(ctx)
+    given = given_options(click.get_current_context())
     removed = {field.replace("-", "_") for field in unset}
     for field in removed & given.keys():
         raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
-    fields = sorted(given.keys() - {"name", "match", "dry_run", "yes", "is_json"})
+    fields = sorted(given.keys() - {"name", "match"})
     if not fields:
         raise CommandLineError("There is nothing to change: give an option, see --help.", exits.USAGE)
     now = session.now()
 
     def changed(name: str) -> RedBeatSchedulerEntry:
-        entry = entry_called(session, name)
+        entry = RedBeatSchedulerEntry.get(name, session.app) if match else entry_called(session, name)
         zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
         _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
         return entry
 
     def change(name: str) -> None:
         retry_when_changed(lambda: changed(name).save(if_unchanged=True))
-        if match is None or is_json:
-            report_entry(session, name, "Changed", is_json)
 
-    names = [name] if name is not None else select(session, str(match)).names
     details = {"match": match, **{field: given[field] for field in fields}}
+    names = [name] if name is not None else select(session, str(match))[0]
     if name is not None:
         changed(name).check_save()  # raises before anything is written
-        if dry_run:
-            session.note(f"{one_line(name)} would be changed.")
-        else:
-            before = _before(entry_called(session, name), fields, removed)
-            with session.audited("set", names, details, before):
-                change(name)
-    elif dry_run:
-        say_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
-        return
-    else:
-        verb = f"Change {', '.join(field.replace('_', '-') for field in fields)} of"
-        done = "{} changed.".format
-        audited = session.audited("set", names, details)
-        change_selected(session, names, change, verb, "Changing", done, audited, is_yes=yes, is_json=is_json)
+    if session.is_dry_run:
+        show_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
+    elif name is not None:
+        before = _before(entry_called(session, name), fields, removed)
+        with session.audited("set", names, details, before):
+            change(name)
+        report_entry(session, name, "Changed")
+    elif names:
+        ask_about(session, f"Change {', '.join(field.replace('_', '-') for field in fields)} of", names)
+        with session.audited("set", names, details):
+            _change_each(session, names, change)
     _tell(session, [*_ping_hints(session, given), hint_at_beat_schedule(session.app, names)])
+
+
+def _change_each(session: Session, names: list[str], change: Callable[[str], None]) -> None:
+    """Change one entry after the other; say how many were changed, and why others weren't."""
+    count, failed = 0, dict[str, str]()
+    with meter("Changing", len(names)) as progress:
+        for number, name in enumerate(names, start=1):
+            try:
+                change(name)
+                count += 1
+                if session.is_json:
+                    report_entry(session, name, "Changed")
+            except EntryNotFound:  # it was deleted since it was found
+                pass
+            except EntryError as exc:
+                failed[name] = str(exc)
+            progress(number)
+    session.summarize(f"{count} changed.")
+    check_failures(session, failed, len(names))
 
 
 def _before(entry: RedBeatSchedulerEntry, fields: Iterable[str], removed: set[str]) -> dict[str, Any]:
@@ -205,10 +211,10 @@ def _change(
     entry.set_policy(policy)
 
 
-def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
+def report_entry(session: Session, name: str, done: str) -> None:
     """Say what was done to an entry, and when it runs now."""
     entry = listed_entry(session, name)
-    if is_json:
+    if session.is_json:
         session.print_json(document_of(entry))
         return
     session.say(f"{done} {one_line(name)}: {one_line(description_of(entry, session.zone))}")
@@ -238,28 +244,25 @@ def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
 @DRY_RUN
 @YES
 @ONE_OBJECT
-@click.pass_context
-def delete(
-    ctx: click.Context, /, names: tuple[str, ...], match: str | None, dry_run: bool, yes: bool, is_json: bool
-) -> None:
+@pass_session
+def delete(session: Session, names: tuple[str, ...], match: str | None) -> None:
     """Delete entries with their histories. Shows how many there are, and asks first.
 
     Entries of beat_schedule come back when a beat starts. If there is no entry of one of the
     names, nothing is deleted.
     """
-    session = Session.of(ctx)
-    chosen = chosen_names(session, names, match)
-    if not dry_run:
-        ask_about(session, "Delete", chosen, is_yes=yes)
-    if dry_run:
-        if is_json:
+    if not names and match is None:
+        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    check_stored(session, names)
+    chosen = list(dict.fromkeys([*names, *(select(session, match)[0] if match is not None else ())]))
+    if session.is_dry_run:
+        if session.is_json:
             session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
-            return
-        say_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
+        else:
+            show_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
         return
+    ask_about(session, "Delete", chosen)
     with session.audited("delete", chosen, {"match": match}), meter("Deleting", len(chosen)) as progress:
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
-    if is_json:
-        session.print_json({"deleted": total, "names": chosen})
-    else:
-        session.echo(f"Deleted {counted(len(chosen), 'entry', 'entries')}.")
+    words = f"Deleted {counted(len(chosen), 'entry', 'entries')}."
+    session.report({"deleted": total, "names": chosen}, words)

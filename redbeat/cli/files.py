@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
+from redbeat.cli.changes import names_in_words
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import ONE_OBJECT
+from redbeat.cli.flags import zone_options
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Command, Session, SessionCommand
-from redbeat.cli.zone import zone_options
 from redbeat.entries.wording import one_line
 from redbeat.keys import is_owner_name
 from redbeat.log.text import counted

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
-from rich.text import Text
 
-from redbeat.cli.confirmation import YES, ask
-from redbeat.cli.documents import ONE_OBJECT, json_option
-from redbeat.cli.grid import Column, Row, cut_end, cut_start, lines_of
+from redbeat.cli.flags import LIMIT, ONE_OBJECT, YES, json_flag, pass_session, zone_options
 from redbeat.cli.progress import meter
-from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import WITH_DATES, fields_lines, titled
-from redbeat.cli.zone import zone_options
+from redbeat.cli.session import TERMINAL_ROWS, Session, SessionCommand
+from redbeat.cli.tables import END, START, Column, print_fields, print_table, styled, titled
 from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import clock, one_line, relative, when_in
 from redbeat.later.documents import arguments_in_words, document_of, eta_of
@@ -27,11 +23,8 @@ from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.store.later import LaterStore, Listed
 from redbeat.store.members import count_members
 
-#: how many messages are listed without --limit
-LISTED = 50
-
-#: the width from which on a list has more columns
-WITH_TASKS, WITH_ARGUMENTS = 72, 130
+#: a message with its document
+Stored = tuple[Listed, Mapping[str, Any]]
 
 
 @click.group(cls=ExitingGroup)
@@ -40,97 +33,81 @@ def later() -> None:
 
 
 @later.command("list", cls=SessionCommand, short_help="the stored messages, the next one first")
-@click.option(
-    "--limit", type=click.IntRange(min=0), default=LISTED, show_default=True, help="0: all of them."
-)
+@LIMIT
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many at the beginning.")
 @zone_options
-@json_option("JSON: one object per message and line")
-@click.pass_context
-def list_(ctx: click.Context, /, limit: int, offset: int, is_json: bool) -> None:
+@json_flag("JSON: one object per message and line")
+@pass_session
+def list_(session: Session, limit: int | None, offset: int) -> None:
     """List the stored messages, the next one first."""
-    list_messages(Session.of(ctx), limit or None, offset, is_json=is_json)
+    list_messages(session, limit, offset)
 
 
-def list_messages(session: Session, limit: int | None, offset: int, *, is_json: bool) -> None:
-    """Print stored messages.
-
-    Arguments:
-        limit: how many at most; None: all.
-        offset: how many to leave out at the beginning.
-    """
-    store = LaterStore(session.app)
-    found = store.first(limit, offset)
-    if is_json:
+def list_messages(session: Session, limit: int | None, offset: int) -> None:
+    """Print stored messages; see ``Session.rows`` for the limit."""
+    store, rows = LaterStore(session.app), session.rows(limit)
+    found = store.first(rows, offset)
+    if session.is_json:
         for one in found:
             session.print_json(document_of(store.keys, one))
         return
-    total = count_members(store)
-    if not total:
+    if not _print_messages(session, store, found):
         session.say("There are no stored messages.")
-        return
-    listed = list(found) if session.is_on_terminal else found
-    session.draw(_lines(store, listed, session))
-    if limit and offset + limit < total:
-        rest = f"--limit 0 shows all, --offset {offset + limit} the next"
-        session.note(f"These are {limit} of {total}; {rest}.")
+    total = count_members(store)
+    if limit is None and rows is not None and offset + rows < total:
+        rest = f"--limit 0 shows all, --offset {offset + rows} the next"
+        session.note(f"These are {TERMINAL_ROWS} of {total}; {rest}.")
 
 
 @later.command(cls=SessionCommand, short_help="how many messages are stored")
 @ONE_OBJECT
-@click.pass_context
-def count(ctx: click.Context, /, is_json: bool) -> None:
+@pass_session
+def count(session: Session) -> None:
     """Print how many messages are stored."""
-    session = Session.of(ctx)
     number = count_members(LaterStore(session.app))
-    if is_json:
-        session.print_json({"count": number})
-    else:
-        session.echo(str(number))
+    session.report({"count": number}, str(number))
 
 
 @later.command(cls=SessionCommand, short_help="all about one stored message")
 @click.argument("task_id", metavar="ID", callback=not_empty)
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def show(ctx: click.Context, /, task_id: str, is_json: bool) -> None:
+@pass_session
+def show(session: Session, task_id: str) -> None:
     """Show all about the stored message with the task id ID."""
-    session = Session.of(ctx)
     store = LaterStore(session.app)
     one = store.find(task_id)
     if one is None:
         raise _unknown(session, [task_id])
     document, eta = document_of(store.keys, one), eta_of(one)
-    if is_json:
+    if session.is_json:
         session.print_json(document)
         return
     document["eta"] = when_in(eta, session.zone) if eta is not None else "never"
-    rows = [
-        (name.replace("_", " "), _words(value)) for name, value in document.items() if value not in (None, [])
-    ]
-    session.draw(fields_lines(rows, session.console))
+    given = {name: value for name, value in document.items() if value not in (None, [])}
+    print_fields(
+        session, [(name.replace("_", " "), one_line(str(value), 1000)) for name, value in given.items()]
+    )
 
 
 @later.command(cls=SessionCommand, short_help="take stored messages away; asks first")
 @click.argument("task_ids", metavar="ID...", nargs=-1, required=True)
 @YES
 @ONE_OBJECT
-@click.pass_context
-def cancel(ctx: click.Context, /, task_ids: tuple[str, ...], yes: bool, is_json: bool) -> None:
+@pass_session
+def cancel(session: Session, task_ids: tuple[str, ...]) -> None:
     """Take the stored messages with these task ids away, so that they are never sent; asks first.
 
     Their results become REVOKED. Workers are told nothing: celery control revoke ID does that for a message
     that has been sent.
     """
-    session = Session.of(ctx)
     chosen = list(dict.fromkeys(task_ids))
     which = one_line(chosen[0]) if len(chosen) == 1 else f"{len(chosen)} messages"
-    ask(f"Cancel {which} at {session.server}?", is_yes=yes)
+    session.ask(f"Cancel {which} at {session.server}?")
     with session.audited("later cancel", chosen):
         cancelled = cancel_messages(session.app, chosen)
     missing = [one for one in chosen if one not in cancelled]
-    if is_json:
+    if session.is_json:
         session.print_json({"cancelled": cancelled, "missing": missing})
     elif cancelled:
         session.say(f"Cancelled {counted(len(cancelled), 'message', 'messages')}.")
@@ -145,8 +122,8 @@ def cancel(ctx: click.Context, /, task_ids: tuple[str, ...], yes: bool, is_json:
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @YES
 @ONE_OBJECT
-@click.pass_context
-def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes: bool, is_json: bool) -> None:
+@pass_session
+def release(session: Session, task_ids: tuple[str, ...], is_all: bool) -> None:
     """Give stored messages to the broker now, as Celery does without RedBeat; asks first.
 
     A worker then holds each of them until its eta. For those who go back to another scheduler: stop all beats
@@ -154,7 +131,6 @@ def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes:
 
     Exit codes: 0 done; 75: a beat of version 3 leads, or some couldn't be published.
     """
-    session = Session.of(ctx)
     session.require_application("later release")
     if bool(task_ids) == is_all:
         raise CommandLineError("Give the task ids of messages, or --all.", exits.USAGE)
@@ -170,7 +146,7 @@ def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes:
     chosen = None if is_all else list(dict.fromkeys(task_ids))
     number = count_members(store) if chosen is None else len(chosen)
     which = counted(number, "stored message", "stored messages")
-    ask(f"Publish {which} of {session.server} now?", is_yes=yes)
+    session.ask(f"Publish {which} of {session.server} now?")
     released: list[str] = []
     problems: dict[str, str] = {}
     with session.audited("later release", chosen or ["*"]), meter("Publishing", number) as progress:
@@ -180,7 +156,7 @@ def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes:
             else:
                 released.append(task_id)
             progress(len(released) + len(problems))
-    if is_json:
+    if session.is_json:
         session.print_json({"released": len(released), "problems": problems})
     else:
         session.say(f"Published {counted(len(released), 'message', 'messages')}.")
@@ -202,33 +178,26 @@ def _unknown(session: Session, task_ids: list[str]) -> CommandLineError:
     )
 
 
-def _lines(store: LaterStore, listed: Iterable[Listed], session: Session) -> Iterator[Text]:
-    """Yield the table of stored messages, with the columns for which there is room; ids are never cut."""
-    width, now = session.console.width, session.now()
-    columns = {
-        "task id": (0, Column("task id")),
-        "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
-        "eta": (WITH_DATES, Column(titled("eta", session.zone))),
-        "until then": (0, Column("" if width >= WITH_DATES else "eta")),
-        "arguments": (WITH_ARGUMENTS, Column("arguments", share=3, cut=cut_end)),
-    }
-    shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
+def _print_messages(session: Session, store: LaterStore, found: Iterable[Listed]) -> bool:
+    """Print the table of stored messages; return False if there are none."""
+    zone, now = session.zone, session.now()
 
-    def rows() -> Iterator[Row]:
-        for one in listed:
-            document, eta = document_of(store.keys, one), eta_of(one)
-            cells = {
-                "task id": one_line(one.task_id),
-                "task": one_line(document.get("task", "")),
-                "eta": clock(eta, session.zone) if eta is not None else "never",
-                "until then": relative(eta, now),
-                "arguments": one_line(arguments_in_words(document)),
-            }
-            problem = one_line(document["problem"] or document["error"] or "")
-            yield Row([Text(cells[title]) for title in shown], below=Text(problem, "red"))
+    def eta(one: Stored) -> str:
+        moment = eta_of(one[0])
+        return "never" if moment is None else clock(moment, zone)
 
-    return lines_of(list(shown.values()), rows(), session.console, beside="problem")
-
-
-def _words(value: Any) -> str:
-    return one_line(value if isinstance(value, str) else str(value), 1000)
+    columns: list[Column[Stored]] = [
+        Column("task id", lambda one: one_line(one[0].task_id)),
+        Column("task", lambda one: str(one[1].get("task", "")), rank=1, cut=START),
+        Column("eta", lambda one: relative(eta_of(one[0]), now) or "never"),
+        Column(titled("at", zone), eta, rank=2),
+        Column("arguments", lambda one: one_line(arguments_in_words(one[1])), rank=3, cut=END),
+    ]
+    items = ((one, document_of(store.keys, one)) for one in found)
+    return print_table(
+        session,
+        columns,
+        items,
+        lambda one: styled(one[1]["problem"] or one[1]["error"] or "", "red"),
+        "problem",
+    )

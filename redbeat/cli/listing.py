@@ -1,44 +1,79 @@
-"""``celery redbeat list``, ``show`` and ``count``: the stored entries.
+"""``celery redbeat list``, ``count``, ``show`` and ``next``: the stored entries and their next runs.
 
 Invariant: a list that isn't sorted is printed as it is read, so that it needs no more memory than one page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, tzinfo
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from heapq import nlargest, nsmallest
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from typing import Any
 
 import click
+from rich.text import Text
 
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT
-from redbeat.cli.later import LISTED, list_messages
+from redbeat.cli.flags import (
+    LIMIT,
+    OBJECT_PER_ENTRY,
+    OBJECT_PER_RUN,
+    ONE_OBJECT,
+    ONLY_MATCHING,
+    pass_session,
+    zone_options,
+)
+from redbeat.cli.later import list_messages
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
-from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
-from redbeat.cli.selection import ONLY_MATCHING
-from redbeat.cli.session import Command, ReadingCommand, Session, SessionCommand
-from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, runs_lines
+from redbeat.cli.run_tables import figures_rows, print_history, print_runs, style_of
+from redbeat.cli.session import TERMINAL_ROWS, ReadingCommand, Session, SessionCommand
+from redbeat.cli.tables import END, MIDDLE, START, Column, print_fields, print_table, styled, titled
 from redbeat.cli.values import AHEAD
-from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
-from redbeat.entries.documents import Overview, document_of, outcome_of, overview_of, policy_rows
+from redbeat.entries.documents import document_of, iso, outcome_of, overview_of, policy_rows
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import failure_of
+from redbeat.entries.marks import clock_changes
 from redbeat.entries.query import STATES
-from redbeat.entries.runs import with_last
-from redbeat.entries.wording import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
+from redbeat.entries.runs import Last, with_last
+from redbeat.entries.timeline import first_of_all
+from redbeat.entries.upcoming import next_runs
+from redbeat.entries.wording import (
+    clock,
+    due_in_words,
+    in_words_of,
+    local_time,
+    next_run_in_words,
+    one_line,
+    relative,
+    when_in,
+)
+from redbeat.errors import EntryError
+from redbeat.history import COUNTED_OUTCOMES
+from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.times import TypedTime
 
-#: how many rows are shown on a terminal by default
-TERMINAL_ROWS = 50
-#: how many entries are counted for "50 of 230 shown"
-MOST_COUNTED = 10_000
+#: how much of an error is shown below a row; ``show`` has all of it
+_ERROR = 300
+#: of how many entries the list of next runs says that it is incomplete
+MOST_NOTED = 3
 
+STATE_STYLES = {
+    "scheduled": "green",
+    "due": "cyan",
+    "failing": "red",
+    "paused": "yellow",
+    "disabled": "yellow",
+    "finished": "dim",
+    "quarantined": "bold red",
+    "missing": "red",
+    "unscheduled": "red",
+}
 #: the order of states: those that need attention come first
 _BY_URGENCY = (
     *("quarantined", "missing", "unscheduled", "downgraded", "failing", "due"),
@@ -46,20 +81,23 @@ _BY_URGENCY = (
 )
 #: the keys by which a list is sorted, the smallest first
 SORT_KEYS: dict[str, Callable[[Any], Any]] = {
-    "next": lambda entry: _seconds(entry.next_due_at, never=inf),
+    "next": lambda entry: entry.next_due_at.timestamp() if entry.next_due_at else inf,
     "name": lambda entry: str(entry.name),
     "task": lambda entry: str(entry.task or ""),
-    "last": lambda entry: -_seconds(entry.last_run_at if entry.total_run_count else None, never=-inf),
+    "last": lambda entry: -last.timestamp() if (last := _last_run(entry)) else inf,
     "runs": lambda entry: -entry.total_run_count,
     "state": lambda entry: _BY_URGENCY.index(entry.state),
 }
 
 
-def _seconds(moment: datetime | None, never: float) -> float:
-    return never if moment is None else moment.timestamp()
+def _last_run(entry: Any) -> datetime | None:
+    return entry.last_run_at if entry.total_run_count else None
 
 
-def filters(command: Command) -> Command:
+# -- list and count
+
+
+def filters(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``command`` the options that choose entries."""
     for option in (
         click.option(
@@ -79,10 +117,11 @@ def filters(command: Command) -> Command:
 
 
 def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
-    due_before = given.pop("due_before")
-    if due_before is not None:
-        due_before = session.time(due_before)
-    return {**given, "due_before": due_before}
+    """Return the filters that were given."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "due_before" in chosen:
+        chosen["due_before"] = session.time(chosen["due_before"])
+    return chosen
 
 
 @click.command("list", cls=ReadingCommand)
@@ -96,115 +135,130 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     help="Sort by this. last: the latest run first; runs: the most first; state: the worst first.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    help=f"Show at most this many entries; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
-)
+@LIMIT
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
 @click.option(
     "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta."
 )
 @zone_options
 @OBJECT_PER_ENTRY
-@click.pass_context
+@pass_session
 def list_(
-    ctx: click.Context,
-    /,
+    session: Session,
     order: str,
     reverse: bool,
     limit: int | None,
     offset: int,
     is_later: bool,
-    is_json: bool,
     **given: Any,
 ) -> None:
     """List the entries, the next to run first; those that never run again come last.
 
-    On a terminal of less than 120 columns times are shown as 'in 5 min', names are shortened, and there are
-    fewer columns. A pipe or file gets all columns; texts other than names end there after 1,000 characters.
-    --json has everything. --sort and --reverse read all entries before the first one is shown.
+    Where a terminal is too narrow, columns are left out, and after that names are shortened. A pipe or file
+    gets all columns; texts other than names end there after 1,000 characters. --json has everything. --sort
+    and --reverse read all entries before the first one is shown.
     """
-    session = Session.of(ctx)
     chosen = _chosen(session, given)
-    is_whole = limit is not None or is_json or not session.is_on_terminal
-    rows = limit or None if is_whole else TERMINAL_ROWS
     if is_later:
-        if reverse or order != "next" or any(value is not None for value in chosen.values()):
+        if reverse or order != "next" or chosen:
             raise CommandLineError(
                 "Stored messages are listed in the order of their etas, all of them: --later takes --limit, "
                 "--offset, --tz, --utc and --json only.",
                 exits.USAGE,
             )
-        most = LISTED if limit is None and not is_json else limit
-        list_messages(session, most or None, offset, is_json=is_json)
+        list_messages(session, limit, offset)
         return
-    last = None if rows is None else offset + rows
-    listed = _Counted(RedBeatSchedulerEntry.list(session.app, **chosen))
-    is_sorted = order != "next" or reverse
-    entries = islice(_sorted(listed, order, reverse, last) if is_sorted else listed, offset, last)
-    if is_json:
-        for entry, last_run in with_last(entries):
-            session.print_json({**document_of(entry), **outcome_of(last_run)})
+    rows = session.rows(limit)
+    # one more tells whether there are more
+    end = None if rows is None else offset + rows + 1
+    entries: Iterable[Any] = RedBeatSchedulerEntry.list(session.app, **chosen)
+    if order != "next" or reverse:
+        entries = _sorted(entries, SORT_KEYS[order], reverse, end)
+    entries = islice(entries, offset, end)
+    has_more = False
+    if rows is not None:
+        page = list(entries)
+        entries, has_more = page[:rows], len(page) > rows
+    if session.is_json:
+        for entry, last in with_last(entries):
+            session.print_json({**document_of(entry), **outcome_of(last)})
         return
-    shown = _Counted(with_last(entries))
-    lines = entries_lines(shown, session.now(), session.zone, session.console)
-    titles = list(islice(lines, 1))  # this reads the first entries
-    if not shown.number:
+    if not print_entries(session, with_last(entries)):
         session.note("There are no such entries.")
-        return
-    session.draw(chain(titles, lines))
-    if is_whole or shown.number < TERMINAL_ROWS:
-        return
-    if is_sorted or any(value is not None for value in chosen.values()):
-        most = listed.number + MOST_COUNTED
-        for _ in islice(listed, MOST_COUNTED):
-            pass
-        total, more = listed.number, "more than " if listed.number == most else ""
-    else:
-        total, more = RedBeatSchedulerEntry.count(session.app), ""
-    if total > offset + shown.number:
-        session.note(_more(offset, shown.number, f"{more}{total}"))
-
-
-def _more(offset: int, shown: int, total: str) -> str:
-    which = f"{offset + 1} to {offset + shown}" if offset else str(shown)
-    further = f", --offset {offset + shown} for the next" if offset else ""
-    return f"{which} of {total} shown; --limit 0 for all{further}, --match PATTERN to choose."
-
-
-class _Counted(Iterator[Any]):
-    """An iterator, and how many items were taken from it."""
-
-    def __init__(self, items: Iterable[Any]) -> None:
-        self.number = 0
-        self._items = iter(items)
-
-    def __next__(self) -> Any:
-        item = next(self._items)
-        self.number += 1
-        return item
+    if has_more and limit is None:
+        total = "more" if chosen else str(RedBeatSchedulerEntry.count(session.app))
+        which = f"{offset + 1} to {offset + TERMINAL_ROWS}" if offset else str(TERMINAL_ROWS)
+        session.note(
+            f"{which} of {total} shown; --limit 0 for all, --offset {offset + TERMINAL_ROWS} for the next, "
+            "--match PATTERN to choose."
+        )
 
 
 def _sorted(
-    entries: Iterable[RedBeatSchedulerEntry], order: str, reverse: bool, last: int | None
+    entries: Iterable[Any], key: Callable[[Any], Any], reverse: bool, end: int | None
 ) -> Iterable[Any]:
-    """Return ``entries`` in their ``order``; no more than ``last`` of them are held."""
-    key = SORT_KEYS[order]
-    if last is None:
+    """Return ``entries`` in their order; no more than ``end`` of them are held."""
+    if end is None:
         return sorted(entries, key=key, reverse=reverse)
-    return nlargest(last, entries, key=key) if reverse else nsmallest(last, entries, key=key)
+    return nlargest(end, entries, key=key) if reverse else nsmallest(end, entries, key=key)
+
+
+def print_entries(session: Session, entries: Iterable[tuple[RedBeatSchedulerEntry, Last]]) -> bool:
+    """Print the table of entries, with the outcomes of their last runs; return False if there are none."""
+    now, zone = session.now(), session.zone
+
+    def next_run(entry: RedBeatSchedulerEntry) -> str:
+        when, until_then = next_run_in_words(entry, zone, now)
+        return until_then or when
+
+    columns: list[Column[tuple[RedBeatSchedulerEntry, Last]]] = [
+        Column("name", lambda one: Text(printable(str(one[0].name))), cut=MIDDLE, least=40),
+        Column("task", lambda one: one[0].task or "", rank=4, cut=START),
+        Column("schedule", lambda one: description_of(one[0], zone), rank=1, cut=END),
+        Column("next run", lambda one: next_run(one[0])),
+        Column(
+            titled("at", zone),
+            lambda one: clock(due, zone) if (due := one[0].next_due_at) and due.timestamp() else "",
+            rank=6,
+        ),
+        Column("last run", lambda one: relative(_last_run(one[0]), now), rank=5),
+        Column("runs", lambda one: str(one[0].total_run_count), rank=3, is_right=True),
+        Column("outcome", lambda one: _outcome(one[1]), rank=2),
+        Column("state", lambda one: Text(str(one[0].state), STATE_STYLES.get(str(one[0].state), ""))),
+    ]
+    return print_table(session, columns, entries, lambda one: _error_of(one[0], session), "error")
+
+
+def _outcome(last: Last) -> Text:
+    """Return the last outcome, and how many runs have failed in a row.
+
+    Others, such as 'revoked', don't count: they are shown with the failures before them.
+    """
+    outcome = last.outcome or ""
+    if not last.failures:
+        return styled(outcome, style_of(outcome))
+    if outcome in COUNTED_OUTCOMES:
+        return styled(f"{outcome} ({last.failures})", "red")
+    return styled(f"{outcome}, {counted(last.failures, 'failure', 'failures')} before", "red")
+
+
+def _error_of(entry: RedBeatSchedulerEntry, session: Session) -> Text:
+    """Return why an entry doesn't run, or won't; '': it does."""
+    is_told = entry.stored is not None and failure_of(entry.stored) is not None
+    is_over = is_told and entry.state not in ("quarantined", "failing")  # a stored error is older than that
+    error = "" if is_over else entry.error or ""
+    reason = in_words_of(printable(error.removeprefix(f"{printable(entry.key)}: ")), session.zone)
+    return styled(one_line(reason, _ERROR) if not session.is_piped else reason, "red")
 
 
 @click.command(cls=ReadingCommand)
 @filters
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
+@pass_session
+def count(session: Session, **given: Any) -> None:
     """Count the entries. Without options that is quick for any number of them."""
-    session = Session.of(ctx)
-    chosen = {name: value for name, value in _chosen(session, given).items() if value is not None}
+    chosen = _chosen(session, given)
     if chosen:
         with meter("Counting") as progress:
             for number, _ in enumerate(RedBeatSchedulerEntry.list(session.app, **chosen), start=1):
@@ -212,30 +266,34 @@ def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
             found = progress.done
     else:
         found = RedBeatSchedulerEntry.count(session.app)
-    if is_json:
+    if session.is_json:
         left_out = {"unread_shards": session.unread_shards} if session.unread_shards else {}
         session.print_json({"count": found, **left_out})
     else:
         session.echo(str(found))
 
 
+# -- show
+
+
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def show(ctx: click.Context, name: str, is_json: bool) -> None:
+@pass_session
+def show(session: Session, name: str) -> None:
     """Show all about the entry NAME: its fields, figures of its runs, its next runs and its last ones."""
-    session = Session.of(ctx)
     entry = listed_entry(session, name)
     found = overview_of(entry, session.zone)
-    now, zone, console = session.now(), session.zone, session.console
-    if is_json:
+    now, zone, state = session.now(), session.zone, str(entry.state)
+    if session.is_json:
         session.print_json(found.to_dict())
         return
-    state = str(entry.state)
     next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
-    last = entry.last_run_at if entry.total_run_count else None
+    last = _last_run(entry)
+    next_look = ""
+    if state == "quarantined" and found.looked_at is not None:
+        next_look = ", ".join(due_in_words(found.looked_at, zone, now, when_in))
     rows = [
         ("name", one_line(entry.name)),
         ("state", f"{state}: {STATES[state]}"),
@@ -248,36 +306,110 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
         *policy_rows(entry, zone),
         ("next run", ", ".join(next_run)),
-        ("next look", _next_look(found, zone, now)),
+        ("next look", next_look and f"{next_look}: beat sees whether it can be used by then"),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         *figures_rows(found.figures),
         ("key", one_line(entry.key)),
         ("from", source_of(session.app, entry.name)),
     ]
-    given = [row for row in rows if row[1]]
-    session.draw(fields_lines(given, console, STATE_STYLES.get(state, "")))
+    print_fields(session, rows, STATE_STYLES.get(state, ""))
     if found.next_runs:
-        is_at_rest = state in ("paused", "disabled")
-        console.print()
-        session.say("It would run" if is_at_rest else "It runs", "bold")
-        pairs = [(entry, due) for due in found.next_runs]
-        session.draw(runs_lines(pairs, now, zone, console, with_names=False))
+        _print_title(session, "It would run" if state in ("paused", "disabled") else "It runs")
+        _print_next(session, [(entry, due) for due in found.next_runs], with_names=False)
     if found.running:
-        console.print()
-        session.say("In progress", "bold")
-        session.draw(run_lines(found.running, now, zone, console, with_names=False))
+        _print_title(session, "In progress")
+        print_runs(session, found.running, with_names=False)
     if found.past:
-        console.print()
-        session.say("What became of its runs", "bold")
-        session.draw(history_lines(found.past, now, zone, console))
+        _print_title(session, "What became of its runs")
+        print_history(session, found.past)
     if found.spoilt:
         session.note(found.spoilt)
 
 
-def _next_look(found: Overview, zone: tzinfo, now: datetime) -> str:
-    """Return when beat looks at a quarantined entry again; '' for all others."""
-    if found.entry.state != "quarantined" or found.looked_at is None:
-        return ""
-    words = ", ".join(due_in_words(found.looked_at, zone, now, when_in))
-    return f"{words}: beat sees whether it can be used by then"
+def _print_title(session: Session, title: str) -> None:
+    session.console.print()
+    session.say(title, "bold")
+
+
+# -- next
+
+
+@click.command("next", cls=ReadingCommand)
+@click.argument("name", type=NAME, required=False)
+@click.option(
+    "-n",
+    "--count",
+    "wanted",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="How many runs to show.",
+)
+@click.option("--after", type=AHEAD, help="Only runs later than this. Default: now.")
+@ONLY_MATCHING
+@zone_options
+@OBJECT_PER_RUN
+@pass_session
+def next_(
+    session: Session, name: str | None, wanted: int, after: TypedTime | None, match: str | None
+) -> None:
+    """Show the next runs of the entry NAME, or of all enabled entries.
+
+    Below a run stands where clocks change before the next one.
+    """
+    now, zone = session.now(), session.zone
+    since = None if after is None else after.at(now, zone)
+    if name is None:
+        first, untold, _ = first_of_all(session.app, wanted, since, match)
+        note_untold(session, untold)
+        runs = [(entry, local_time(due, zone)) for due, _, entry in first]
+    elif match is not None:
+        raise click.UsageError("Give either a NAME or --match, not both.")
+    else:
+        entry = _with_schedule(session, name)
+        runs = [(entry, due) for due in next_runs(entry, wanted, since, zone, now)]
+    if session.is_json:
+        for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
+            seconds, clocks = (due - now).total_seconds(), "; ".join(changes) or None
+            session.print_json({"name": entry.name, "due": iso(due), "seconds": seconds, "clocks": clocks})
+        return
+    if runs:
+        _print_next(session, runs, with_names=name is None)
+    if len(runs) < wanted:
+        session.note("There are no more runs." if runs else "Nothing is going to run.")
+
+
+def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
+    """Return the entry ``name``; say why its runs won't happen, if they won't."""
+    entry = listed_entry(session, name)
+    if entry.schedule is None:
+        reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
+        raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
+    if entry.state == "paused" and entry.paused_until is not None:
+        session.note(f"It is paused until {when_in(entry.paused_until, session.zone)}.")
+    elif entry.state not in ("scheduled", "due"):
+        session.note(f"It is {entry.state}; these are the runs that its schedule has.")
+    return entry
+
+
+def _print_next(session: Session, runs: list[tuple[Any, datetime]], *, with_names: bool) -> None:
+    """Print the table of next runs, in the order of time, with a line where clocks change after one."""
+    now, zone = session.now(), session.zone
+    changes = ["; ".join(words) for words in clock_changes(runs, zone)]
+    columns: list[Column[tuple[tuple[Any, datetime], str]]] = [
+        Column(titled("next run", zone), lambda one: clock(one[0][1], zone)),
+        Column("", lambda one: relative(one[0][1], now)),
+    ]
+    if with_names:
+        columns.append(Column("name", lambda one: Text(printable(str(one[0][0].name))), cut=MIDDLE))
+    items = zip(runs, [*changes[1:], ""], strict=True)
+    print_table(session, columns, items, lambda one: Text(one[1], "yellow"), "clocks")
+
+
+def note_untold(session: Session, untold: Sequence[str]) -> None:
+    """Warn about entries of which not all runs are shown."""
+    for words in untold[:MOST_NOTED]:
+        session.note(f"Not all of its runs are shown: {words}")
+    if len(untold) > MOST_NOTED:
+        session.note(f"Nor are those of {len(untold) - MOST_NOTED} more entries.")

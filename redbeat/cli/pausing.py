@@ -11,13 +11,11 @@ from functools import partial
 
 import click
 
-from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import OBJECT_PER_ENTRY
+from redbeat.cli.changes import change_entries
+from redbeat.cli.flags import DRY_RUN, MATCH, OBJECT_PER_ENTRY, YES, pass_session, zone_options
 from redbeat.cli.names import NAME, check_stored
-from redbeat.cli.operations import change_entries, options_of
-from redbeat.cli.selection import MATCH
+from redbeat.cli.operations import options_of
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.zone import zone_options
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.operations.pausing import PauseChange, pause_entries, pause_entry, resume_entries, resume_entry
 from redbeat.operations.selection import Selection
@@ -27,7 +25,7 @@ from redbeat.schedules.times import TypedTime
 
 def _common_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command`` the options that come last in the help of both."""
-    for add in (click.pass_context, OBJECT_PER_ENTRY, zone_options, YES, DRY_RUN):
+    for add in (pass_session, OBJECT_PER_ENTRY, zone_options, YES, DRY_RUN):
         command = add(command)
     return command
 
@@ -40,16 +38,12 @@ def _common_options(command: Callable[..., None]) -> Callable[..., None]:
 @options_of(pause_entry, "until")
 @_common_options
 def pause(
-    ctx: click.Context,
-    /,
+    session: Session,
     names: tuple[str, ...],
     match: str | None,
     note: str | None,
     by: str | None,
     until: TypedTime | None,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """Stop entries from running, until they are resumed or until a time.
 
@@ -57,7 +51,6 @@ def pause(
     as they are, but a paused entry that you name gets the --note, --by and --until that you give. Times
     without an offset are in the zone of the entry's schedule.
     """
-    session = Session.of(ctx)
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
     check_stored(session, names)
@@ -72,9 +65,6 @@ def pause(
         None if match is None else Selection(match=match, is_whole=True),
         partial(pause_entries, session.actor, note=note, until=until, by=by),
         ("Pause", "paused", "already paused or disabled"),
-        is_dry_run=dry_run,
-        is_yes=yes,
-        is_json=is_json,
     )
 
 
@@ -84,22 +74,17 @@ def pause(
 @options_of(resume_entries, "note", "paused_by")
 @_common_options
 def resume(
-    ctx: click.Context,
-    /,
+    session: Session,
     names: tuple[str, ...],
     match: str | None,
     note: str | None,
     by: str | None,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """End the pause of entries.
 
     --match, --note and --paused-by show how many entries they find, and ask first. Entries that are disabled
     without a pause stay disabled, but an entry that you name is enabled in any case.
     """
-    session = Session.of(ctx)
     is_chosen_by_pause = note is not None or by is not None
     if not names and match is None and not is_chosen_by_pause:
         raise CommandLineError("Give a NAME, --match PATTERN, --note TEXT or --paused-by WHO.", USAGE)
@@ -115,9 +100,6 @@ def resume(
         None if match is None and not is_chosen_by_pause else Selection(match=match or "*", is_whole=True),
         partial(resume_entries, session.actor, note=note, by=by),
         ("Resume", "resumed", "not paused"),
-        is_dry_run=dry_run,
-        is_yes=yes,
-        is_json=is_json,
     )
 
 

@@ -19,30 +19,20 @@ class Meter:
 
     def __init__(self, title: str, total: int | None) -> None:
         self.done = 0
-        self._title, self._total = title, total
-        self._began = time.monotonic()
-        self._bar: Progress | None = None
-        self._is_wanted = sys.stderr.isatty()
+        self._shown_from = time.monotonic() + PATIENCE_SECONDS
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+        self._task = self._bar.add_task(title, total=total)
 
     def __call__(self, done: int) -> None:
         self.done = done
-        if not self._is_wanted or time.monotonic() - self._began < PATIENCE_SECONDS:
-            return
-        if self._bar is None:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._title, total=self._total)
-            self._bar.start()
         self._bar.update(self._task, completed=done)
+        if sys.stderr.isatty() and time.monotonic() >= self._shown_from:
+            self._bar.start()
 
     def end(self) -> None:
         """Remove the bar."""
-        if self._bar is not None:
+        if self._bar.live.is_started:
             self._bar.stop()
 
 

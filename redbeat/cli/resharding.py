@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import ONE_OBJECT
+from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session
 from redbeat.cli.progress import meter
 from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
 from redbeat.cli.values import Value
 from redbeat.config.config import ensure_conf, spelled
-from redbeat.entries.wording import one_line
 from redbeat.errors import ReshardRefused
 from redbeat.layout import MAX_SHARDS, words_of
 from redbeat.log.text import counted
@@ -46,8 +44,8 @@ def _read_shards(text: str) -> int:
 @DRY_RUN
 @YES
 @ONE_OBJECT
-@click.pass_context
-def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_json: bool) -> None:
+@pass_session
+def reshard(session: Session, shards: int) -> None:
     """Divide the schedule into another number of shards; beats may run meanwhile. Asks first.
 
     Each entry is moved with all that is kept for it, and runs are sent in time meanwhile. If this is
@@ -57,21 +55,21 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
     Exit codes: 0 done; 1 some entries can't be moved, and run where they were; 75 another change is under
     way, or another process makes this one: call it again.
     """
-    session = Session.of(ctx)
     resharding = Resharding(session.app, shards or None)
     plan = resharding.plan()
-    if not is_json:
+    if not session.is_json:
         _show(session, plan)
     report = None
-    if not dry_run:
-        ask(_question(session, plan), is_yes=yes or plan.is_done)
+    if not session.is_dry_run:
+        if not plan.is_done:
+            session.ask(_question(session, plan))
         details = {"from": plan.former or "none", "to": shards or "none"}
         try:
             with (
                 session.audited("reshard", (), details),
                 meter("Moving", plan.entries + plan.messages) as progress,
             ):
-                report = resharding.run(progress, (lambda _words: None) if is_json else session.note)
+                report = resharding.run(progress, (lambda _words: None) if session.is_json else session.note)
                 if not report.unmoved and resharding.is_undone(report):
                     raise ReshardRefused(
                         "The server has failed over meanwhile, and the one that has taken its place lacks "
@@ -84,14 +82,14 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
                 f"celery redbeat reshard --to {shards or 'none'} goes on.",
                 INTERRUPTED,
             ) from None
-    if is_json:
+    if session.is_json:
         session.print_json(_document(plan, report))
     elif report is not None:
         _conclude(session, plan, report)
     else:
         session.say("Nothing was changed.")
     if report is not None and report.unmoved:
-        ctx.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _question(session: Session, plan: Plan) -> str:
@@ -127,10 +125,11 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     if report.unled:
         names = ", ".join("none" if shard is None else str(shard) for shard in report.unled[:MAX_SHOWN])
         session.note(f"No beat has come to lead these shards, where what is due waits for one: {names}")
-    _list_some(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
-    _list_some(session, "Nobody knows these keys; they stay where they are", report.unknown)
+    _list(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
+    _list(session, "Unknown keys, which stay where they are", report.unknown)
     if report.unmoved:
-        _list_some(session, "Can't be moved, and stay where they are", _reasons(report))
+        reasons = [f"{name}: {why}" for name, why in report.unmoved.items()]
+        _list(session, "Can't be moved, and stay where they are", reasons)
         session.note(
             "So both layouts stay in use, and runs are sent wherever entries are. Mend what is said of "
             f"these, or delete them; then call celery redbeat reshard --to {plan.shards or 'none'} again."
@@ -147,18 +146,9 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     )
 
 
-def _reasons(report: Report) -> list[str]:
-    return [f"{name}: {why}" for name, why in report.unmoved.items()]
-
-
-def _list_some(session: Session, title: str, lines: list[str]) -> None:
-    if not lines:
-        return
-    session.say(f"{title} ({len(lines)}):", "bold")
-    for line in lines[:MAX_SHOWN]:
-        session.say(f"  {one_line(line)}")
-    if len(lines) > MAX_SHOWN:
-        session.say(f"  and {len(lines) - MAX_SHOWN} more; --json has them all.")
+def _list(session: Session, title: str, lines: list[str]) -> None:
+    if lines:
+        session.list_some(f"{title} ({len(lines)}):", lines, MAX_SHOWN)
 
 
 def _document(plan: Plan, report: Report | None) -> dict[str, Any]:

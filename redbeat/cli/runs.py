@@ -7,15 +7,21 @@ from dataclasses import asdict
 import click
 from click.shell_completion import CompletionItem
 
-from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import json_option
+from redbeat.cli.changes import check_failures, names_in_words
+from redbeat.cli.flags import (
+    DRY_RUN,
+    LIMIT,
+    OBJECT_PER_RUN,
+    ONLY_MATCHING,
+    YES,
+    pass_session,
+    zone_options,
+)
 from redbeat.cli.names import NAME, entry_called, listed_entry
 from redbeat.cli.progress import meter
-from redbeat.cli.run_tables import run_lines
-from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
+from redbeat.cli.run_tables import print_runs
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
 from redbeat.cli.values import BACK, Value
-from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import Reruns, document_of_rerun, find_reruns
 from redbeat.entries.runs import (
@@ -36,11 +42,6 @@ from redbeat.process.exit_codes import CommandLineError
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.runs.run import Run
 from redbeat.schedules.times import TypedTime
-
-#: how many rows are shown on a terminal by default
-TERMINAL_ROWS = 50
-BY = click.option("--by", metavar="WHO", help="With --give-up: who does it. Default: your login name.")
-OBJECT_PER_RUN = json_option("JSON: one object per run and line")
 
 
 class _States(Value):
@@ -74,25 +75,20 @@ STATES = _States("states", read_states)
     help="Past runs that have ended since this time: 1d, 'yesterday 9:00', or 2030-12-24T18:00. Those in "
     "progress, too, unless --state says otherwise.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    help=f"Show at most this many runs; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
-)
+@LIMIT
 @click.option(
     "--give-up",
     "is_giving_up",
     is_flag=True,
     help="End the runs in progress of the entry NAME as lost, so that it is free at once; asks first.",
 )
-@BY
+@click.option("--by", metavar="WHO", help="With --give-up: who does it. Default: your login name.")
 @YES
 @zone_options
 @OBJECT_PER_RUN
-@click.pass_context
+@pass_session
 def runs(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str | None,
     match: str | None,
     states: list[str] | None,
@@ -100,8 +96,6 @@ def runs(
     limit: int | None,
     is_giving_up: bool,
     by: str | None,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
 
@@ -114,7 +108,6 @@ def runs(
     --give-up lets an entry go that a run holds which nobody works on any more, as its worker was killed: the
     run ends as lost, and what waits for it goes. It terminates no task.
     """
-    session = Session.of(ctx)
     if is_giving_up:
         if name is None or match is not None or since is not None or limit is not None:
             raise CommandLineError("--give-up needs a NAME, and no --match, --since or --limit.", exits.USAGE)
@@ -123,18 +116,16 @@ def runs(
             raise CommandLineError(
                 f"--give-up is about runs in progress: {', '.join(IN_PROGRESS)}.", exits.USAGE
             )
-        _give_up(session, name, chosen, by, is_yes=yes, is_json=is_json)
+        _give_up(session, name, chosen, by)
         return
-    if yes or by is not None:
+    if session.is_yes or by is not None:
         raise CommandLineError("--yes and --by are for --give-up.", exits.USAGE)
-    now, zone = session.now(), session.zone
     begin = None if since is None else session.time(since)
     found = find_runs(session.app, states, name=name, match=match, since=begin)
     if not found and name is not None:
         listed_entry(session, name)  # else it was deleted, and has runs all the same
-    most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0
-    shown = with_histories(session.app, found[: most or None])
-    if is_json:
+    shown = with_histories(session.app, found[: session.rows(limit)])
+    if session.is_json:
         for run in shown:
             session.print_json(run.to_dict())
         return
@@ -145,16 +136,14 @@ def runs(
                 "None is in progress. --since 1d shows past runs, --state failed,lost what went wrong."
             )
         return
-    session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
+    print_runs(session, shown, with_names=name is None)
     if any(run.state == "sent" for run in shown) and not has_workers(session.app):
         session.note(f"Of a run that is sent: {UNTRACKED}.")
     if len(found) > len(shown):
         session.note(f"{len(shown)} of {len(found)} shown; --limit 0 for all.")
 
 
-def _give_up(
-    session: Session, name: str, states: list[str], by: str | None, *, is_yes: bool, is_json: bool
-) -> None:
+def _give_up(session: Session, name: str, states: list[str], by: str | None) -> None:
     """End the runs in progress of one entry that are in these states, as lost."""
     now, zone = session.now(), session.zone
     found = find_running(session.app, name, states)
@@ -166,12 +155,11 @@ def _give_up(
         words = "; ".join(filter(None, (progress_in_words(run), hold_in_words(run, now))))
         session.note(f"{run.task_id}: {in_words_of(one_line(words), zone)}.")
     what = counted(len(found), "run", "runs")
-    ask(f"Give up {what} of {one_line(name)} at {session.server}?", is_yes=is_yes)
+    session.ask(f"Give up {what} of {one_line(name)} at {session.server}?")
     done = give_up(session.actor, name, [str(run.task_id) for run in found], by=by).runs
-    if is_json:
-        for run in done:
-            session.print_json(run.to_dict())
-    (session.note if is_json else session.say)(f"Gave up {counted(len(done), 'run', 'runs')}.")
+    for run in done if session.is_json else ():
+        session.print_json(run.to_dict())
+    session.summarize(f"Gave up {counted(len(done), 'run', 'runs')}.")
     if len(done) < len(found):
         raise CommandLineError(
             f"{len(found) - len(done)} of them have gone on or ended meanwhile, and were left alone; look at "
@@ -198,18 +186,14 @@ def _give_up(
 @YES
 @zone_options
 @OBJECT_PER_RUN
-@click.pass_context
+@pass_session
 def rerun(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str | None,
     due: TypedTime | None,
     is_every: bool,
     since: TypedTime | None,
     match: str | None,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """Send a run of the entry NAME once more: the last that has failed, was lost or never started.
 
@@ -217,31 +201,29 @@ def rerun(
     with --due it is. --all-failed shows how many runs it finds, and asks first; what was sent once more is
     left out, so that the same command sends only what has failed since.
     """
-    session = Session.of(ctx)
-    if not dry_run:
+    if not session.is_dry_run:
         session.require_application("rerun")
     if (name is None) == (not is_every):
         raise CommandLineError("Give a NAME, or --all-failed --since TIME.", exits.USAGE)
     if is_every:
         if since is None or due is not None:
             raise CommandLineError("--all-failed needs --since, and no --due.", exits.USAGE)
-        _rerun_every(session, since, match, is_dry=dry_run, is_yes=yes, is_json=is_json)
+        _rerun_every(session, since, match)
         return
     if since is not None or match is not None:
         raise CommandLineError("--since and --match are for --all-failed.", exits.USAGE)
-    _rerun_one(session, str(name), due, is_dry=dry_run, is_json=is_json)
+    _rerun_one(session, str(name), due)
 
 
-def _rerun_one(session: Session, name: str, due: TypedTime | None, *, is_dry: bool, is_json: bool) -> None:
+def _rerun_one(session: Session, name: str, due: TypedTime | None) -> None:
     entry_called(session, name)
     moment = None if due is None else session.time(due)
-    done = rerun_entry(session.actor, name, due=moment, dry_run=is_dry)
-    if is_json:
-        session.print_json({**asdict(done), "due": done.due.isoformat()})
-    elif is_dry:
-        session.say(f"{_told_of(session, done)} would be sent once more.")
-    else:
-        session.say(f"{_told_of(session, done)} is sent once more; its task id is {done.task_id}.")
+    done = rerun_entry(session.actor, name, due=moment, dry_run=session.is_dry_run)
+    words = f"is sent once more; its task id is {done.task_id}"
+    if session.is_dry_run:
+        words = "would be sent once more"
+    document = {**asdict(done), "due": done.due.isoformat()}
+    session.report(document, f"{_told_of(session, done)} {words}.")
 
 
 def _told_of(session: Session, run: Rerun) -> str:
@@ -251,9 +233,7 @@ def _told_of(session: Session, run: Rerun) -> str:
     return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{outcome}"
 
 
-def _rerun_every(
-    session: Session, since: TypedTime, match: str | None, *, is_dry: bool, is_yes: bool, is_json: bool
-) -> None:
+def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
     """Send all runs once more that have failed since a time and match, each once."""
     begin = session.time(since)
     to_do = find_reruns(RedBeatSchedulerEntry, session.app, begin, match or "*")
@@ -261,27 +241,26 @@ def _rerun_every(
     total = sum(map(len, found.values()))
     what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
     held = _held_among(to_do)
-    if is_dry:
+    if session.is_dry_run:
         every = with_histories(session.app, [run for listed in found.values() for run in listed])
-        if is_json:
-            for run in every:
-                session.print_json(document_of_rerun(run, None))
-        elif every:
-            session.draw(run_lines(every, session.now(), session.zone, session.console, with_names=True))
+        for run in every if session.is_json else ():
+            session.print_json(document_of_rerun(run, None))
+        if not session.is_json:
+            print_runs(session, every)
         session.note(f"{what} would be sent once more.{held and f' {held}'}")
         check_failures(session, to_do.failed, len(to_do.failed) + len(to_do.entries))
         return
     if total:
-        if held and not is_yes:
+        if held and not session.is_yes:
             session.note(held)
-        ask(f"Send {what} at {session.server} once more?", is_yes=is_yes)
+        session.ask(f"Send {what} at {session.server} once more?")
     sent = list[Run]()
     with meter("Sending", total) as progress:
 
         def note(run: Run, task_id: str) -> None:
             sent.append(run)
             progress(len(sent))
-            if is_json:
+            if session.is_json:
                 session.print_json(document_of_rerun(run, task_id))
 
         try:
@@ -297,7 +276,7 @@ def _rerun_every(
             were = counted(len(sent), "run was", "runs were")
             words = f"Interrupted. {were} sent once more; the same command sends the rest."
             raise CommandLineError(words, INTERRUPTED) from None
-    (session.note if is_json else session.say)(f"Sent {counted(len(sent), 'run', 'runs')} once more.")
+    session.summarize(f"Sent {counted(len(sent), 'run', 'runs')} once more.")
     others = {name: reason for name, reason in done.failed.items() if name not in done.held}
     failed = {**to_do.failed, **others}
     check_failures(session, failed, len(to_do.failed) + len(to_do.entries))

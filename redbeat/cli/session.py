@@ -5,13 +5,16 @@ Owns the exit codes of errors. Invariant: no password is printed, and a wrong in
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, tzinfo
 from functools import cached_property
+from threading import Timer
 from typing import Any, TypeVar
 
 import click
@@ -22,9 +25,6 @@ from rich.text import Text
 
 from redbeat.access import Right
 from redbeat.access.users import User
-from redbeat.cli.grid import UNLIMITED_WIDTH
-from redbeat.cli.shell import host_name, login_name
-from redbeat.cli.silence import telling_of_silence
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.entries.audit import audited
@@ -59,8 +59,25 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: the exit code of a command that was ended by Ctrl-C
 INTERRUPTED = 130
-#: the key in click's context for the values of the options of :mod:`redbeat.cli.zone`
-ZONE_GIVEN = "redbeat.zone"
+#: how many rows are shown on a terminal by default
+TERMINAL_ROWS = 50
+#: the width where the output isn't a terminal
+UNLIMITED_WIDTH = 10_000
+#: after this time Redis is asked whether it is there, and has as long as that to answer; seconds
+LOOK_AFTER_SECONDS, ANSWER_SECONDS = 3.0, 2.0
+
+
+def login_name() -> str:
+    """Return the name of the user; '': the machine doesn't know it."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user id without a name, as in a container
+        return ""
+
+
+def is_somebody_there() -> bool:
+    """Return True if there is a terminal on which to ask."""
+    return sys.stdin.isatty()
 
 
 @contextmanager
@@ -143,6 +160,7 @@ class Session:
         has_own_app: it is that of ``celery -A``, so its tasks and its broker are known.
         no_color: whether colours were refused on the command line.
         console: where tables and words go; no colours where they aren't wanted.
+        is_json, is_dry_run, is_yes: the options ``--json``, ``--dry-run`` and ``--yes``.
         unread_shards: the numbers of the shards that the output leaves out, as their node is away.
     """
 
@@ -156,6 +174,7 @@ class Session:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
         self.unread_shards: list[int | None] = []
+        self.is_json = self.is_dry_run = self.is_yes = False
         self._zone: tzinfo | None = None
         for stream in (sys.stdout, sys.stderr):  # the terminal may be unable to show a name
             if hasattr(stream, "reconfigure"):
@@ -170,7 +189,10 @@ class Session:
         found = ctx.find_object(cls)
         if found is None:  # the command was called without the group, as in a test
             found = ctx.obj = cls(ctx.obj.app, None, None, bool(ctx.obj.no_color))
-        found._zone = ctx.meta.get(ZONE_GIVEN)
+        found._zone = ctx.meta.get("redbeat.zone")
+        found.is_json, found.is_dry_run, found.is_yes = (
+            bool(ctx.meta.get(f"redbeat.{flag}")) for flag in ("is_json", "is_dry_run", "is_yes")
+        )
         return found
 
     def keep_layout_rule(self, rule: LayoutRule) -> None:
@@ -222,6 +244,11 @@ class Session:
         return self.console.is_terminal
 
     @property
+    def is_piped(self) -> bool:
+        """Whether lines may have any length, as the output isn't a terminal, nor is its width set."""
+        return self.console.width >= UNLIMITED_WIDTH
+
+    @property
     def server(self) -> str:
         """The URL of the schedule's server, without its password."""
         return sanitize_url(ensure_conf(self.app).redis_url)
@@ -259,6 +286,14 @@ class Session:
             line.pad_left(indent)
         self.draw(lines)
 
+    def list_some(self, title: str, lines: Sequence[str], most: int) -> None:
+        """Print a title, and the first of these lines below it."""
+        self.say(title, "bold")
+        for line in lines[:most]:
+            self.say(f"  {one_line(line)}")
+        if len(lines) > most:
+            self.say(f"  and {len(lines) - most} more; --json has them all.")
+
     def draw(self, lines: Iterable[Text]) -> None:
         """Print lines that were fitted to the width already."""
         for line in lines:
@@ -272,6 +307,37 @@ class Session:
             lines = [line.plain.rstrip() for line in wrapped]
         click.echo("\n".join(lines), err=True)
 
+    def report(self, document: Any, words: str) -> None:
+        """Print ``document`` with ``--json``, else a sentence."""
+        if self.is_json:
+            self.print_json(document)
+        else:
+            self.say(words)
+
+    def summarize(self, words: str) -> None:
+        """Print a sentence after the output proper, which is JSON with ``--json``."""
+        (self.note if self.is_json else self.say)(words)
+
+    def ask(self, question: str) -> None:
+        """Go on if ``--yes`` was given, or the user agrees; else end the command."""
+        if self.is_yes:
+            return
+        if not is_somebody_there():
+            raise CommandLineError("There is no terminal to ask you on: give --yes.", exits.USAGE)
+        try:
+            is_agreed = click.confirm(printable(question), err=True)
+        except click.Abort:
+            click.echo(err=True)  # so that the error begins on a new line
+            raise
+        if not is_agreed:
+            raise CommandLineError("Nothing was done.", 1)
+
+    def rows(self, limit: int | None) -> int | None:
+        """Return how many rows ``--limit`` lets a command show; None: all."""
+        if limit is None:
+            return TERMINAL_ROWS if self.is_on_terminal and not self.is_json else None
+        return limit or None
+
     def now(self) -> datetime:
         """Return the time of the server's clock, in UTC."""
         return Server(Store(self.app)).now()
@@ -283,7 +349,7 @@ class Session:
     @cached_property
     def actor(self) -> Actor:
         """The user of this shell, who may do everything."""
-        return Actor(self.app, User(login_name() or "", [Right.ADMIN]), "cli", host_name())
+        return Actor(self.app, User(login_name(), [Right.ADMIN]), "cli", socket.gethostname())
 
     def audited(
         self,
@@ -301,7 +367,7 @@ class Session:
         """
         given = {name: value for name, value in (details or {}).items() if value is not None}
         return audited(
-            self.app, login_name() or "", "cli", verb, names, given, host=host_name(), before=before
+            self.app, login_name(), "cli", verb, names, given, host=socket.gethostname(), before=before
         )
 
     def require_application(
@@ -329,20 +395,44 @@ def stating_errors() -> Iterator[None]:
         raise CommandLineError(exc.format_message(), exits.USAGE) from None
 
 
+#: the exit codes of errors; of all others it is ``exits.TRY_AGAIN``
+_CODES = (
+    ((CalendarNotFound, EntryNotFound), exits.NO_INPUT),
+    (ConfigurationError, exits.CONFIG),
+    (CallRefused, exits.USAGE),
+    ((StoreUnavailable, RunNotSent), exits.UNAVAILABLE),
+    (StoreRefused, exits.NO_PERMISSION),
+    ((EntryBusy, EntryChanged), exits.TRY_AGAIN),
+    ((EntryError, CalendarError, FileError), exits.USAGE),
+)
+
+
 def code_of(exc: RedBeatError) -> int:
     """Return the exit code of a command that an error has ended."""
-    if isinstance(exc, (CalendarNotFound, EntryNotFound)):
-        return exits.NO_INPUT
-    if isinstance(exc, ConfigurationError):
-        return exits.CONFIG
-    if isinstance(exc, CallRefused):
-        return exits.USAGE
-    if isinstance(exc, (StoreUnavailable, RunNotSent)):
-        return exits.UNAVAILABLE
-    if isinstance(exc, StoreRefused):
-        return exits.NO_PERMISSION
-    if isinstance(exc, (EntryBusy, EntryChanged)):
-        return exits.TRY_AGAIN
-    if isinstance(exc, (EntryError, CalendarError, FileError)):
-        return exits.USAGE
-    return exits.TRY_AGAIN
+    return next((code for kind, code in _CODES if isinstance(exc, kind)), exits.TRY_AGAIN)
+
+
+@contextmanager
+def telling_of_silence(session: Session) -> Iterator[None]:
+    """Within this, tell on stderr once if Redis doesn't answer after some seconds."""
+    timer = Timer(LOOK_AFTER_SECONDS, _tell_if_silent, (session,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _tell_if_silent(session: Session) -> None:
+    """Ask Redis for the time, on a connection of its own, and say so if it doesn't answer.
+
+    So it isn't said where the command itself takes long, or waits for the user.
+    """
+    try:
+        with Store.hasty(session.app, ANSWER_SECONDS) as store:
+            Server(store).now()
+    except StoreUnavailable:
+        session.note(f"Redis at {one_line(session.server)} doesn't answer yet …")
+    except RedBeatError:  # the command itself tells of it
+        return

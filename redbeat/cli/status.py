@@ -5,18 +5,16 @@ Invariant: no exit code means two things, and it answers within some seconds, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 from rich.text import Text
 
-from redbeat.cli.documents import ONE_OBJECT
-from redbeat.cli.grid import Column, Row, cut_middle, cut_start, lines_of
+from redbeat.cli.flags import ONE_OBJECT, pass_session, zone_options
 from redbeat.cli.session import Session, ending_unread
-from redbeat.cli.tables import fields_lines
-from redbeat.cli.zone import zone_options
+from redbeat.cli.tables import MIDDLE, START, Column, print_fields, print_table
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.entries.wording import in_words_of, relative
@@ -59,15 +57,14 @@ MOST_SHARDS = 16
 )
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_json: bool) -> None:
+@pass_session
+def status(session: Session, late_after_seconds: float, is_detailed: bool) -> None:
     """Show who leads, and whether the schedule is late.
 
     Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 4 blocked (the leader can't
     send: the broker is unreachable, say), 64 wrong options, 78 wrong settings. Answers within some seconds,
     even if Redis doesn't.
     """
-    session = Session.of(ctx)
     app = session.app
     try:
         url = sanitize_url(ensure_conf(app).redis_url)
@@ -86,7 +83,7 @@ def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_
     else:
         state, problem = judge(found, late_after_seconds)
     with ending_unread():
-        if is_json:
+        if session.is_json:
             session.print_json(document_of(ensure_conf(app), found, state, problem))
         else:
             word = _name(state)
@@ -94,15 +91,14 @@ def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_
             lines += [("broker", _describe_broker(app, found)), *_lines(found)]
             colour = "bold green" if state is State.HEALTHY else "bold red"
             shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
-            session.draw(fields_lines(shown, session.console, colour, indent=11))
+            print_fields(session, shown, colour, indent=11)
             if found is not None and found.shards:
                 session.console.print()
-                is_short = len(found.shards) > MOST_SHARDS and not is_detailed
-                session.draw((_summary_lines if is_short else _shards_lines)(found, session))
+                _print_shards(session, found, is_summary=len(found.shards) > MOST_SHARDS and not is_detailed)
                 if hint := hint_of(found):
                     session.console.print()
                     session.say(hint)
-    ctx.exit(state)
+    click.get_current_context().exit(state)
 
 
 def _name(state: State) -> str:
@@ -149,43 +145,36 @@ def _describe_beats(found: Status) -> str:
     return "; ".join(words) or "none"
 
 
-def _shards_lines(found: Status, session: Session) -> Iterator[Text]:
-    """Yield the table of the shards: who leads each, what is due in it, and where it is."""
-    columns = [Column("shard", is_right=True), Column("leader", share=2, cut=cut_middle), Column("since")]
-    columns += [Column("entries", is_right=True), Column("due", is_right=True), Column("oldest")]
-    has_nodes = any(one.node for one in found.shards)
-    columns += [Column("node", share=1, cut=cut_start)] if has_nodes else []
-
-    def rows() -> Iterator[Row]:
-        for one in found.shards:
-            since = one.leader.since if one.leader is not None else None
-            cells = [Text(one.name), _who(one), Text(relative(since, found.now) if since else "")]
-            cells += _counts_of([one], found)
-            yield Row([*cells, *([Text(one.node or "")] if has_nodes else [])])
-
-    return lines_of(columns, rows(), session.console)
-
-
-def _summary_lines(found: Status, session: Session) -> Iterator[Text]:
-    """Yield the table of the beats that lead shards: how many each does, and what is due there; in a cluster
-    by the nodes.
-    """
-    has_nodes = any(one.node for one in found.shards)
-    columns = [
-        Column("leader", share=2, cut=cut_middle),
-        *([Column("node", share=1, cut=cut_start)] * has_nodes),
-    ]
-    columns += [Column(title, is_right=True) for title in ("shards", "entries", "due")] + [Column("oldest")]
-    groups: dict[tuple[str, str], list[ShardStatus]] = {}
+def _print_shards(session: Session, found: Status, *, is_summary: bool) -> None:
+    """Print a row for each shard, or in a summary for each beat, and in a cluster for each of its nodes."""
+    groups: dict[Any, list[ShardStatus]] = {}
     for one in found.shards:
-        groups.setdefault((_who(one).plain, one.node or ""), []).append(one)
+        groups.setdefault((_who(one).plain, one.node or "") if is_summary else one.name, []).append(one)
 
-    def rows() -> Iterator[Row]:
-        for (_, node), those in sorted(groups.items()):
-            cells = [_who(those[0]), *([Text(node)] if has_nodes else [])]
-            yield Row([*cells, Text(f"{len(those):,}"), *_counts_of(those, found)])
+    def since(shards: Sequence[ShardStatus]) -> str:
+        leader = shards[0].leader
+        return relative(leader.since, found.now) if leader is not None and leader.since else ""
 
-    return lines_of(columns, rows(), session.console)
+    def count(shards: Sequence[ShardStatus], number: Callable[[ShardStatus], int]) -> str:
+        return "" if any(one.problem for one in shards) else f"{sum(map(number, shards)):,}"
+
+    def oldest(shards: Sequence[ShardStatus]) -> str:
+        dues = [one.oldest_due for one in shards if one.oldest_due is not None and not one.problem]
+        return relative(min(dues), found.now) if dues else ""
+
+    shard: Column[Sequence[ShardStatus]] = Column("shard", lambda shards: shards[0].name, is_right=True)
+    columns: list[Column[Sequence[ShardStatus]]] = [
+        Column("leader", lambda shards: _who(shards[0]), cut=MIDDLE),
+        Column("since", since, rank=1),
+        Column("shards", lambda shards: f"{len(shards):,}", is_right=True),
+        Column("entries", lambda shards: count(shards, lambda one: one.entries), is_right=True),
+        Column("due", lambda shards: count(shards, lambda one: one.backlog), is_right=True),
+        Column("oldest", oldest),
+        Column("node", lambda shards: shards[0].node or "", cut=START),
+    ]
+    hidden = "since" if is_summary else "shards"
+    shown = [column for column in columns if column.title != hidden]
+    print_table(session, shown if is_summary else [shard, *shown], list(groups.values()))
 
 
 def _who(one: ShardStatus) -> Text:
@@ -198,18 +187,6 @@ def _who(one: ShardStatus) -> Text:
     if leader.host is None:
         return Text(printable(leader.token), "yellow")
     return Text(printable(f"{leader.host}, process {leader.pid}"))
-
-
-def _counts_of(shards: Sequence[ShardStatus], found: Status) -> list[Text]:
-    """Return how many entries some shards have, how many are due, and since when the first of them is."""
-    if any(one.problem for one in shards):
-        return [Text(), Text(), Text()]
-    oldest = min((one.oldest_due for one in shards if one.oldest_due is not None), default=None)
-    return [
-        Text(f"{sum(one.entries for one in shards):,}"),
-        Text(f"{sum(one.backlog for one in shards):,}"),
-        Text(relative(oldest, found.now) if oldest is not None else ""),
-    ]
 
 
 def _describe_leader(found: Status) -> str:

@@ -1,197 +1,206 @@
-"""What people see on a terminal: the list of entries, one entry, its runs. Values in, lines out.
+"""Tables, and lists of fields, on a terminal of any width or in a pipe.
 
-Invariant: no text of an entry's is taken for markup, and a narrow terminal loses columns, not sense.
+Invariant: a text of an entry's gives a terminal no orders and isn't taken for markup. No line is wider than
+the terminal: columns are left out, and then texts are shortened. In a pipe every column is there, a row is a
+line, and only very long texts are shortened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
-from redbeat.cli.grid import (
-    SAMPLE,
-    UNLIMITED_WIDTH,
-    Column,
-    Row,
-    cut_end,
-    cut_middle,
-    cut_start,
-    lines_of,
-)
-from redbeat.entries.describe import description_of
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.failures import failure_of
-from redbeat.entries.marks import clock_changes
-from redbeat.entries.runs import Last
-from redbeat.entries.wording import (
-    clock,
-    in_words_of,
-    label_of,
-    next_run_in_words,
-    one_line,
-    relative,
-)
-from redbeat.history import COUNTED_OUTCOMES, ENDED_OUTCOMES, FAILED_OUTCOMES
-from redbeat.log.text import counted, printable, shorten
+from redbeat.cli.session import Session
+from redbeat.entries.wording import label_of
+from redbeat.log.text import printable, shorten
 
-STATE_STYLES = {
-    "scheduled": "green",
-    "due": "cyan",
-    "failing": "red",
-    "paused": "yellow",
-    "disabled": "yellow",
-    "finished": "dim",
-    "quarantined": "bold red",
-    "missing": "red",
-    "unscheduled": "red",
-}
+Item = TypeVar("Item")
 
-#: the width from which on a list has more columns; names and schedules come first
-WITH_SCHEDULES, WITH_LAST_RUNS, WITH_DATES, WITH_TASKS, WITH_BOTH = 70, 100, 120, 80, 160
-NEVER = UNLIMITED_WIDTH + 1
-#: how much of a reason is shown below a row; ``show`` has all of it
-_REASON = 300
-#: how much of any other text is shown, also in a pipe, as it may be megabytes; --json has all of it
-_PIPED = 1_000
+#: by how many rows the widths are chosen; all others are shown in these widths
+SAMPLE = 1000
+#: where the output isn't a terminal, a longer text extends beyond its column, and a much longer one is
+#: shortened, as it may be megabytes; --json has all of it
+PIPED_COLUMN, PIPED_TEXT = 80, 1000
+GAP = INDENT = 2
+#: how a column is shortened: its end is left out, its middle, or its beginning
+END, MIDDLE, START = 1.0, 0.5, 0.0
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A column of a table.
+
+    Attributes:
+        title: what follows a comma stands below the rest.
+        cell: makes the text of a row; one without a style may be anything that was stored.
+        rank: where the terminal is too narrow, columns are left out, the highest rank first; 0: never.
+        cut: ``END``, ``MIDDLE`` or ``START``; None: it is never shortened.
+        least: other columns are left out before this one is shortened to less.
+        is_below: where it is left out, its text stands below the row.
+    """
+
+    title: str
+    cell: Callable[[Item], str | Text]
+    rank: int = 0
+    cut: float | None = None
+    least: int = 16
+    is_right: bool = False
+    is_below: bool = False
+
+
+Row = tuple[Sequence[Text], Text]
+
+
+def print_table(
+    session: Session,
+    columns: Sequence[Column[Item]],
+    items: Iterable[Item],
+    below: Callable[[Item], str | Text] = lambda _item: "",
+    beside: str = "",
+) -> bool:
+    """Print a table, with the columns for which there is room; the items after the first ones as they come.
+
+    Columns in which the first items have nothing are left out on a terminal. Return False, and print nothing,
+    if there is no item.
+
+    Arguments:
+        below: makes a text that stands below a row, where there is one.
+        beside: the title of these texts where the output isn't a terminal, and a row is a line.
+    """
+    width, is_piped = session.console.width, session.is_piped
+    rows: Iterator[Row] = (
+        ([_text(column.cell(item)) for column in columns], _text(below(item))) for item in items
+    )
+    sample = list(islice(rows, SAMPLE))
+    if not sample:
+        return False
+    longest = [max(cells[at].cell_len for cells, _ in sample) for at in range(len(columns))]
+    titles = [
+        [column.title] if is_piped or cell_len(column.title) <= wide else column.title.split(", ")
+        for column, wide in zip(columns, longest, strict=True)
+    ]
+    natural = [max(wide, *map(cell_len, title)) for wide, title in zip(longest, titles, strict=True)]
+    if is_piped:
+        shown = list(range(len(columns)))
+        widths = [
+            min(wide, PIPED_COLUMN) if column.cut is not None else wide
+            for wide, column in zip(natural, columns, strict=True)
+        ]
+    else:
+        shown, widths = _fit(columns, natural, [at for at, wide in enumerate(longest) if wide], width)
+    moved = [at for at, column in enumerate(columns) if column.is_below and at not in shown]
+
+    def line(cells: Sequence[Text], last: Text) -> Text:
+        made = Text()
+        for at in shown:
+            column, cell = columns[at], cells[at]
+            if not is_piped and column.cut is not None and cell.cell_len > widths[at]:
+                cell = Text(shortened(cell.plain, widths[at], column.cut), cell.style)
+            padding = " " * (widths[at] - cell.cell_len)
+            made.append(padding if column.is_right else "").append_text(cell)
+            made.append(" " * GAP if column.is_right else padding + " " * GAP)
+        made.append_text(last)
+        made.rstrip()
+        if made.cell_len > width:
+            made.truncate(width, overflow="ellipsis")
+        return made
+
+    is_beside = is_piped and any(last for _, last in sample)
+    for number in range(max(len(titles[at]) for at in shown)):
+        heads = [Text("".join(title[number : number + 1]), "bold") for title in titles]
+        session.draw([line(heads, Text(beside if is_beside else "", "bold"))])
+    rule = "-" if session.console.options.ascii_only else "─"
+    wide = sum(widths[at] for at in shown) + GAP * (len(shown) - 1)
+    session.draw([Text(rule * min(wide, width))])
+    for cells, last in chain(sample, rows):
+        if is_piped:
+            session.draw([line(cells, last)])
+            continue
+        session.draw([line(cells, Text())])
+        under = Text("; ").join([one for one in (*(cells[at] for at in moved), last) if one])
+        for part in under.wrap(session.console, max(width - INDENT, 1)) if under else ():
+            part.rstrip()
+            part.pad_left(INDENT)
+            session.draw([part])
+    return True
+
+
+def styled(text: str, style: str) -> Text:
+    """Return anything that was stored as a text that can be shown."""
+    return Text(shorten(printable(text), PIPED_TEXT), style)
+
+
+def _text(value: str | Text) -> Text:
+    return value if isinstance(value, Text) else styled(value, "")
+
+
+def _fit(
+    columns: Sequence[Column[Any]], natural: Sequence[int], filled: Sequence[int], width: int
+) -> tuple[list[int], list[int]]:
+    """Return the places of the columns that are shown, of those with texts, and the widths of all."""
+    widths = [
+        wide if column.cut is None else min(wide, column.least)
+        for wide, column in zip(natural, columns, strict=True)
+    ]
+    shown = [*filled]
+
+    def spare() -> int:
+        return width - sum(widths[at] for at in shown) - GAP * (len(shown) - 1)
+
+    for at in sorted(filled, key=lambda at: -columns[at].rank):
+        if spare() < 0 and columns[at].rank:
+            shown.remove(at)
+    for at in shown:
+        widths[at] += min(natural[at] - widths[at], max(spare(), 0))
+    flexible = [at for at in shown if columns[at].cut is not None]
+    while spare() < 0 and flexible and max(widths[at] for at in flexible) > 1:
+        widths[max(flexible, key=widths.__getitem__)] -= 1
+    return shown, widths
+
+
+def shortened(text: str, width: int, cut: float) -> str:
+    """Return ``text``, or as much of it as fits into ``width`` cells with an ellipsis for the rest."""
+    if cell_len(text) <= width:
+        return text
+    head = int((width - 1) * cut)
+    return f"{set_cell_size(text, head)}…{set_cell_size(text[::-1], width - 1 - head)[::-1]}"
 
 
 def plain_table() -> Table:
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
-def entries_lines(
-    entries: Iterable[tuple[RedBeatSchedulerEntry, Last]], now: datetime, zone: tzinfo, console: Console
-) -> Iterator[Text]:
-    """Yield the table of ``entries``, with the columns for which there is room; times in ``zone``.
-
-    The last outcomes are shown where runs are tracked; on a narrow terminal instead of how many runs there
-    were.
-    """
-    width, coming = console.width, iter(entries)
-    sample = list(islice(coming, SAMPLE))
-    are_tracked = width >= UNLIMITED_WIDTH or any(last.outcome in ENDED_OUTCOMES for _, last in sample)
-    with_dates = width >= WITH_DATES
-    next_run, last_run = Column(titled("next run", zone, with_dates)), Column("last run")
-    columns = {
-        "name": (0, Column("name", share=4, cut=cut_middle)),
-        "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
-        "schedule": (WITH_SCHEDULES, Column("schedule", share=3, cut=cut_end)),
-        "next run": (0, next_run),
-        "until then": (WITH_BOTH, Column("")),
-        "last run": (WITH_LAST_RUNS, last_run),
-        "runs": (WITH_LAST_RUNS if are_tracked else WITH_SCHEDULES, Column("runs", is_right=True)),
-        "outcome": (WITH_SCHEDULES if are_tracked else NEVER, Column("outcome")),
-        "state": (0, Column("state")),
-    }
-    shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
-
-    def rows() -> Iterator[Row]:
-        for entry, last in chain(sample, coming):
-            cells = {**_cells_of(entry, now, zone, width), "outcome": _outcome_cell(last, width)}
-            yield Row([cells[title] for title in shown], below=_error_of(entry, zone, width))
-
-    return lines_of(list(shown.values()), rows(), console, beside="error")
+def titled(title: str, zone: tzinfo) -> str:
+    """Return the title of a column of times in ``zone``."""
+    return f"{title}, {label_of(zone)}"
 
 
-def _outcome_cell(last: Last, width: int) -> Text:
-    """Return the last outcome, and how many runs have failed in a row.
-
-    The number stands beside a failure only, as others, such as 'revoked', don't count. Where there is room,
-    they are shown with the failures before them.
-    """
-    outcome = one_line(last.outcome or "")
-    if not last.failures:
-        return Text(outcome, style=style_of(outcome))
-    if outcome in COUNTED_OUTCOMES:
-        return Text(f"{outcome} ({last.failures})", style="red")
-    before = f", {counted(last.failures, 'failure', 'failures')} before" if width >= WITH_DATES else ""
-    return Text(f"{outcome}{before}", style="red")
-
-
-def style_of(outcome: str) -> str:
-    """Return the style of an outcome, or of the state of a run in progress."""
-    if outcome in FAILED_OUTCOMES or outcome == "unsent":
-        return "red"
-    if outcome == "succeeded":
-        return "green"
-    return "" if outcome in ("sent", "started") else "yellow"
-
-
-def titled(title: str, zone: tzinfo, with_dates: bool = True) -> str:
-    return f"{title}, {label_of(zone)}" if with_dates else title
-
-
-def _cells_of(entry: RedBeatSchedulerEntry, now: datetime, zone: tzinfo, width: int) -> dict[str, Text]:
-    with_dates = width >= WITH_DATES
-    next_run, until_then = next_run_in_words(entry, zone, now)
-    last, state = entry.last_run_at if entry.total_run_count else None, entry.state or ""
-    last_run = "" if last is None else clock(last, zone) if width >= WITH_BOTH else relative(last, now)
-    return {
-        "name": Text(printable(str(entry.name))),
-        "task": Text(shorten(printable(entry.task or ""), _PIPED)),
-        "schedule": Text(shorten(printable(description_of(entry, zone)), _PIPED)),
-        "next run": Text(next_run if with_dates or next_run in ("never", "at once") else until_then or "-"),
-        "until then": Text(until_then),
-        "last run": Text(last_run),
-        "runs": Text(str(entry.total_run_count)),
-        "state": Text(state, style=STATE_STYLES.get(state, "")),
-    }
-
-
-def _error_of(entry: RedBeatSchedulerEntry, zone: tzinfo, width: int) -> Text:
-    """Return why an entry doesn't run, or won't; '': it does."""
-    is_told = entry.stored is not None and failure_of(entry.stored) is not None
-    is_over = is_told and entry.state not in ("quarantined", "failing")
-    error = "" if is_over else entry.error  # a stored error is older than that
-    if not error:
-        return Text()
-    reason = in_words_of(printable(error.removeprefix(f"{printable(entry.key)}: ")), zone)
-    return Text(
-        shorten(reason, _PIPED) if width >= UNLIMITED_WIDTH else one_line(reason, _REASON), style="red"
-    )
-
-
-def fields_lines(
-    rows: Sequence[tuple[str, str]], console: Console, state_style: str = "", indent: int = 0
-) -> Iterator[Text]:
-    """Yield titles with their texts, wrapped at words on a terminal; the state itself in its style.
+def print_fields(
+    session: Session, rows: Iterable[tuple[str, str]], state_style: str = "", indent: int = 0
+) -> None:
+    """Print titles with their texts, wrapped at words on a terminal; the state itself in its style.
 
     Arguments:
         indent: where the texts begin; 0: beside the longest title.
     """
-    indent = indent or max(cell_len(title) for title, _ in rows) + 2
-    for title, text in rows:
+    given = [(title, text) for title, text in rows if text]
+    indent = indent or max(cell_len(title) for title, _ in given) + GAP
+    for title, text in given:
         shown = Text(text)
         if title == "state":
             shown.stylize(state_style, 0, len(text.partition(":")[0]))
-        lines = shown.wrap(console, max(console.width - indent, 10)) if console.is_terminal else [shown]
+        lines = [shown]
+        if session.is_on_terminal:
+            lines = list(shown.wrap(session.console, max(session.console.width - indent, 10)))
         for number, line in enumerate(lines):
             line.rstrip()
             head = "" if number else title
-            yield Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)
-
-
-def runs_lines(
-    runs: Sequence[tuple[Any, datetime]], now: datetime, zone: tzinfo, console: Console, *, with_names: bool
-) -> Iterator[Text]:
-    """Yield the table of next runs, with a line between two of them where clocks change.
-
-    Arguments:
-        runs: entries with the due times of theirs, in the order of time.
-    """
-    columns = [Column(titled("next run", zone)), Column("")]
-    columns += [Column("name", share=1, cut=cut_middle)] if with_names else []
-    rows = []
-    for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
-        cells = [Text(clock(due, zone)), Text(relative(due, now))]
-        cells += [Text(printable(str(entry.name)))] if with_names else []
-        rows.append(Row(cells, above=Text("; ".join(changes), style="yellow")))
-    return lines_of(columns, rows, console, beside="clocks" if any(row.above for row in rows) else "")
+            session.draw([Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)])

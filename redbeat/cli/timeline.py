@@ -13,14 +13,12 @@ import click
 from rich.cells import cell_len
 from rich.text import Text
 
-from redbeat.cli.documents import ONE_OBJECT
-from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
-from redbeat.cli.next_runs import note_untold
+from redbeat.cli.flags import ONE_OBJECT, ONLY_MATCHING, pass_session, zone_options
+from redbeat.cli.listing import note_untold
 from redbeat.cli.progress import meter
-from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import ReadingCommand, Session
+from redbeat.cli.tables import MIDDLE, shortened
 from redbeat.cli.values import BACK
-from redbeat.cli.zone import zone_options
 from redbeat.entries.timeline import (
     GROUPS,
     Chart,
@@ -69,16 +67,14 @@ PIPED_WIDTH = 120
 )
 @zone_options
 @ONE_OBJECT
-@click.pass_context
+@pass_session
 def timeline(
-    ctx: click.Context,
-    /,
+    session: Session,
     hours: float,
     start: TypedTime | None,
     group: str,
     match: str | None,
     rows: int,
-    is_json: bool,
 ) -> None:
     """Draw a chart of which entries run when: a row for each entry, and one for all together.
 
@@ -86,10 +82,9 @@ def timeline(
     shown, and paused ones only after the end of their pause. With --start in the past the chart has the runs
     that the schedules had then, whether or not they were sent.
     """
-    session = Session.of(ctx)
     now, zone = session.now(), session.zone
     since = None if start is None else session.time(start)
-    width = session.console.width if session.console.width < UNLIMITED_WIDTH else PIPED_WIDTH
+    width = PIPED_WIDTH if session.is_piped else session.console.width
     name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
     chart = chart_from(since or now, zone, hours, max(width - name_width - 2, 5))
     counting = Counting(session.app, chart, since, match=match, max_rows=rows)
@@ -98,7 +93,7 @@ def timeline(
             progress(counting.looked_at)
     found = counting.found()
     note_untold(session, found.untold)
-    if is_json:
+    if session.is_json:
         session.print_json(found.to_dict(group))
         return
     shown = found.rows[group]
@@ -164,7 +159,7 @@ def _legend(peak: int) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    shown = cut_middle(text, width)
+    shown = shortened(text, width, MIDDLE)
     return shown + " " * (width - cell_len(shown)) + "  "
 
 

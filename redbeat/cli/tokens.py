@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 from rich.text import Text
 
 from redbeat.access import Right
 from redbeat.access.rights import names_of, rights_of
 from redbeat.access.tokens import Token
-from redbeat.cli.confirmation import YES, ask
-from redbeat.cli.documents import ONE_OBJECT, json_option
-from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.shell import login_name
-from redbeat.cli.tables import plain_table, titled
+from redbeat.cli.flags import ONE_OBJECT, YES, json_flag, pass_session, zone_options
+from redbeat.cli.session import Session, SessionCommand, login_name
+from redbeat.cli.tables import END, Column, print_table, titled
 from redbeat.cli.values import AHEAD, Value
-from redbeat.cli.zone import zone_options
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.process import exit_codes as exits
@@ -67,12 +62,9 @@ def token() -> None:
 )
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def add(
-    ctx: click.Context, /, name: str, rights: tuple[str, ...], expires: TypedTime | str, is_json: bool
-) -> None:
+@pass_session
+def add(session: Session, name: str, rights: tuple[str, ...], expires: TypedTime | str) -> None:
     """Make a token called NAME, and print it. It can't be printed again: only its hash is stored."""
-    session = Session.of(ctx)
     store = Store(session.app)
     end = None if isinstance(expires, str) else session.time(expires)
     problem = find_token_problem(store, name, end)
@@ -81,10 +73,10 @@ def add(
     held = rights_of(rights)
     with session.audited("token add", [name], {"rights": names_of(held), "expires_at": end or NEVER}):
         try:
-            made, text = add_token(store, name, rights, end, login_name() or "")
+            made, text = add_token(store, name, rights, end, login_name())
         except ValueError as exc:  # somebody was quicker
             raise CommandLineError(one_line(exc), exits.USAGE) from None
-    if is_json:
+    if session.is_json:
         session.print_json({**made.to_dict(), "token": text})
         return
     session.echo(text)
@@ -97,50 +89,46 @@ def add(
 
 @token.command("list", cls=SessionCommand, short_help="all tokens, their rights, and until when")
 @zone_options
-@json_option("JSON: one object per token and line")
-@click.pass_context
-def list_(ctx: click.Context, /, is_json: bool) -> None:
+@json_flag("JSON: one object per token and line")
+@pass_session
+def list_(session: Session) -> None:
     """List the tokens, the oldest first, also those that have expired. Nobody can see their texts."""
-    session = Session.of(ctx)
-    found, now = read_tokens(Store(session.app)), session.now()
-    if is_json:
+    found, now, zone = read_tokens(Store(session.app)), session.now(), session.zone
+    if session.is_json:
         for token_id, one in found.items():
             broken = {"id": token_id, "error": "It can't be read."}
-            session.print_json(broken if one is None else _document(one, now))
+            known = {} if one is None else {**one.to_dict(), "is_expired": one.is_expired(now)}
+            session.print_json(known or broken)
         return
+
+    def expires(one: Token) -> str | Text:
+        if one.expires_at is None:
+            return NEVER
+        end = clock(one.expires_at, zone)
+        return Text(f"{end}, expired", "red") if one.is_expired(now) else end
+
+    columns: list[Column[Token]] = [
+        Column("id", lambda one: one.id),
+        Column("name", lambda one: one.name, cut=END, least=20),
+        Column("rights", lambda one: ", ".join(names_of(one.rights)), cut=END),
+        Column(titled("expires", zone), expires),
+        Column("made", lambda one: clock(one.created_at, zone)[:10], rank=1),
+        Column("by", lambda one: one.created_by, rank=2, cut=END),
+    ]
     if not found:
         session.say("There are no tokens.")
-        return
-    table = plain_table()
-    for title in ("id", "name", "rights", titled("expires", session.zone), "made", "by"):
-        table.add_column(title, no_wrap=title in ("id", "made"))
-    for token_id, one in found.items():
-        if one is None:
-            table.add_row(Text(one_line(token_id, 40)), Text("can't be read: revoke it", "red"))
-            continue
-        end = NEVER if one.expires_at is None else clock(one.expires_at, session.zone)
-        is_expired = one.is_expired(now)
-        table.add_row(
-            *(Text(one_line(text)) for text in (one.id, one.name, ", ".join(names_of(one.rights)))),
-            Text(f"{end}, expired" if is_expired else end, "red" if is_expired else ""),
-            Text(clock(one.created_at, session.zone)[:10]),
-            Text(one_line(one.created_by, 40)),
-        )
-    session.console.print(table)
-
-
-def _document(one: Token, now: datetime) -> dict[str, object]:
-    return {**one.to_dict(), "is_expired": one.is_expired(now)}
+    print_table(session, columns, [one for one in found.values() if one is not None])
+    for token_id in (token_id for token_id, one in found.items() if one is None):
+        session.say(f"{one_line(token_id, 40)} can't be read: revoke it.", "red")
 
 
 @token.command(cls=SessionCommand, short_help="end one at once; asks first")
 @click.argument("id_or_name", metavar="ID|NAME", callback=not_empty)
 @YES
 @ONE_OBJECT
-@click.pass_context
-def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> None:
+@pass_session
+def revoke(session: Session, id_or_name: str) -> None:
     """End a token at once, by its id or its name; asks first."""
-    session = Session.of(ctx)
     store = Store(session.app)
     chosen = tokens_called(store, id_or_name)
     known = [one for one in read_tokens(store).values() if one is not None]
@@ -149,11 +137,8 @@ def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> 
         raise CommandLineError(
             f"There is no token {one_line(id_or_name)!r} at {session.server}.{hint}", exits.NO_INPUT
         )
-    ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?", is_yes=yes)
+    session.ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?")
     names = [one.name for one in known if one.id in chosen] or [id_or_name]
     with session.audited("token revoke", names, {"ids": list(chosen)}):
         done = revoke_tokens(store, id_or_name)
-    if is_json:
-        session.print_json({"revoked": list(done)})
-    else:
-        session.say(f"Revoked the token {one_line(id_or_name)}.")
+    session.report({"revoked": list(done)}, f"Revoked the token {one_line(id_or_name)}.")

@@ -9,22 +9,19 @@ from typing import Any
 
 import click
 
-from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import OBJECT_PER_ENTRY
-from redbeat.cli.names import NAME, entry_called
-from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
-from redbeat.cli.selection import (
-    INSTEAD_OF_NAME,
+from redbeat.cli.changes import (
     ask_about,
     check_failures,
     names_in_words,
     refuse_both_or_none,
-    say_names,
     select,
+    show_names,
 )
+from redbeat.cli.flags import DRY_RUN, INSTEAD_OF_NAME, OBJECT_PER_ENTRY, YES, pass_session, zone_options
+from redbeat.cli.names import NAME, entry_called
+from redbeat.cli.operations import options_of
+from redbeat.cli.progress import meter
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
-from redbeat.cli.zone import zone_options
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.documents import iso
 from redbeat.entries.wording import clock, one_line, when_in
@@ -53,34 +50,29 @@ MAX_BACKFILLED = 10_000
 @DRY_RUN
 @YES
 @OBJECT_PER_ENTRY
-@click.pass_context
+@pass_session
 def trigger(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str | None,
     match: str | None,
     args: list[object] | None,
     kwargs: dict[str, object] | None,
     queue: str | None,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """Send the entry NAME now, once, or all that --match finds. The schedule doesn't change.
 
     Paused entries are sent, too. --match shows how many entries it finds, and asks first.
     """
-    session = Session.of(ctx)
-    if not dry_run:
+    if not session.is_dry_run:
         session.require_application("trigger")
     refuse_both_or_none(name, match)
-    names = [entry_called(session, name).name] if name is not None else select(session, str(match)).names
-    if dry_run:
-        say_names(session, names, f"{counted(len(names), 'run', 'runs')} would be sent.")
+    names = [entry_called(session, name).name] if name is not None else select(session, str(match))[0]
+    if session.is_dry_run:
+        show_names(session, names, f"{counted(len(names), 'run', 'runs')} would be sent.")
         return
 
     def show(run: Triggered) -> None:
-        if is_json:
+        if session.is_json:
             session.print_json({"name": run.name, "task": run.task, "task_id": run.task_id})
         elif name is not None:
             session.say(f"Sent {one_line(run.task)} for {one_line(run.name)}; its task id is {run.task_id}.")
@@ -90,7 +82,7 @@ def trigger(
         return
     sent = []
     if names:
-        ask_about(session, "Run", names, is_yes=yes)
+        ask_about(session, "Run", names)
     with meter("Sending", len(names)) as progress:
 
         def count(run: Triggered) -> None:
@@ -100,7 +92,7 @@ def trigger(
 
         chosen = Selection(names, match, is_whole=True)
         done = trigger_entries(session.actor, chosen, args=args, kwargs=kwargs, queue=queue, sent=count)
-    (session.note if is_json else session.say)(f"Sent {counted(len(sent), 'run', 'runs')}.")
+    session.summarize(f"Sent {counted(len(sent), 'run', 'runs')}.")
     check_failures(session, done.failed | dict.fromkeys(done.left, done.reason), len(names))
 
 
@@ -119,48 +111,43 @@ def trigger(
     help="Send nothing if there are more runs than this.",
 )
 @OBJECT_PER_ENTRY
-@click.pass_context
+@pass_session
 def backfill(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str | None,
     match: str | None,
     begin: TypedTime,
     end: TypedTime | None,
-    dry_run: bool,
-    yes: bool,
     limit: int,
-    is_json: bool,
 ) -> None:
     """Send the runs that the schedule of NAME has between two times, each once.
 
     Shows how many there are, and asks first. Runs that a backfill has sent before are left out. Times without
     an offset are in the zone of --tz, else in the application's.
     """
-    session = Session.of(ctx)
-    if not dry_run:
+    if not session.is_dry_run:
         session.require_application("backfill")
     refuse_both_or_none(name, match)
     first, last = session.time(begin), session.now() if end is None else session.time(end)
     names = [name] if name is not None else []
     if match is not None:
-        found = select(session, match, lambda entry: not entry.problem, lambda entry: bool(entry.problem))
-        names = found.names
-        if found.left:
-            session.note(f"{counted(found.left, 'entry', 'entries')} can't be used, and left out.")
+        names, left = select(session, match, lambda one: not one.problem, lambda one: bool(one.problem))
+        if left:
+            session.note(f"{counted(left, 'entry', 'entries')} can't be used, and left out.")
     spans = {one: Span(entry_called(session, one), first, last) for one in names}
     call = partial(_carry_out, session, names=names, match=match, first=first, last=last, limit=limit)
-    has_looked = dry_run or not yes or match is not None
+    dry_run = session.is_dry_run
+    has_looked = dry_run or not session.is_yes or match is not None
     runs: Mapping[str, Sequence[datetime]] = {}
     if has_looked:
         runs = {one: dues for one, dues in call(title="Looking", dry_run=True).items() if dues}
     if runs and not dry_run:
-        ask(_question(runs, session.zone), is_yes=yes)
+        session.ask(_question(runs, session.zone))
     if not dry_run and (runs or not has_looked):
         runs = call(title="Sending", dry_run=False)
     for one, span in spans.items():
         span.dues = runs.get(one, ())
-        if is_json:
+        if session.is_json:
             dues = [iso(due) for due in span.dues]
             session.print_json({"name": one, "is_dry_run": dry_run, "runs": dues})
         elif name is not None:
@@ -168,7 +155,7 @@ def backfill(
                 session.say(when_in(due, session.zone))
         elif dry_run:
             session.say(f"{one_line(one)}: {counted(len(span.dues), 'run', 'runs')}")
-    if is_json:
+    if session.is_json:
         return
     what = counted(sum(map(len, runs.values())), "run", "runs")
     begun = told_of_beginnings([*spans.values()], session.zone)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.shell import login_name
+from redbeat.cli.flags import pass_session
+from redbeat.cli.session import Session, SessionCommand, login_name
 from redbeat.config.address import parse_address
 from redbeat.config.config import ensure_conf
 from redbeat.config.networks import is_any
@@ -37,14 +37,13 @@ from redbeat.store.store import Store
     default="",
     help="The path under which a reverse proxy has it, such as /redbeat; the proxy may cut it off, or not.",
 )
-@click.pass_context
-def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path: str) -> None:
+@pass_session
+def web(session: Session, host: str, port: int, read_only: bool, root_path: str) -> None:
     """Serve the dashboard, until Ctrl-C. It prints the link to open.
 
     The link has a token, and works on this machine alone. To let other machines in, set REDBEAT_WEB_USER,
     REDBEAT_WEB_PASSWORD and REDBEAT_WEB_RIGHTS in the environment, and put a proxy with HTTPS in front.
     """
-    session = Session.of(ctx)
     try:
         from redbeat.web.server import find_basic_auth, serve
     except ModuleNotFoundError as exc:
@@ -80,7 +79,7 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
         serve(
             session.app,
             address,
-            login_name() or "",
+            login_name(),
             basic,
             tell,
             is_read_only=read_only,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.access import Right
-from redbeat.cli.shell import host_name
 from redbeat.entries.audit import MAX_NAMES, AuditRecord, find_records
 from redbeat.errors import StoreCorrupt
 from redbeat.store.audit import add_audit_record, read_audit_records
@@ -85,7 +85,7 @@ def test_every_changing_command_writes_one_audit_record(
         first = [one for one in records(app)[seen:] if one.verb == verb]
         assert [(one.verb, list(one.names), one.outcome) for one in first] == [(verb, names, "")], done.output
         [record] = first
-        assert (record.user, record.source, record.host) == ("ann", "cli", host_name())
+        assert (record.user, record.source, record.host) == ("ann", "cli", gethostname())
         assert {name: record.details.get(name) for name in details} == details, verb
         seen = len(records(app))
     kept = str(client.xrange(AUDIT))

@@ -17,7 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.cli import confirmation
+from redbeat.cli import session
 from redbeat.cli.options import POLICY, TASK_OPTIONS
 from redbeat.policy.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron
@@ -276,8 +276,8 @@ def test_command_about_many_asks_first(
     assert (unasked.exit_code, "--yes" in unasked.stderr) == (64, True)
     assert (dry.exit_code, " would be " in dry.stderr) == (0, True)
     asked: list[str] = []
-    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(confirmation.click, "confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr(session, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(session.click, "confirm", lambda text, **_: asked.append(text))
     assert call(app, *command).exit_code == 1
     assert [re.sub(r"redis://\S+", "URL", question) for question in asked] == snapshot
     assert (changed(app, five), messages(broker)) == ([], [])

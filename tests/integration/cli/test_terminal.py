@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import silence
+from redbeat.cli import session
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import FAR, commands, fill
@@ -212,8 +212,8 @@ def test_hostile_text_gives_a_terminal_no_orders(
 def test_silent_server_is_reported_before_the_command_gives_up(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silence, "LOOK_AFTER_SECONDS", 0.01)
-    monkeypatch.setattr(silence, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(session, "LOOK_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:  # it accepts and never answers
         url = f"redis://me:secret@127.0.0.1:{listener.getsockname()[1]}/0"
         app = make_app(redbeat_redis_url=url, redbeat_redis_options={"socket_timeout": 2})
