@@ -10,7 +10,6 @@ who has begun a change sees its outcome.
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -52,8 +51,6 @@ MAX_WORDS = 1000
 
 #: tells the progress of a job: of a read its result so far, of a change some words
 Tell = Callable[[Found], None]
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TooBusy(HTTPException):
@@ -324,7 +321,7 @@ class Jobs:
             StoreUnavailable, StoreRefused, StoreCorrupt: it isn't known whether another process makes it.
         """
         change: Change | ChangeRecord | None = self._changes.get(id_)
-        if change is None and _ID.fullmatch(id_):
+        if change is None:
             change = self._records().read(id_)
         return change if change is not None and change.user == user else None
 

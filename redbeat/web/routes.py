@@ -24,7 +24,6 @@ from redbeat.errors import (
     CalendarError,
     CalendarNotFound,
     CallRefused,
-    ConfigurationError,
     EntryBusy,
     EntryChanged,
     EntryError,
@@ -61,41 +60,29 @@ RETRY_AFTER_SECONDS = "5"
 #: what its user is told of an error that isn't expected
 DEFECT = "This is a defect of the dashboard; its log says more."
 
-#: the status codes of errors; the first kind that an error is counts
-STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (AccessDenied, 403),
-    (ArgumentInvalid, 422),
-    (EntryNotFound, 404),
-    (CalendarNotFound, 404),
-    (EntryChanged, 412),
-    (EntryBusy, 409),
-    (LockNotAcquired, 409),
-    (EntryError, 422),
-    (CalendarError, 422),
-    (FileError, 422),
-    (CallRefused, 422),
-    (RunNotSent, 503),
-    (ConfigurationError, 500),
-    (StoreUnavailable, 503),
-    (StoreRefused, 503),
-    (StoreCorrupt, 503),
-    (RedBeatError, 500),
-)
+#: the errors of each status code; the first code that an error has counts
+_ERRORS: dict[int, tuple[type[Exception], ...]] = {
+    403: (AccessDenied,),
+    404: (EntryNotFound, CalendarNotFound),
+    412: (EntryChanged,),
+    409: (EntryBusy, LockNotAcquired),
+    422: (ArgumentInvalid, EntryError, CalendarError, FileError, CallRefused),
+    503: (RunNotSent, StoreUnavailable, StoreRefused, StoreCorrupt),
+}
 
 
 def status_of(exc: Exception) -> int:
     """Return the status code of an error."""
     if isinstance(exc, HTTPException):
         return exc.status_code
-    return next((status for kind, status in STATUSES if isinstance(exc, kind)), 500)
+    return next((status for status, kinds in _ERRORS.items() if isinstance(exc, kinds)), 500)
 
 
 def sentence_of(exc: Exception) -> str:
     """Return what its user is told of an error; one that isn't expected is logged, and not shown."""
     if isinstance(exc, HTTPException):
-        return {404: "There is nothing under this address.", 405: "That can't be done here."}.get(
-            exc.status_code, str(exc.detail)
-        )
+        known = {404: "There is nothing under this address.", 405: "That can't be done here."}
+        return known.get(exc.status_code, exc.detail)
     if isinstance(exc, RedBeatError):
         return exc.plain
     logger.error("A request can't be answered: %r", exc, exc_info=exc)

@@ -28,15 +28,11 @@ def ask_to_log_in(visit: Visit) -> Response:
 def show_login(visit: Visit) -> Response:
     """Take the token of the link, or ask for one."""
     token = visit.query.get("token", "")
-    # only the link's own token may stand in an address: a server that logs addresses must not log others
-    session = _session_by_link(visit, token)
-    if session is not None:
-        return _logged_in(visit, session)
     if not token:
         return _login_page(visit, 200)
-    return _login_page(
-        visit, 401, "This link is no longer good: each start of the dashboard prints another one."
-    )
+    # only the link's own token may stand in an address: a server that logs addresses must not log others
+    problem = "This link is no longer good: each start of the dashboard prints another one."
+    return _log_in(visit, _session_by_link(visit, token), problem)
 
 
 def log_in(visit: Visit) -> Response:
@@ -45,9 +41,15 @@ def log_in(visit: Visit) -> Response:
     session = _session_by_link(visit, token)
     if session is None and _takes_token(visit) and find_user(visit.app, token) is not None:
         session = token
-    if session is not None:
-        return _logged_in(visit, session)
-    return _login_page(visit, 401, "There is no such token, or it has expired.")
+    return _log_in(visit, session, "There is no such token, or it has expired.")
+
+
+def _log_in(visit: Visit, session: str | None, problem: str) -> Response:
+    if session is None:
+        return _login_page(visit, 401, problem)
+    response = visit.see()
+    visit.cookies.set(response, "session", session)
+    return response
 
 
 def _takes_token(visit: Visit) -> bool:
@@ -73,12 +75,6 @@ def log_out(visit: Visit) -> Response:
     if session is not None and link is not None:
         link.end(session)
     visit.cookies.set(response, "session", "")
-    return response
-
-
-def _logged_in(visit: Visit, session: str) -> Response:
-    response = visit.see()
-    visit.cookies.set(response, "session", session)
     return response
 
 
