@@ -18,7 +18,7 @@ from redbeat.scheduler.reports import Reports
 from redbeat.store.store import Store
 from redbeat.telemetry.figures import BeatFigures
 from redbeat.telemetry.labels import LabelBook, queue_finder
-from redbeat.telemetry.tracing.tracing import Tracing
+from redbeat.telemetry.tracing import Tracing
 
 
 class ServerClock:

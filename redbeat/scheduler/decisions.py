@@ -20,7 +20,7 @@ from redbeat.runs.limits import dropped_run
 from redbeat.store.records import Commit, Ending, Held, Push, Stored, score_text
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
-    from redbeat.telemetry.tracing.spans import RunSpan
+    from redbeat.telemetry.spans import RunSpan
 
 #: seconds to wait for the hash of a member of the schedule, because some writers add it after the member
 MISSING_GRACE_SECONDS = 1.0

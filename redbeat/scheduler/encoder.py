@@ -29,7 +29,7 @@ from redbeat.scheduler.decisions import Send
 from redbeat.scheduler.overrides import RunDeclined
 from redbeat.scheduler.planner import entry_to_send, options_of_run
 from redbeat.telemetry.figures import BeatFigures
-from redbeat.telemetry.tracing.tracing import Tracing
+from redbeat.telemetry.tracing import Tracing
 
 #: an obstacle that is not reported, because something else is
 AWAY = "the broker is away"

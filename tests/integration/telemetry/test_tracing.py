@@ -31,7 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from redbeat import RedBeatScheduler
 from redbeat.store.executor import CALL_ROWS
-from redbeat.telemetry.tracing.spans import MAX_LINKS
+from redbeat.telemetry.spans import MAX_LINKS
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.logs import errors_in, has_traceback

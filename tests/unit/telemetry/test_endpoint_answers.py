@@ -249,13 +249,13 @@ from redbeat import RedBeatScheduler
 app = Celery("shop", broker="memory://", set_as_current=False)
 app.conf.update(redbeat_redis_url="redis://nowhere", redbeat_http={http!r})
 RedBeatScheduler(app, lazy=True)
-from redbeat.telemetry.tracing.tracing import Tracing
+from redbeat.telemetry.tracing import Tracing
 tracing = Tracing(lambda: 1.0, lambda: None)
 for step in (tracing.refresh, tracing.look, tracing.end_batch, tracing.stop):
     step()
 with tracing.sending():
     assert tracing.begin("entry", "echo", "id", "", 1.0) is None
-optional = ("prometheus_client", "sentry_sdk", "redbeat.telemetry.tracing.spans")
+optional = ("prometheus_client", "sentry_sdk", "redbeat.telemetry.spans")
 print(*(name for name in optional if sys.modules.get(name)))
 """
 

@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from redbeat.delivery.broker import Peer
 from redbeat.delivery.guard import find_obstacle, find_provider
-from redbeat.telemetry.tracing import tracing as module
-from redbeat.telemetry.tracing.spans import RunSpan
-from redbeat.telemetry.tracing.tracing import Tracing
+from redbeat.telemetry import tracing as module
+from redbeat.telemetry.spans import RunSpan
+from redbeat.telemetry.tracing import Tracing
 from tests.support.logs import errors_in
 from tests.support.spans import Spans, attributes_of
 
@@ -82,7 +82,7 @@ def stuck(use_provider: UseProvider) -> Stuck:
 def test_slow_exporter_delays_no_batch_and_the_loss_is_one_error(
     tracing: Tracing, stuck: Stuck, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 10)
+    monkeypatch.setattr(module, "MAX_WAITING", 1)
     monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
     tracing.look()
     threads = threading.active_count()

@@ -21,8 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from redbeat.config.masking import mask_secrets
 from redbeat.delivery.broker import Peer
@@ -34,27 +34,19 @@ from redbeat.log.text import shorten
 from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts, let_through
+from redbeat.telemetry.figures import find_version
 
 if TYPE_CHECKING:  # where OpenTelemetry isn't installed, it can't be imported
-    from redbeat.telemetry.tracing.spans import RunSpan, Spans
+    from redbeat.telemetry.spans import RunSpan, Spans
 
-#: how many spans may wait to be ended; more are lost
-MAX_WAITING = 20_000
+#: how many batches of spans may wait to be ended; more are lost
+MAX_WAITING = 200
 
 #: after how long a provider that has raised is tried again, seconds
 RETRY_SECONDS = 60.0
 
 #: how long ``stop`` waits for the spans that are still to be ended
 STOP_SECONDS = 2.0
-
-
-class _Told(NamedTuple):
-    """The spans of one batch, which are to be ended."""
-
-    spans: Spans
-    runs: list[RunSpan]
-    began_at: float
-    peer: Peer
 
 
 class Tracing:
@@ -79,8 +71,7 @@ class Tracing:
         self._retry_at = 0.0  # monotonic
         self._began_at = 0.0
         self.runs: list[RunSpan] = []
-        self._waiting: deque[_Told] = deque()
-        self._count_given = self._count_told = 0  # each has one writer
+        self._waiting: deque[Callable[[], None]] = deque()  # each ends the spans of a batch
         self._thread = BackgroundThread("redbeat-spans", self._run)
         self._said = Memory[str, str]()
 
@@ -94,7 +85,7 @@ class Tracing:
     def stop(self) -> None:
         """End the spans that wait, and give Celery's instrumentor its place back."""
         if not self._thread.stop(STOP_SECONDS):
-            self._report("Spans are lost", TimeoutError("what takes them is slow, and isn't waited for"))
+            self._report("Spans are lost", TimeoutError("the exporter is slow, and isn't waited for"))
         self._forget()
 
     # -- in the ticks
@@ -110,12 +101,12 @@ class Tracing:
         if is_known and self._spans is None and time.monotonic() < self._retry_at:
             return
         try:
-            from redbeat.telemetry.tracing import spans
+            from redbeat.telemetry import spans
 
             propagator = spans.current_propagator()
             if not is_known or self._spans is None or self._spans.propagator is not propagator:
                 self.provider, self._spans, self.headers = provider, None, None
-                tracer = provider.get_tracer("redbeat", _find_version(), spans.SCHEMA)
+                tracer = provider.get_tracer("redbeat", find_version(), spans.SCHEMA)
                 if is_apis(tracer):  # as with OTEL_SDK_DISABLED
                     self._give_up(None)
                     return
@@ -172,9 +163,11 @@ class Tracing:
         if self._spans is None:
             yield
             return
+        from opentelemetry.trace import use_span
+
         current: Any = nullcontext()
         if run is not None:
-            current = self._spans.use(run)
+            current = use_span(run.span, record_exception=False, set_status_on_exception=False)
         with sending_run(), current:
             yield
 
@@ -183,15 +176,14 @@ class Tracing:
         runs, self.runs = self.runs, []
         if not runs or self._spans is None:
             return
-        told = _Told(self._spans, runs, self._began_at, self._find_peer())
+        end = partial(self._spans.end, runs, self._began_at, self._find_peer())
         with hold_interrupts():  # not while something is locked
             if not self._thread.is_running:
-                self._tell(told)
-            elif self._count_given - self._count_told > MAX_WAITING:
-                self._report("Spans are lost", TimeoutError("what takes them is slow"))
+                self._end(end)
+            elif len(self._waiting) >= MAX_WAITING:
+                self._report("Spans are lost", TimeoutError("the exporter is slow"))
             else:
-                self._count_given += len(runs)
-                self._waiting.append(told)
+                self._waiting.append(end)
                 self._thread.wake()
 
     # -- in the thread
@@ -201,13 +193,11 @@ class Tracing:
         while not is_over:
             is_over = self._thread.wait()  # all that was given before is still ended
             while self._waiting:
-                told = self._waiting.popleft()
-                self._tell(told)
-                self._count_told += len(told.runs)
+                self._end(self._waiting.popleft())
 
-    def _tell(self, told: _Told) -> None:
+    def _end(self, end: Callable[[], None]) -> None:
         try:
-            told.spans.tell(told.runs, told.began_at, told.peer)
+            end()
         except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
             let_through(exc)
             self._report("Spans are lost", exc)
@@ -218,10 +208,3 @@ class Tracing:
         if self._said.is_news(what, words):
             extra = TELEMETRY_FAILED.of(part="OpenTelemetry", reason=f"{what}: {words}")
             logger.error("beat: OpenTelemetry: %s: %s", what, words, extra=extra)
-
-
-def _find_version() -> str:
-    try:
-        return version("celery-redbeat")
-    except PackageNotFoundError:  # it is used from its source
-        return ""
