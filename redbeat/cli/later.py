@@ -14,10 +14,9 @@ from redbeat.cli.tables import END, START, Column, print_fields, print_table, st
 from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import clock, one_line, relative, when_in
 from redbeat.later.documents import arguments_in_words, document_of, eta_of
-from redbeat.later.releasing import release as release_messages
-from redbeat.later.revoking import cancel_messages
 from redbeat.leadership.status import read_status
 from redbeat.log.text import counted
+from redbeat.operations.later import cancel_messages, release_messages
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.store.later import LaterStore, Listed
@@ -104,8 +103,7 @@ def cancel(session: Session, task_ids: tuple[str, ...]) -> None:
     chosen = list(dict.fromkeys(task_ids))
     which = one_line(chosen[0]) if len(chosen) == 1 else f"{len(chosen)} messages"
     session.ask(f"Cancel {which} at {session.server}?")
-    with session.audited("later cancel", chosen):
-        cancelled = cancel_messages(session.app, chosen)
+    cancelled = cancel_messages(session.actor, chosen)
     missing = [one for one in chosen if one not in cancelled]
     if session.is_json:
         session.print_json({"cancelled": cancelled, "missing": missing})
@@ -149,8 +147,8 @@ def release(session: Session, task_ids: tuple[str, ...], is_all: bool) -> None:
     session.ask(f"Publish {which} of {session.server} now?")
     released: list[str] = []
     problems: dict[str, str] = {}
-    with session.audited("later release", chosen or ["*"]), meter("Publishing", number) as progress:
-        for task_id, problem in release_messages(session.app, chosen):
+    with meter("Publishing", number) as progress:
+        for task_id, problem in release_messages(session.actor, chosen):
             if problem:
                 problems[task_id] = problem
             else:

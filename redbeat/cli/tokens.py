@@ -6,25 +6,21 @@ import click
 from rich.text import Text
 
 from redbeat.access import Right
-from redbeat.access.rights import names_of, rights_of
+from redbeat.access.rights import names_of
 from redbeat.access.tokens import Token
 from redbeat.cli.flags import ONE_OBJECT, YES, json_flag, pass_session, zone_options
-from redbeat.cli.session import Session, SessionCommand, login_name
+from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_table, titled
 from redbeat.cli.values import AHEAD, Value
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.wording import clock, one_line, when_in
+from redbeat.errors import ArgumentInvalid
+from redbeat.operations.tokens import add_token, revoke_token
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.schedules.times import TypedTime
 from redbeat.store.store import Store
-from redbeat.store.tokens import (
-    add_token,
-    find_token_problem,
-    read_tokens,
-    revoke_tokens,
-    tokens_called,
-)
+from redbeat.store.tokens import read_tokens, tokens_called
 
 NEVER = "never"
 
@@ -65,17 +61,11 @@ def token() -> None:
 @pass_session
 def add(session: Session, name: str, rights: tuple[str, ...], expires: TypedTime | str) -> None:
     """Make a token called NAME, and print it. It can't be printed again: only its hash is stored."""
-    store = Store(session.app)
     end = None if isinstance(expires, str) else session.time(expires)
-    problem = find_token_problem(store, name, end)
-    if problem:
-        raise CommandLineError(problem, exits.USAGE)
-    held = rights_of(rights)
-    with session.audited("token add", [name], {"rights": names_of(held), "expires_at": end or NEVER}):
-        try:
-            made, text = add_token(store, name, rights, end, login_name())
-        except ValueError as exc:  # somebody was quicker
-            raise CommandLineError(one_line(exc), exits.USAGE) from None
+    try:
+        made, text = add_token(session.actor, name, rights, end)
+    except ArgumentInvalid as exc:
+        raise CommandLineError(one_line(exc.reason), exits.USAGE) from None
     if session.is_json:
         session.print_json({**made.to_dict(), "token": text})
         return
@@ -83,7 +73,7 @@ def add(session: Session, name: str, rights: tuple[str, ...], expires: TypedTime
     until = f"until {when_in(end, session.zone)}" if end is not None else "for ever"
     session.note(
         f"This is the token {one_line(name)} ({made.id}), which has these rights {until}: "
-        f"{', '.join(names_of(held))}. It isn't shown again: keep it like a password."
+        f"{', '.join(names_of(made.rights))}. It isn't shown again: keep it like a password."
     )
 
 
@@ -138,7 +128,5 @@ def revoke(session: Session, id_or_name: str) -> None:
             f"There is no token {one_line(id_or_name)!r} at {session.server}.{hint}", exits.NO_INPUT
         )
     session.ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?")
-    names = [one.name for one in known if one.id in chosen] or [id_or_name]
-    with session.audited("token revoke", names, {"ids": list(chosen)}):
-        done = revoke_tokens(store, id_or_name)
+    done = revoke_token(session.actor, id_or_name)
     session.report({"revoked": list(done)}, f"Revoked the token {one_line(id_or_name)}.")

@@ -117,14 +117,23 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
         entry: Any = read_listed(RedBeatSchedulerEntry, app, name)
     except EntryNotFound:
         entry = None
-    args: Any = ()
-    kwargs: Any = {}
-    task, options = name, dict(tried)
-    if entry is not None and entry.problem:
+    if entry is None:
+        return find_destination_of_task(app, name, tried)
+    if entry.problem:
         raise EntryCorrupt(f"{one_line(name)} is invalid: {one_line(entry.problem)}", entry.key)
-    if entry is not None:
-        task, options = entry.task, {**(entry.options or {}), **tried}
-        args, kwargs = entry.args or [], entry.kwargs or {}
+    options = {**(entry.options or {}), **tried}
+    return _destination(app, entry.task, entry.args or [], entry.kwargs or {}, options, name)
+
+
+def find_destination_of_task(app: Any, task: str, tried: Mapping[str, Any]) -> Destination:
+    """Return where a call of a task goes; see :func:`find_destination`."""
+    _load_tasks(app)
+    return _destination(app, task, (), {}, tried, None)
+
+
+def _destination(
+    app: Any, task: str, args: Any, kwargs: Any, options: Mapping[str, Any], entry: str | None
+) -> Destination:
     try:
         route = find_route(app, task, args, kwargs, options)
     except RedBeatError:
@@ -132,7 +141,7 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
     except Exception as exc:
         words = f"{one_line(task)} goes: {one_line(repr(exc))}"
         raise ConfigurationError(f"The application's routes don't know where {words}") from exc
-    return Destination(name, task, entry is not None, task in app.tasks, route)
+    return Destination(entry or task, task, entry is not None, task in app.tasks, route)
 
 
 def _load_tasks(app: Any) -> None:

@@ -438,7 +438,7 @@ def rerun_failed(
         sent.append(run)
         progress(run, task_id)
 
-    details = {"since": begin, "match": match, "runs": sum(map(len, found.values()))}
+    details = _given(since=begin, match=match, runs=sum(map(len, found.values())))
     with nullcontext() if dry_run or not found else actor.doing("rerun", sorted(found), details):
         for name, runs in found.items():
             most = None if limit is None else limit - result.sent

@@ -6,28 +6,79 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
+from redbeat.diagnostics.routes import Destination
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
+from redbeat.errors import EntryNotFound
+from redbeat.operations.later import StoredMessage, StoredMessages, cancel_message, show_message
+from redbeat.operations.operating import AuditPage
 from redbeat.operations.operation import Operation, Parameter
 from redbeat.operations.pausing import PauseChange
 from redbeat.operations.running import History
 from redbeat.schedules.times import TypedTime
+from redbeat.web.api.cursors import path_on, path_with
 from redbeat.web.api.entries import stored_answer
+from redbeat.web.api.etags import changed, check, etag_of, is_conditional
 from redbeat.web.api.kinds import AHEAD, BACK, Field, Kind
-from redbeat.web.api.operations import Answer, Body, Call
+from redbeat.web.api.operations import IF_MATCH, Answer, Body, Call
 from redbeat.web.api.operations import Operation as Endpoint
 from redbeat.web.api.problems import Refusal
-from redbeat.web.api.schemas import COMPONENTS, of
+from redbeat.web.api.schemas import COMPONENTS, ETAG, HREF, NEXT, of
 
 _HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
-#: how results that are more than plain data are answered, and by which schema
+
+
+def _messages(call: Call, found: StoredMessages) -> Answer:
+    messages = [_message(call, one) for one in found.messages]
+    return Answer({**_builtins(found), "messages": messages, "next": path_on(call, "/later", found.next)})
+
+
+def _message(call: Call, found: StoredMessage) -> dict[str, Any]:
+    shown = {name: value for name, value in _builtins(found).items() if name != "revision"}
+    return {**shown, "href": call.href("later", found.task_id), "etag": etag_of(found.revision)}
+
+
+def _shown_message(call: Call, found: StoredMessage) -> Answer:
+    shown = _message(call, found)
+    return Answer(shown, headers={"ETag": shown["etag"]})
+
+
+def _cancel_message(call: Call) -> Answer:
+    """Take a stored message away, if it is the one that the caller has seen."""
+    task_id = call.place["task_id"]
+    found = show_message(call.actor, task_id)
+    check(call, found.revision)
+    try:
+        seen = found.revision if is_conditional(call) else None
+        return Answer(_builtins(cancel_message(call.actor, task_id, revision=seen)))
+    except EntryNotFound:
+        # another one may be stored under its id by now
+        now = show_message(call.actor, task_id)
+        raise changed("It has been changed meanwhile, so nothing was done.", now.revision) from None
+
+
+def _audit(call: Call, found: AuditPage) -> Answer:
+    query = {**call.query, "before": found.before}
+    following = None if found.before is None else path_with("/audit", query)
+    return Answer({**_builtins(found), "next": following})
+
+
+#: what the REST interface does with the headers of a request before and after an operation
+_HANDLERS: Mapping[str, tuple[Callable[[Call], Answer], Sequence[str]]] = {
+    "message.cancel": (_cancel_message, (IF_MATCH,)),
+}
+#: how results that are more than plain data are answered, and by which schema; '': their own
 _PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
+    AuditPage: (_audit, ""),
+    Destination: (lambda _call, found: Answer(found.to_dict()), "Route"),
+    StoredMessage: (_shown_message, ""),
+    StoredMessages: (_messages, ""),
     History: (lambda _call, found: Answer(_history(found)), "History"),
     PauseChange: (lambda call, change: stored_answer(call, change.entry), "Entry"),
 }
@@ -49,12 +100,13 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
         given = {**(call.query if is_query else call.body), **call.place}
         given |= {name: _read_header(call, header) for header, name in headers.items()}
         result = operation(call.actor, **operation.arguments(given))
-        present, _ = _PRESENTERS.get(type(result), (_plain, ""))
+        present, _ = _PRESENTERS.get(operation.result, (_plain, ""))
         return present(call, result)
 
+    handler, more_headers = _HANDLERS.get(operation.name, (call_operation, ()))
     call_operation.__name__ = operation.function.__name__
     return Endpoint(
-        *(method, path, operation.command, operation.right, operation.summary, call_operation),
+        *(method, path, operation.command, operation.right, operation.summary, handler),
         {200: schema},
         fields if is_query else (),
         None
@@ -64,8 +116,8 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
             is_needed="names" in names or any(field.is_needed for field in fields),
             exactly_one=("names", "match") if "names" in names and "by" not in names else (),
         ),
-        headers=[*headers],
-        has_etag=operation.result is PauseChange,
+        headers=[*headers, *more_headers],
+        has_etag=operation.result in (PauseChange, StoredMessage),
         is_heavy=operation.is_heavy,
         components=components,
     )
@@ -83,14 +135,26 @@ def _read_header(call: Call, header: str) -> str | None:
 
 
 def _plain(_call: Call, result: Any) -> Answer:
-    return Answer(msgspec.to_builtins(result, builtin_types=(datetime,)))
+    return Answer(_builtins(result))
+
+
+def _builtins(result: Any) -> Any:
+    return msgspec.to_builtins(result, builtin_types=(datetime,))
 
 
 def _schema_of(result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of a result, and those that it refers to, by their names."""
-    if result in _PRESENTERS:
-        return of(_PRESENTERS[result][1]), {}
+    _, name = _PRESENTERS.get(result, (None, ""))
+    if name:
+        return of(name), {}
     [schema], components = msgspec.json.schema_components([result], ref_template=f"{COMPONENTS}{{name}}")
+    for component in components.values():
+        if "revision" in component.get("properties", {}):  # answered as the ETag of an address
+            del component["properties"]["revision"]
+            component["required"].remove("revision")
+            component["properties"] |= {"href": HREF, "etag": ETAG}
+    if result is AuditPage:
+        components["AuditPage"]["properties"]["next"] = NEXT
     return schema, components
 
 

@@ -23,7 +23,7 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.operations.table import OPERATIONS as TABLE
-from redbeat.web.api import calendars, entries, files, later, many, operating
+from redbeat.web.api import calendars, entries, files, many
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
 from redbeat.web.api.derived import endpoint_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
@@ -37,10 +37,8 @@ OPERATIONS: Sequence[Operation] = (
     *entries.OPERATIONS,
     *(endpoint_of(one) for one in TABLE.values() if one.rest),
     *many.OPERATIONS,
-    *later.OPERATIONS,
     *calendars.OPERATIONS,
     *files.OPERATIONS,
-    *operating.OPERATIONS,
 )
 
 #: the commands of the command line that aren't here, and why

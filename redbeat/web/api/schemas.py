@@ -147,9 +147,7 @@ def _answers() -> dict[str, Any]:
         },
         **_of_entries(),
         **_of_runs(),
-        **_of_messages(),
         **_of_files(),
-        **_of_the_whole(),
     }
 
 
@@ -210,38 +208,6 @@ def _of_runs() -> dict[str, Any]:
     }
 
 
-def _of_messages() -> dict[str, Any]:
-    """Return those of what is answered about stored messages."""
-    given = {"description": "A text about them, where the body isn't JSON; null: they aren't known."}
-    fields = {
-        "task": TEXT,
-        "args": {"type": ["array", "string", "null"], **given},
-        "kwargs": {"type": ["object", "string", "null"], **given},
-        "content_type": TEXT,
-        "exchange": TEXT,
-        "routing_key": TEXT,
-        "priority": MAYBE_COUNT,
-        "expires": MAYBE_TEXT,
-        "retries": MAYBE_COUNT,
-        "root_id": MAYBE_TEXT,
-        "parent_id": MAYBE_TEXT,
-        "group": MAYBE_TEXT,
-    }
-    always = _object(
-        task_id=TEXT,
-        eta={**MAYBE_MOMENT, "description": "When it is sent; null: never, by its score."},
-        problem={**MAYBE_TEXT, "description": "Why it can't be used; then it has few other fields."},
-        error={**MAYBE_TEXT, "description": "Why it couldn't be sent; that is tried again."},
-        href=HREF,
-        etag=ETAG,
-    )
-    return {
-        "StoredMessage": {**always, "properties": {**always["properties"], **fields}},
-        "StoredMessages": _object(messages=_array(of("StoredMessage")), count=COUNT, next=NEXT),
-        "Cancelled": _object(task_id=TEXT),
-    }
-
-
 def _of_files() -> dict[str, Any]:
     """Return those of files and calendars, and what is answered about them."""
     return {
@@ -273,94 +239,6 @@ def _of_files() -> dict[str, Any]:
                 **FLAG,
                 "description": "false: only those that entries name, as the dashboard may not SCAN.",
             },
-            next=NEXT,
-        ),
-    }
-
-
-def _of_the_whole() -> dict[str, Any]:
-    """Return those of what is answered about the schedule as a whole."""
-    return {
-        "Status": _with(
-            _object(
-                state=TEXT,
-                exit_code=COUNT,
-                problem=MAYBE_TEXT,
-                server=TEXT,
-                now=MOMENT,
-                lock_key=MAYBE_TEXT,
-                leader={"type": ["object", "null"]},
-                obstacle={**MAYBE_TEXT, "description": "Why the leader can't send; null: it can."},
-                last_tick=MAYBE_MOMENT,
-                backlog=COUNT,
-                oldest_due=MAYBE_MOMENT,
-                stored_messages=MAYBE_COUNT,
-                overdue_messages=COUNT,
-                oldest_message=MAYBE_MOMENT,
-            ),
-            "where the schedule is divided into shards",
-            shards=_array(
-                _object(
-                    shard=MAYBE_COUNT,
-                    leader={"type": ["object", "null"]},
-                    obstacle=MAYBE_TEXT,
-                    lock_key=MAYBE_TEXT,
-                    last_tick=MAYBE_MOMENT,
-                    entries=COUNT,
-                    backlog=COUNT,
-                    oldest_due=MAYBE_MOMENT,
-                    node=MAYBE_TEXT,
-                    problem=MAYBE_TEXT,
-                )
-            ),
-            unread_shards=_array(MAYBE_COUNT),
-            beats={
-                "type": ["array", "null"],
-                "items": _object(host=TEXT, pid=COUNT, last_look=MOMENT, shards=_array(MAYBE_COUNT)),
-            },
-            is_moving=FLAG,
-            hint=MAYBE_TEXT,
-        ),
-        "Timeline": _object(
-            begin=MOMENT,
-            end=MOMENT,
-            column_seconds=NUMBER,
-            total=_array(COUNT),
-            entries=_array(_object(name=TEXT, runs=_array(COUNT))),
-            is_complete={**FLAG, "description": "false: only `entries_seen` entries were looked at in time."},
-            entries_seen=COUNT,
-            untold=_array(TEXT),
-        ),
-        "Diagnosis": _object(
-            severity=MAYBE_TEXT,
-            exit_code=COUNT,
-            server=MAYBE_TEXT,
-            entries=COUNT,
-            findings=_array(OBJECT),
-            more=OBJECT,
-            repairs={"type": ["array", "null"], "items": TEXT},
-        ),
-        "Purged": _object(
-            leftovers=_array(_object(kind=TEXT, name=TEXT, text=TEXT)), removed=COUNT, is_dry_run=FLAG
-        ),
-        "Audit": _object(
-            records=_array(
-                _object(
-                    id=TEXT,
-                    at=MOMENT,
-                    user=TEXT,
-                    host=MAYBE_TEXT,
-                    source=TEXT,
-                    verb=TEXT,
-                    names=_array(TEXT),
-                    count=COUNT,
-                    details=OBJECT,
-                    before=OBJECT,
-                    outcome=MAYBE_TEXT,
-                    of=MAYBE_TEXT,
-                )
-            ),
-            before=MAYBE_TEXT,
             next=NEXT,
         ),
     }

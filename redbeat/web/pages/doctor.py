@@ -16,7 +16,7 @@ from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Group
 from redbeat.entries.wording import in_words_of
 from redbeat.log.text import counted
-from redbeat.operations.repairing import fix
+from redbeat.operations.operating import fix_findings as fix
 from redbeat.operations.showing import hide_in_findings
 from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import action, page

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.errors import AccessDenied, StoreRefused
-from redbeat.later.documents import arguments_in_words, eta_of
+from redbeat.errors import AccessDenied, EntryNotFound, StoreRefused
+from redbeat.later.documents import arguments_in_words
 from redbeat.log.text import shorten
 from redbeat.operations import later
+from redbeat.operations.later import StoredMessage, StoredMessages, list_messages
+from redbeat.operations.later import show_message as read_message
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: how many messages a page has, and how many characters of the arguments of each
 SHOWN, ARGUMENTS = 50, 200
 #: the fields of a message that stand in a place of their own on its page
-_APART = ("task_id", "eta", "args", "kwargs", "problem", "error")
+_APART = ("task_id", "revision", "eta", "args", "kwargs", "problem", "error")
 #: what is said of a message that isn't there
 GONE = "isn't stored: it was sent, cancelled, or never stored."
 #: what cancelling one does
@@ -29,28 +33,25 @@ def show_later(visit: Visit) -> Response:
     """Return the list."""
     text = visit.query.get("offset", "")
     offset = int(text) if text.isdecimal() and len(text) < 10 else 0
-    found, total, problem = [], 0, ""
+    found, problem = StoredMessages([], 0, None), ""
     try:
-        total = later.count(visit.actor)
-        found = later.list_(visit.actor, SHOWN, offset)
+        found = list_messages(visit.actor, limit=SHOWN, offset=offset)
     except StoreRefused as exc:  # a right is lacking, and the page says which one
         problem = exc.plain
-    documents = later.documents(visit.actor, found)
     return visit.render(
         "later_part.html" if visit.is_fragment else "later.html",
         title="Later",
         rows=[
-            (document, eta_of(one), arguments_in_words(document) if document.get("task") else "")
-            for one, document in zip(found, documents, strict=True)
+            (one, _eta_of(one), arguments_in_words(asdict(one)) if one.task else "") for one in found.messages
         ],
         problem=problem,
-        total=total,
+        total=found.count,
         offset=offset,
         most=ARGUMENTS,
         about_cancel=ABOUT_CANCEL,
         here=_link(visit, offset),
         previous=_link(visit, max(offset - SHOWN, 0)) if offset else None,
-        following=_link(visit, offset + SHOWN) if offset + len(found) < total and found else None,
+        following=_link(visit, offset + SHOWN) if found.next and offset + SHOWN < found.count else None,
     )
 
 
@@ -61,16 +62,17 @@ def _link(visit: Visit, offset: int) -> str:
 def show_message(visit: Visit) -> Response:
     """Return the page of one message."""
     task_id = visit.query.get("task_id", "").strip()
-    found = later.find(visit.actor, task_id)
-    if found is None:
+    try:
+        found = read_message(visit.actor, task_id)
+    except EntryNotFound:
         return visit.render("later_gone.html", 404, title="Stored message", sentence=_gone(task_id))
-    [document] = later.documents(visit.actor, [found])
+    document = asdict(found)
     return visit.render(
         "later_message.html",
         title=f"Stored message {shorten(task_id, 200)}",
         task_id=task_id,
         document=document,
-        eta=eta_of(found),
+        eta=_eta_of(found),
         fields=[
             (name.replace("_", " "), value)
             for name, value in document.items()
@@ -98,9 +100,16 @@ def cancel_message(visit: Visit) -> Response:
             cancel_url=visit.link("later"),
             tone="danger primary",
         )
-    is_done = later.cancel(visit.actor, task_id, revision)
-    notice = f"Revoked {shorten(task_id, 200)}: it is never sent." if is_done else _gone(task_id)
+    notice = f"Revoked {shorten(task_id, 200)}: it is never sent."
+    try:
+        later.cancel_message(visit.actor, task_id, revision=revision)
+    except EntryNotFound:
+        notice = _gone(task_id)
     return visit.see("later", notice=notice)
+
+
+def _eta_of(one: StoredMessage) -> datetime | None:
+    return None if one.eta is None else datetime.fromisoformat(one.eta)
 
 
 def _gone(task_id: str) -> str:

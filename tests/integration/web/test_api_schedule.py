@@ -187,7 +187,7 @@ def test_computation_over_all_entries_that_runs_out_of_time_says_so(
     one = program("read")
     assert one.get(path)["is_complete"]
     monkeypatch.setattr("redbeat.web.api.entries.NEXT_SECONDS", -1)
-    monkeypatch.setattr("redbeat.web.api.operating.TIMELINE_SECONDS", -1)
+    monkeypatch.setattr("redbeat.operations.operating.TIMELINE_SECONDS", -1)
     assert not one.get(path)["is_complete"]
 
 
@@ -208,7 +208,7 @@ def test_second_heavy_operation_at_a_time_gets_503(
         found.extend(Program(app, (), one.http.app, one.token).ask(*asked) for asked in heavy)
         return Diagnosis()
 
-    monkeypatch.setattr("redbeat.web.api.operating.examine", examine)
+    monkeypatch.setattr("redbeat.operations.operating.examine", examine)
     assert one.ask("GET", "/doctor").status_code == 200
     assert [answer.status_code for answer in found] == [503] * len(heavy)
     assert one.ask("GET", "/timeline").status_code == 200
