@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +12,8 @@ from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand, stating_errors
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.fixes import KINDS, find_orphans, purge_orphans
+from redbeat.diagnostics.fixes import KINDS, find_orphans
+from redbeat.operations import operating
 from redbeat.process.exit_codes import ExitingCommand
 from redbeat.singleton.beatcop import BeatCopSettings
 from redbeat.singleton.command import add_options, run_singleton
@@ -36,17 +38,15 @@ def purge(session: Session) -> None:
     by_kind = {kind: sorted(one.name for one in found if one.kind == kind) for kind in KINDS}
     if not session.is_json:
         _show(session, by_kind)
-    removed, is_changing = 0, bool(found) and not session.is_dry_run
+    is_changing = bool(found) and not session.is_dry_run
     if is_changing:
         session.ask(f"Remove these {len(found)} from {session.server}?")
-        counts = {kind: len(names) for kind, names in by_kind.items() if names}
-        with session.audited("purge", [one.name for one in found], counts), meter("Removing") as progress:
-            removed = purge_orphans(session.app, found, progress)
+    with meter("Removing") as progress:
+        done = operating.purge(session.actor, dry_run=session.is_dry_run, orphans=found, progress=progress)
     if session.is_json:
-        left = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found]
-        session.print_json({"leftovers": left, "removed": removed, "is_dry_run": session.is_dry_run})
+        session.print_json(asdict(done))
     elif is_changing:
-        session.echo(f"Removed {removed}.")
+        session.echo(f"Removed {done.removed}.")
 
 
 def _show(session: Session, by_kind: dict[str, list[str]]) -> None:
