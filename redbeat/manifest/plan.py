@@ -435,7 +435,7 @@ def shown_fields(entry: RedBeatSchedulerEntry | None) -> dict[str, Any]:
 def shown_of(definition: str, policy: str) -> dict[str, Any]:
     """Return what ``shown_fields`` does, from the JSON that ``encode_entry`` has made."""
     fields = json.loads(definition)
-    shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"])}
+    shown = {"task": fields["task"], "schedule": write_schedule(fields["schedule"], exact=True)}
     shown |= {name: fields[name] for name in ("args", "kwargs", "options") if fields[name]}
     if not fields["enabled"]:
         shown["enabled"] = False

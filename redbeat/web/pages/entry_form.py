@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from redbeat.decoder import DEFINITION_FIELDS
-from redbeat.entries.notation import SCHEDULE_FORMS, write_plainly
+from redbeat.entries.notation import SCHEDULE_FORMS, write_schedule
 from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
 from redbeat.log.text import printable_json
@@ -151,7 +151,7 @@ def editable(document: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: document[name] for name in EDITABLE if document.get(name) is not None}
     if isinstance(found.get("schedule"), Mapping) and "__type__" in found["schedule"]:
         with suppress(ValueError, TypeError, RecursionError):  # of an invalid entry
-            found["schedule"] = write_plainly(dict(found["schedule"]))
+            found["schedule"] = write_schedule(dict(found["schedule"]))
     return found
 
 
