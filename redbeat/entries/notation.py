@@ -72,7 +72,7 @@ def _read(form: str, given: Any, value: dict[str, Any], zone: str | None) -> Any
         raise ValueError(f"{form}: must be text, such as {_TEXTS[form]!r}, not {given!r}.")
     match form:
         case "cron":
-            return read_cron(given)
+            return json.loads(_cron_json(given))
         case "at":
             return {"__type__": "clocked", "clocked_time": given}
         case "solar":
@@ -89,6 +89,11 @@ def _read(form: str, given: Any, value: dict[str, Any], zone: str | None) -> Any
     if isinstance(every, float) and not math.isfinite(every):
         raise ValueError(f"every: {every} is not a length of time.")
     return {"__type__": "interval", "every": every, "relative": value.get("relative", False)}
+
+
+@lru_cache(maxsize=1024)  # thousands of entries have a few expressions
+def _cron_json(expression: str) -> str:
+    return json.dumps(encode_schedule(read_cron(expression)))
 
 
 _TEXTS = {"cron": "0 9 * * mon-fri", "at": "2026-12-24T18:00", "rrule": "FREQ=WEEKLY;BYDAY=MO"}
