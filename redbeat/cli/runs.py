@@ -29,7 +29,6 @@ from redbeat.entries.runs import (
     SOUGHT,
     find_running,
     find_runs,
-    has_workers,
     read_states,
     with_histories,
 )
@@ -42,6 +41,8 @@ from redbeat.process.exit_codes import CommandLineError
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.runs.run import Run
 from redbeat.schedules.times import TypedTime
+from redbeat.store.runs import Runs
+from redbeat.store.store import Store
 
 
 class _States(Value):
@@ -137,7 +138,7 @@ def runs(
             )
         return
     print_runs(session, shown, with_names=name is None)
-    if any(run.state == "sent" for run in shown) and not has_workers(session.app):
+    if any(run.state == "sent" for run in shown) and not Runs(Store(session.app)).has_workers():
         session.note(f"Of a run that is sent: {UNTRACKED}.")
     if len(found) > len(shown):
         session.note(f"{len(shown)} of {len(found)} shown; --limit 0 for all.")

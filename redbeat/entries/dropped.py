@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -104,28 +104,14 @@ def dropped_by(
         yield dropped_until(schedule_, bounds, nominal, end, choice.why_late)
     if in_time is None or sent is None:
         return
+    covered = f"covered by the run of {shown(sent)}"
     if in_time < sent:
-        why = choice.why_left_out or _stands(sent, "them")
-        found = dropped_until(
-            schedule_,
-            bounds,
-            in_time,
-            sent - _INSTANT,
-            why,
-            is_merged=not choice.why_left_out,
-            reason="misfire",
-        )
-        yield found if choice.why_left_out or found.count != 1 else replace(found, why=_stands(sent, "it"))
+        why, is_merged = choice.why_left_out or covered, not choice.why_left_out
+        end = sent - _INSTANT
+        yield dropped_until(schedule_, bounds, in_time, end, why, is_merged=is_merged, reason="misfire")
     if choice.stands_until is not None and sent < choice.stands_until:
         first = next(runs_after(schedule_, bounds, sent, sent))
-        found = dropped_until(
-            schedule_, bounds, first, choice.stands_until, _stands(sent, "them"), is_merged=True
-        )
-        yield found if found.count != 1 else replace(found, why=_stands(sent, "it"))
-
-
-def _stands(sent: datetime, whom: str) -> str:
-    return f"the run of {shown(sent)} stands for {whom}"
+        yield dropped_until(schedule_, bounds, first, choice.stands_until, covered, is_merged=True)
 
 
 def dropped_until(
@@ -157,31 +143,20 @@ def _count_until(
     schedule_: Any, bounds: Policy, first: datetime, end: datetime
 ) -> tuple[datetime, int | None]:
     """Return the last of the runs from ``first`` to ``end``, and how many there are; None: too many."""
-    try:
-        return _count_all_until(schedule_, bounds, first, end)
-    except ValueError:  # a rule that is too sparse, say
-        return first, None
-
-
-def _count_all_until(
-    schedule_: Any, bounds: Policy, first: datetime, end: datetime
-) -> tuple[datetime, int | None]:
     last, count, deadline = first, 1, time.thread_time() + MAX_SECONDS
-    back = runs_back(schedule_, bounds, first, end)
-    if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:
-        last = next(takewhile(lambda due: due > first, back), first)
-        return last, count + count_of_crontab(schedule_, first, last, zone_of(schedule_, bounds))
-    if back is not None:  # counting backwards takes a tenth of the time
-        for due in takewhile(lambda due: due > first, back):
+    try:
+        back = runs_back(schedule_, bounds, first, end)
+        if back is not None and isinstance(schedule_, crontab) and bounds.calendar is None:
+            last = next(takewhile(lambda due: due > first, back), first)
+            return last, count + count_of_crontab(schedule_, first, last, zone_of(schedule_, bounds))
+        # counting backwards takes a tenth of the time
+        runs = runs_after(schedule_, bounds, first, first) if back is None else back
+        for due in takewhile(lambda due: first < due <= end, runs):
             last, count = max(last, due), count + 1
             if count > MAX_COUNTED or time.thread_time() > deadline:
+                if back is None:
+                    last = last_runs(schedule_, bounds, last, end, 1)[0][-1]
                 return last, None
         return last, count
-    for due in runs_after(schedule_, bounds, first, first):
-        if due > end:
-            return last, count
-        last, count = due, count + 1
-        if count > MAX_COUNTED or time.thread_time() > deadline:
-            last = last_runs(schedule_, bounds, last, end, 1)[0][-1]
-            return last, None
-    return last, count
+    except ValueError:  # a rule that is too sparse, say
+        return first, None

@@ -84,19 +84,19 @@ def read_history(entry: RedBeatSchedulerEntry, limit: int) -> list[PastRun]:
 
 def read_runs(entry: RedBeatSchedulerEntry, limit: int) -> list[Run]:
     """Return the runs of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.runs`."""
-    store = Store(entry.app)
-    history = read_history(entry, limit)
-    [records] = Runs(store).read([entry.key])
-    deadlines = deadlines_of(store, entry.key, in_progress(records))
-    return runs_of(str(entry.name), records, history, Server(store).now(), deadlines)[:limit]
+    return _runs_with(entry, read_history(entry, limit))[:limit]
 
 
 def read_running(entry: RedBeatSchedulerEntry) -> list[Run]:
     """Return the runs in progress of ``entry``; see :meth:`redbeat.RedBeatSchedulerEntry.running`."""
+    return _runs_with(entry, ())
+
+
+def _runs_with(entry: RedBeatSchedulerEntry, history: Sequence[PastRun]) -> list[Run]:
     store = Store(entry.app)
     running = in_progress(Runs(store).read([entry.key])[0])
     deadlines = deadlines_of(store, entry.key, running)
-    return runs_of(str(entry.name), running, (), Server(store).now(), deadlines)
+    return runs_of(str(entry.name), running, history, Server(store).now(), deadlines)
 
 
 def deadlines_of(store: Store, key: str, records: Sequence[RunRecord]) -> dict[str, float | None]:
@@ -114,20 +114,16 @@ def give_up_runs(app: Any, runs: Sequence[Run], by: str | None) -> list[Run]:
         return []
     store, name = Store(app), runs[0].name
     [records] = Runs(store).read([store.keys.entry(name)])
-    by_id = {one.task_id: one for one in in_progress(records)}
     now = Server(store).now()
+    found = {record.task_id: (record, run_of_record(name, record, now)) for record in in_progress(records)}
     meant = []
     for run in runs:
-        record = by_id.get(str(run.task_id))
-        found = None if record is None else run_of_record(name, record, now)
-        if record is not None and found is not None and _is_as_before(run, found):
+        record, now_run = found.get(str(run.task_id), (None, run))
+        is_as_before = (run.due, run.state, run.attempt) == (now_run.due, now_run.state, now_run.attempt)
+        if record is not None and is_as_before:
             meant.append((run, record))
     done = Runs(store).give_up(name, [record for _, record in meant], f"given up by {by or 'hand'}")
     return [run for (run, _), is_done in zip(meant, done, strict=True) if is_done]
-
-
-def _is_as_before(run: Run, found: Run) -> bool:
-    return (run.due, run.state, run.attempt) == (found.due, found.state, found.attempt)
 
 
 def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
@@ -146,33 +142,12 @@ def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]
     store, found = Store(app), list[tuple[Last, Sequence[str]]]()
     for chunk in in_chunks(keys):
         failures = Runs(store).failing(chunk)
-        for outcomes, count in zip(_read_outcomes(store, chunk, LATEST), failures, strict=True):
-            found.append((Last(_last_of(outcomes), count), outcomes[::-1]))
+        for texts, count in zip(read_newest(store, chunk, LATEST), failures, strict=True):
+            outcomes = [outcome for outcome in map(read_outcome, texts) if outcome is not None]
+            ended = next((one for one in outcomes if one in ENDED_OUTCOMES), None)
+            last = ended or next(iter(outcomes), None)
+            found.append((Last(last, count), outcomes[::-1]))
     return found
-
-
-def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
-    """Return the ``outcome`` that ``read_last`` tells of each; the newest record is often enough."""
-    store, found = Store(app), list[str | None]()
-    for chunk in in_chunks(keys):
-        known = dict(zip(chunk, _read_outcomes(store, chunk, 1), strict=True))
-        unsure = [key for key, outcomes in known.items() if _last_of(outcomes) not in ENDED_OUTCOMES]
-        known.update(zip(unsure, _read_outcomes(store, unsure, LATEST), strict=True))
-        found += (_last_of(known[key]) for key in chunk)
-    return found
-
-
-def _read_outcomes(store: Store, keys: Sequence[str], limit: int) -> list[list[str]]:
-    """Return the outcomes of the newest records of entries, the newest first."""
-    return [
-        [outcome for outcome in map(read_outcome, texts) if outcome is not None]
-        for texts in read_newest(store, keys, limit)
-    ]
-
-
-def _last_of(outcomes: Sequence[str]) -> str | None:
-    """Return the last outcome of a run that has ended, else that of the last record; the newest is first."""
-    return next((one for one in outcomes if one in ENDED_OUTCOMES), outcomes[0] if outcomes else None)
 
 
 def count_running(app: Any, keys: Sequence[str]) -> list[int]:
@@ -185,11 +160,6 @@ def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
     for chunk in in_chunks(iter(entries)):
         lasts = read_last(chunk[0].app, [entry.key for entry in chunk])
         yield from zip(chunk, lasts, strict=True)
-
-
-def has_workers(app: Any) -> bool:
-    """Tell whether a live worker tracks runs; yes if that can't be found out."""
-    return Runs(Store(app)).has_workers()
 
 
 @dataclass(frozen=True)

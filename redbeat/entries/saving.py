@@ -395,13 +395,8 @@ def check_unchanged(key: str, loaded: Stored | None, stored: Stored) -> None:
         return
     if not stored.exists:
         raise EntryChanged(f"{key}: it has been removed since it was loaded.", key)
-    if _texts_of(loaded) != _texts_of(stored):
+    if (loaded.definition, loaded.policy or "") != (stored.definition, stored.policy or ""):
         raise EntryChanged(f"{key}: somebody has changed it since it was loaded; load it again.", key)
-
-
-def _texts_of(stored: Stored) -> tuple[str, str]:
-    # 3.0.0.dev0 adds or removes a newline when a calendar changes
-    return (stored.definition or "").strip(), (stored.policy or "").strip()
 
 
 def stored_after(stored: Stored, write: Write) -> Stored:

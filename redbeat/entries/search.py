@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES, Coverage, entries_at, entries_called, states_of
-from redbeat.entries.runs import read_last_outcomes
+from redbeat.entries.runs import read_last
 from redbeat.history import OUTCOMES
 from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
@@ -287,8 +287,8 @@ def search(
             chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
         if wanted.outcome and chosen:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
-            lasts = read_last_outcomes(app, [entry.key for _, entry in chosen])
-            chosen = [one for one, last in zip(chosen, lasts, strict=True) if last == outcome]
+            lasts = read_last(app, [entry.key for _, entry in chosen])
+            chosen = [one for one, last in zip(chosen, lasts, strict=True) if last.outcome == outcome]
         return chosen
 
     found: list[RedBeatSchedulerEntry] = []

@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute
 from redbeat.entries.runs import (
     IN_PROGRESS,
     FoundRuns,
-    has_workers,
     read_states,
     remark_on,
     search_runs,
@@ -22,6 +21,8 @@ from redbeat.entries.runs import (
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
 from redbeat.schedules.times import read_time
+from redbeat.store.runs import Runs
+from redbeat.store.store import Store
 from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -99,7 +100,7 @@ def show_runs(visit: Visit) -> Response:
         ],
         value_of=lambda run: json.dumps([run.name, run.due.isoformat()]),
         untracked=UNTRACKED
-        if any(run.state == "sent" for run in runs) and not has_workers(visit.app)
+        if any(run.state == "sent" for run in runs) and not Runs(Store(visit.app)).has_workers()
         else "",
         failed_outcomes=FAILED_OUTCOMES,
         once_more=ONCE_MORE,

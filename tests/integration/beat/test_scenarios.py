@@ -104,7 +104,7 @@ def held(overlap: str, outcome: str, **others: Any) -> Row:
 ALL = {"misfire": "all"}
 GRACE = {"misfire_grace_time": 250}
 OLD = ("skipped", 0, 4, "older than misfire_grace_time of 250 s")
-MERGED = "stands for"
+MERGED = "covered by"
 #: not sent, not counted, and not an error
 RESTS: dict[str, Any] = {"sent": [], "counted": None}
 QUARANTINED: dict[str, Any] = {**RESTS, "records": [("unsent", 0, 0, "")]}

@@ -10,7 +10,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.runs import Last, find_runs, read_last, read_last_outcomes
+from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.runs.run import Run
 from tests.support.progress import NAMES, Progress
 
@@ -89,7 +89,6 @@ def test_the_last_outcome_is_that_of_the_last_run_that_has_ended(
 ) -> None:
     progress.send("entry", "one", 1000.0)
     assert read_last(app, [plain.key]) == [Last("sent", 0)]
-    assert read_last_outcomes(app, [plain.key, "redbeat:other"]) == ["sent", None]
     delivery = progress.delivery("entry", "one", 1000.0)
     progress.begin(delivery)
     progress.end(delivery, "succeeded")
@@ -98,7 +97,6 @@ def test_the_last_outcome_is_that_of_the_last_run_that_has_ended(
         record = {"at": 1061.0 + number, "due": 1061 + number, "outcome": "skipped", "why": "another one"}
         progress.client.lpush("redbeat::history:entry", json.dumps(record))
     assert read_last(app, [plain.key]) == [Last("succeeded", 0)]
-    assert read_last_outcomes(app, ["redbeat:other", plain.key]) == [None, "succeeded"]
 
 
 def test_runs_are_found_by_state_name_and_time(app: Celery, plain: Entry, progress: Progress) -> None:
