@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from redbeat.cli.flags import ONE_OBJECT, pass_session, zone_options
-from redbeat.cli.session import Session, ending_unread
+from redbeat.cli.session import Session, ending_unread, stating_errors
 from redbeat.cli.tables import MIDDLE, START, Column, print_fields, print_table
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
@@ -32,8 +32,7 @@ from redbeat.leadership.status import (
     read_status,
 )
 from redbeat.log.text import counted, printable
-from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
+from redbeat.process.exit_codes import ExitingCommand, Seconds
 from redbeat.schedules.durations import seconds_in_words
 
 #: so many shards have a row each; of more there is a summary
@@ -65,30 +64,26 @@ def status(session: Session, late_after_seconds: float, is_detailed: bool) -> No
     send: the broker is unreachable, say), 64 wrong options, 78 wrong settings. Answers within some seconds,
     even if Redis doesn't.
     """
-    app = session.app
-    try:
-        url = sanitize_url(ensure_conf(app).redis_url)
+    app, found = session.app, None
+    with stating_errors():
+        config, zone = ensure_conf(app), session.zone
+        url = sanitize_url(config.redis_url)
         session.keep_layout_rule(LayoutRule.REFUSE)
-        zone = session.zone
-    except ConfigurationError as exc:
-        raise CommandLineError(str(exc), exits.CONFIG) from None
-    found: Status | None = None
-    try:
-        found = read_status(app)
-    except ConfigurationError as exc:
-        raise CommandLineError(str(exc), exits.CONFIG) from None
-    except RedBeatError as exc:
-        state = State.UNREACHABLE
-        problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
-    else:
-        state, problem = judge(found, late_after_seconds)
+        try:
+            found = read_status(app)
+            state, problem = judge(found, late_after_seconds)
+        except ConfigurationError:
+            raise
+        except RedBeatError as exc:
+            state = State.UNREACHABLE
+            problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
     with ending_unread():
         if session.is_json:
-            session.print_json(document_of(ensure_conf(app), found, state, problem))
+            session.print_json(document_of(config, found, state, problem))
         else:
-            word = _name(state)
+            word = state.name.lower().replace("_", " ")
             lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
-            lines += [("broker", _describe_broker(app, found)), *_lines(found)]
+            lines += [("broker", _broker(app, found)), *(_fields(found) if found is not None else ())]
             colour = "bold green" if state is State.HEALTHY else "bold red"
             shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
             print_fields(session, shown, colour, indent=11)
@@ -101,32 +96,28 @@ def status(session: Session, late_after_seconds: float, is_detailed: bool) -> No
     click.get_current_context().exit(state)
 
 
-def _name(state: State) -> str:
-    return state.name.lower().replace("_", " ")
-
-
-def _lines(found: Status | None) -> list[tuple[str, str]]:
-    if found is None:
-        return []
-    oldest = _when(found, found.oldest_due)
-    backlog = f"{found.backlog} due" + (f", the oldest since {oldest}" if oldest else "")
-    leader = ("shards", _describe_shards(found)) if found.shards else ("leader", _describe_leader(found))
-    lines = [leader, ("backlog", backlog)]
-    if found.stored_messages != 0:
-        lines.append(("stored", _describe_messages(found)))
+def _fields(found: Status) -> list[tuple[str, str]]:
+    """Return who leads, what is late and what is stored, as fields."""
+    backlog = ("backlog", f"{found.backlog} due{_oldest(found, found.oldest_due)}")
+    stored = ("stored", _messages(found) if found.stored_messages != 0 else "")
     if found.shards:
-        if found.lock_key is not None:
-            lines[1:1] = [("beats", _describe_beats(found))]
-    elif found.lock_key is not None:
-        lines[1:1] = [
-            ("lock", _describe_lock(found)),
-            ("standbys", _describe_standbys(found)),
-            ("last tick", _when(found, found.last_tick) or "unknown"),
-        ]
-    return lines
+        beats = [f"{one.host}, process {one.pid}, leads {len(one.shards)}" for one in found.beats or ()]
+        leads = "unknown, as their list can't be read" if found.beats is None else "; ".join(beats) or "none"
+        return [("shards", _shards(found)), ("beats", leads if found.lock_key else ""), backlog, stored]
+    if found.lock_key is None:
+        leads = "none: redbeat_lock_key is None, and the beats share the work"
+        return [("leader", leads), backlog, stored]
+    standbys = [f"{one.host}, process {one.pid}, since {_when(found, one.since)}" for one in found.standbys]
+    return [
+        ("leader", _leader(found)),
+        ("lock", _lock(found)),
+        ("standbys", "; ".join(standbys) or "none"),
+        ("last tick", _when(found, found.last_tick) or "unknown"),
+        *(backlog, stored),
+    ]
 
 
-def _describe_shards(found: Status) -> str:
+def _shards(found: Status) -> str:
     entries = counted(sum(one.entries for one in found.shards), "entry", "entries")
     if found.unread:
         entries += f" in the {len(found.shards) - len(found.unread)} that can be read"
@@ -138,11 +129,42 @@ def _describe_shards(found: Status) -> str:
     )
 
 
-def _describe_beats(found: Status) -> str:
-    if found.beats is None:
-        return "unknown, as their list can't be read"
-    words = [f"{one.host}, process {one.pid}, leads {len(one.shards)}" for one in found.beats]
-    return "; ".join(words) or "none"
+def _leader(found: Status) -> str:
+    leader = found.leader
+    if leader is None:
+        return "none"
+    if leader.host is None:
+        return f"unknown, a beat of celery-redbeat 2.x perhaps; its token is {leader.token}"
+    return f"{leader.host}, process {leader.pid}, since {_when(found, leader.since)}"
+
+
+def _lock(found: Status) -> str:
+    if found.leader is None:
+        return f"{found.lock_key} is free"
+    if found.leader.ttl_seconds is None:
+        return f"{found.lock_key} never ends: it was set by hand"
+    return f"{found.lock_key} ends in {found.leader.ttl_seconds:.0f} s unless it is renewed"
+
+
+def _broker(app: Any, found: Status | None) -> str:
+    """Return the broker's URL, and its state as the leader knows it."""
+    url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
+    if found is None or found.leader is None or found.leader.host is None:
+        return f"{url}, its state is unknown without a leader"
+    state = "unreachable for the leader" if found.obstacle == BROKER_AWAY else "no problem reported"
+    return f"{url}, {state}"
+
+
+def _messages(found: Status) -> str:
+    if found.stored_messages is None:
+        return "unknown, as their key holds something else"
+    late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
+    number = counted(found.stored_messages, "message", "messages")
+    return f"{number}{late}{_oldest(found, found.oldest_message)}"
+
+
+def _oldest(found: Status, moment: datetime | None) -> str:
+    return f", the oldest since {_when(found, moment)}" if moment is not None else ""
 
 
 def _print_shards(session: Session, found: Status, *, is_summary: bool) -> None:
@@ -187,47 +209,6 @@ def _who(one: ShardStatus) -> Text:
     if leader.host is None:
         return Text(printable(leader.token), "yellow")
     return Text(printable(f"{leader.host}, process {leader.pid}"))
-
-
-def _describe_leader(found: Status) -> str:
-    leader = found.leader
-    if leader is None:
-        return "none" if found.lock_key else "none: redbeat_lock_key is None, and the beats share the work"
-    if leader.host is None:
-        return f"unknown, a beat of celery-redbeat 2.x perhaps; its token is {leader.token}"
-    return f"{leader.host}, process {leader.pid}, since {_when(found, leader.since)}"
-
-
-def _describe_broker(app: Any, found: Status | None) -> str:
-    """Return the broker's URL, and its state as the leader knows it."""
-    url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
-    if found is None or found.leader is None or found.leader.host is None:
-        return f"{url}, its state is unknown without a leader"
-    return (
-        f"{url}, {'unreachable for the leader' if found.obstacle == BROKER_AWAY else 'no problem reported'}"
-    )
-
-
-def _describe_standbys(found: Status) -> str:
-    words = [f"{one.host}, process {one.pid}, since {_when(found, one.since)}" for one in found.standbys]
-    return "; ".join(words) or "none"
-
-
-def _describe_messages(found: Status) -> str:
-    if found.stored_messages is None:
-        return "unknown, as their key holds something else"
-    oldest = _when(found, found.oldest_message)
-    late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
-    since = f", the oldest since {oldest}" if oldest else ""
-    return counted(found.stored_messages, "message", "messages") + late + since
-
-
-def _describe_lock(found: Status) -> str:
-    if found.leader is None:
-        return f"{found.lock_key} is free"
-    if found.leader.ttl_seconds is None:
-        return f"{found.lock_key} never ends: somebody has set it by hand"
-    return f"{found.lock_key} ends in {found.leader.ttl_seconds:.0f} s unless it is renewed"
 
 
 def _when(found: Status, moment: datetime | None) -> str:

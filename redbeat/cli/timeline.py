@@ -32,6 +32,7 @@ from redbeat.entries.timeline import (
 )
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable
+from redbeat.schedules.durations import length_in_words
 from redbeat.schedules.times import TypedTime
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -106,18 +107,10 @@ def timeline(
     if peak:
         at = chart.begin + total.index(peak) * chart.step
         session.draw(Text(_legend(_peak(shown)), "dim").wrap(session.console, width))
-        most = f"the most, {peak}, in the {_length(chart.step)} from {clock(at, zone)} on"
+        most = f"the most, {peak}, in the {length_in_words(chart.step.total_seconds())} from {clock(at, zone)} on"
         session.say(f"{sum(total)} runs; {most}.")
     else:
         session.say("Nothing is going to run.")
-
-
-def _length(step: timedelta) -> str:
-    minutes = int(step.total_seconds() // 60)
-    for unit, name in ((1440, "d"), (60, "h")):
-        if minutes % unit == 0:
-            return f"{minutes // unit} {name}"
-    return f"{minutes} min"
 
 
 def _heading(chart: Chart, zone: tzinfo) -> str:
@@ -125,7 +118,7 @@ def _heading(chart: Chart, zone: tzinfo) -> str:
     change = ", clocks change in between" if begin.utcoffset() != end.utcoffset() else ""
     return (
         f"{begin:%A %Y-%m-%d %H:%M} to {end:%A %Y-%m-%d %H:%M}, {label_of(zone)}{change}; "
-        f"a column is {_length(chart.step)}"
+        f"a column is {length_in_words(chart.step.total_seconds())}"
     )
 
 

@@ -6,7 +6,6 @@ Invariant: nothing here asks Redis, so a wrong value is refused before anything 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import click
 
 from redbeat.schedules.codec import make_solar, read_cron
-from redbeat.schedules.crontab import CRON_FIELDS, cron
 from redbeat.schedules.times import TypedTime, read_seconds
 from redbeat.schedules.timezones import zone_called
 
@@ -65,31 +63,6 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON.")
 
 
-def _read_cron(text: str) -> Any:
-    try:
-        return read_cron(text)
-    except ValueError as exc:
-        raise ValueError(f"{exc}{_place_in(text)}") from exc
-
-
-def _place_in(expression: str) -> str:
-    """Return a sentence with the place of the first wrong element of a cron expression; '': not known."""
-    fields = list(re.finditer(r"\S+", expression))
-    if len(fields) != len(CRON_FIELDS):
-        return ""
-    for number, field in enumerate(fields):
-        place = field.start()
-        for element in field[0].split(","):
-            probe = ["*"] * len(fields)
-            probe[number] = element
-            try:
-                cron(" ".join(probe))
-            except ValueError:
-                return f" It is field {number + 1}, at character {place + 1}."
-            place += len(element) + 1
-    return ""
-
-
 def _read_solar(text: str) -> Any:
     parts = [part.strip() for part in text.split(",")]
     try:
@@ -108,6 +81,6 @@ AHEAD = Value("time", partial(TypedTime, ahead=True))
 BACK = Value("time", partial(TypedTime, ahead=False))
 JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
-CRON = Value("cron", _read_cron)
+CRON = Value("cron", read_cron)
 SOLAR = Value("solar", _read_solar)
 ZONE = Value("zone", zone_called)

@@ -131,7 +131,7 @@ USAGE = {
     "pause report --until 2020-01-01": "--until.*is in the past",
     "add x echo": "--every, --cron, --at, --rrule, --solar",
     "add x echo --every 5 --cron @daily": "--every and --cron",
-    "add x echo --cron '*/5 9-17 * 1,13 *'": "'13'.*field 4, at character 14",
+    "add x echo --cron '*/5 9-17 * 1,13 *'": "'13'",
     "add x echo --rrule FREQ=DAILY;BYHUOR=9": "BYHUOR.*Did you mean BYHOUR",
     "add x echo --every 5 --args [1,": "--args.*column 4",
     "add x echo --every 5 --timezone Europe/Berlni": "Did you mean Europe/Berlin",
