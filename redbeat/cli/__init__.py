@@ -13,7 +13,7 @@ import click
 
 from redbeat.cli.auditing import audit
 from redbeat.cli.calendars import calendar
-from redbeat.cli.diagnostics import doctor, why
+from redbeat.cli.diagnostics import doctor, route, why
 from redbeat.cli.downgrading import downgrade
 from redbeat.cli.editing import add, delete, set_
 from redbeat.cli.files import apply, export, import_, plan
@@ -22,7 +22,6 @@ from redbeat.cli.listing import count, list_, next_, show
 from redbeat.cli.operating import monitoring, purge, singleton
 from redbeat.cli.pausing import pause, resume
 from redbeat.cli.resharding import reshard
-from redbeat.cli.routing import route
 from redbeat.cli.runs import rerun, runs
 from redbeat.cli.session import Session
 from redbeat.cli.status import status

@@ -7,16 +7,14 @@ from datetime import date
 from typing import Any
 
 import click
-from rich.text import Text
 
 from redbeat.calendars import Calendar, entries_in_words
 from redbeat.cli.changes import names_in_words
-from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.files import read_bytes
+from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_flag, pass_session
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import plain_table
+from redbeat.cli.tables import END, Column, print_table, styled
 from redbeat.cli.values import Value
 from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import one_line
@@ -52,46 +50,39 @@ def calendar() -> None:
 
 
 @calendar.command("list", cls=SessionCommand, short_help="all calendars, and the next day that each excludes")
-@json_option("JSON: one object per calendar and line")
-@click.pass_context
-def list_(ctx: click.Context, /, is_json: bool) -> None:
+@json_flag("JSON: one object per calendar and line")
+@pass_session
+def list_(session: Session) -> None:
     """List the calendars: how many days and spans each has, how many entries name it, and which day or
     span it excludes next."""
-    session = Session.of(ctx)
     with meter("Reading"):
         documents, is_complete = calendars.list_all(session.actor)
     if not is_complete:
         session.note("Calendars that no entry names aren't seen: this user may not look at every key (SCAN).")
-    if is_json:
+    if session.is_json:
         for document in documents:
             session.print_json({**document, "entries": len(document["entries"])})
         return
-    if not documents:
+    columns: list[Column[Mapping[str, Any]]] = [
+        Column("name", lambda one: one["name"], cut=END, least=MAX_NAME),
+        Column("days", lambda one: str(one["days"]), is_right=True),
+        Column("spans", lambda one: str(one["spans"]), is_right=True),
+        Column("entries", lambda one: str(len(one["entries"])), is_right=True),
+        Column("next excluded", lambda one: (one["next_excluded"] or "none").replace("T", " ")[:16]),
+        Column("about", lambda one: one["about"] or "", rank=1, cut=END),
+    ]
+    if not print_table(session, columns, documents, lambda one: styled(one["error"] or "", "red"), "error"):
         session.say("There are no calendars.")
-        return
-    table = plain_table()
-    table.add_column("name", no_wrap=True, max_width=MAX_NAME, overflow="ellipsis")
-    for title in ("days", "spans", "entries"):
-        table.add_column(title, no_wrap=True, justify="right")
-    table.add_column("next excluded", no_wrap=True)
-    table.add_column("about")
-    for document in documents:
-        following = (document["next_excluded"] or "none").replace("T", " ")[:16]
-        cells = (document["name"], document["days"], document["spans"], len(document["entries"]), following)
-        about = one_line(document["error"] or document["about"])
-        table.add_row(*(Text(one_line(str(cell))) for cell in cells), Text(about))
-    session.console.print(table)
 
 
 @calendar.command(cls=SessionCommand, short_help="the days of one, and the entries that name it")
 @click.argument("name")
 @ONE_OBJECT
-@click.pass_context
-def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
+@pass_session
+def show(session: Session, name: str) -> None:
     """Show the days and spans of the calendar NAME, and the entries that name it."""
-    session = Session.of(ctx)
     document = _document(session, name)
-    if is_json:
+    if session.is_json:
         session.print_json(document)
         return
     session.say(one_line(name), "bold")
@@ -121,15 +112,13 @@ def show(ctx: click.Context, /, name: str, is_json: bool) -> None:
 )
 @ABOUT
 @ONE_OBJECT
-@click.pass_context
+@pass_session
 def set_(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str,
     days: tuple[tuple[str, str], ...],
     without: tuple[str, ...],
     about: str | None,
-    is_json: bool,
 ) -> None:
     """Add days and spans to the calendar NAME, or remove some. If it doesn't exist, it is created.
 
@@ -137,11 +126,10 @@ def set_(
     a span between two times with offsets (2026-12-24T18:00+01:00/2026-12-25T06:00+01:00). The next runs of
     entries that name the calendar are computed again.
     """
-    session = Session.of(ctx)
     is_empty = not days and not without and about is None
     if is_empty and not read_one(Store(session.app), name).is_missing:
         raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
-    _report(session, calendars.set_(session.actor, name, dict(days), without=without, about=about), is_json)
+    _report(session, calendars.set_(session.actor, name, dict(days), without=without, about=about))
 
 
 @calendar.command("import", cls=SessionCommand, short_help="store the days of a file, such as .ics")
@@ -161,19 +149,15 @@ def set_(
 @DRY_RUN
 @YES
 @ONE_OBJECT
-@click.pass_context
+@pass_session
 def import_(
-    ctx: click.Context,
-    /,
+    session: Session,
     name: str,
     file: str,
     is_replacing: bool,
     is_adding: bool,
     about: str | None,
     until: date | None,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """Store the days of FILE as the calendar NAME; - is stdin.
 
@@ -182,7 +166,6 @@ def import_(
     each line, and its label behind it. Where --replace would remove stored days, it shows how many, and asks
     first.
     """
-    session = Session.of(ctx)
     if is_replacing and is_adding:
         raise CommandLineError("Give either --replace or --add.", exits.USAGE)
     origin, data = read_bytes(file)
@@ -190,7 +173,7 @@ def import_(
     mode = "replace" if is_replacing else "add" if is_adding else "new"
     stored = read_one(Store(session.app), name)
     calendars.import_(session.actor, read, file, mode, dry_run=True)
-    if dry_run:
+    if session.is_dry_run:
         for day, label in read.days.items():
             session.say(_day_in_words(day, label))
         session.note(f"{days_in_words(read.days)} would be stored.")
@@ -198,8 +181,8 @@ def import_(
     gone = [day for day in stored.days if is_replacing and day not in read.days]
     if gone:
         what = f"{days_in_words(gone)} from the calendar {one_line(name)}"
-        ask(f"Remove {what} at {session.server} ({names_in_words(gone)})?", is_yes=yes)
-    _report(session, calendars.import_(session.actor, read, file, mode), is_json)
+        session.ask(f"Remove {what} at {session.server} ({names_in_words(gone)})?")
+    _report(session, calendars.import_(session.actor, read, file, mode))
 
 
 @calendar.command(cls=SessionCommand, short_help="remove calendars; asks first")
@@ -212,19 +195,17 @@ def import_(
 @DRY_RUN
 @YES
 @ONE_OBJECT
-@click.pass_context
-def delete(
-    ctx: click.Context, /, names: tuple[str, ...], force: bool, dry_run: bool, yes: bool, is_json: bool
-) -> None:
+@pass_session
+def delete(session: Session, names: tuple[str, ...], force: bool) -> None:
     """Delete calendars; asks first. One that entries still name is only deleted with --force."""
-    session, chosen = Session.of(ctx), [*dict.fromkeys(names)]
+    dry_run, chosen = session.is_dry_run, [*dict.fromkeys(names)]
     for name, entries in calendars.delete(session.actor, chosen, force=force, dry_run=True).items():
         session.note(f"{one_line(name)} is named by {entries_in_words(entries)}.")
     what = counted(len(chosen), "calendar", "calendars")
     if not dry_run:
-        ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?", is_yes=yes)
+        session.ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?")
         calendars.delete(session.actor, chosen, force=force)
-    if is_json:
+    if session.is_json:
         session.print_json({"deleted": 0 if dry_run else len(chosen), "names": chosen, "is_dry_run": dry_run})
     elif dry_run:
         session.note(f"{what} would be deleted: {names_in_words(chosen)}.")
@@ -241,8 +222,8 @@ def _document(session: Session, name: str) -> Mapping[str, Any]:
         return calendars.show(session.actor, name)
 
 
-def _report(session: Session, stored: Calendar, is_json: bool) -> None:
-    if is_json:
+def _report(session: Session, stored: Calendar) -> None:
+    if session.is_json:
         session.print_json(_document(session, stored.name))
     else:
         session.say(f"Stored the calendar {one_line(stored.name)}: {days_in_words(stored.days)}.")

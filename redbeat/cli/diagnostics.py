@@ -1,4 +1,4 @@
-"""``celery redbeat doctor`` and ``celery redbeat why``: what is wrong with the schedule, or with one run.
+"""``celery redbeat doctor``, ``why`` and ``route``: what is wrong with the schedule, or with one run.
 
 Invariant: without ``--fix`` nothing is written.
 """
@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import datetime, tzinfo
+from typing import Any
 
 import click
 from rich.text import Text
 
-from redbeat.cli.documents import ONE_OBJECT, json_option
-from redbeat.cli.flags import zone_options
+from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, json_flag, pass_session, zone_options
 from redbeat.cli.names import NAME, no_such_entry
+from redbeat.cli.options import routing_options
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
+from redbeat.cli.tables import END, Column, print_table
 from redbeat.cli.values import BACK
 from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Severity
 from redbeat.diagnostics.fixes import repair
-from redbeat.diagnostics.routes import document_of_way, find_obstacle
+from redbeat.diagnostics.routes import (
+    document_of_way,
+    find_destination,
+    find_obstacle,
+    hint_at_nothing,
+    parts_of,
+)
+from redbeat.diagnostics.routes import in_words as route_in_words
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.entries.wording import clock, in_words_of, label_of, one_line
 from redbeat.errors import EntryNotFound
@@ -38,9 +47,7 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 @click.option(
     "--fix", "is_fixing", is_flag=True, help="Repair what can be repaired without losing a definition."
 )
-@click.option(
-    "--dry-run", "is_dry", is_flag=True, help="With --fix: show what would be repaired, and change nothing."
-)
+@DRY_RUN
 @click.option(
     "--from-2x",
     "is_from_2x",
@@ -67,17 +74,15 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
     "--all", "is_complete", is_flag=True, help="Show all findings, not only the first ones of a kind."
 )
 @zone_options
-@json_option("one JSON object, with all findings")
-@click.pass_context
+@json_flag("one JSON object, with all findings")
+@pass_session
 def doctor(
-    ctx: click.Context,
+    session: Session,
     is_fixing: bool,
-    is_dry: bool,
     is_from_2x: bool,
     workers_seconds: float | None,
     max_seconds: float,
     is_complete: bool,
-    is_json: bool,
 ) -> None:
     """Find out what is wrong with the schedule, and what to do about it.
 
@@ -92,11 +97,11 @@ def doctor(
     Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix, too: what was found before it
     repaired), 64 wrong options, 69 Redis can't be reached, 77 Redis refuses.
     """
+    is_dry = session.is_dry_run
     if is_dry and not is_fixing:
         raise CommandLineError("--dry-run needs --fix.", exits.USAGE)
     if is_from_2x and is_fixing:
         raise CommandLineError("--from-2x writes nothing: use it without --fix.", exits.USAGE)
-    session = Session.of(ctx)
     if workers_seconds is not None and not session.has_own_app:
         raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
     found = examine(
@@ -106,7 +111,7 @@ def doctor(
         max_seconds=max_seconds,
         is_from_2x=is_from_2x,
     )
-    if not is_json:
+    if not session.is_json:
         _show(session, found, is_complete)
     repairs: list[str] = []
     if is_fixing:
@@ -114,13 +119,13 @@ def doctor(
         with session.audited("doctor --fix", about) if about and not is_dry else nullcontext():
             for sentence in repair(session.app, found.findings, is_dry):
                 repairs.append(sentence)
-                if not is_json:
+                if not session.is_json:
                     session.say(sentence)
-        if not repairs and not is_json:
+        if not repairs and not session.is_json:
             session.say("There is nothing that --fix can repair.")
-    if is_json:
+    if session.is_json:
         session.print_json(found.to_dict(repairs if is_fixing else None))
-    ctx.exit(found.severity)
+    click.get_current_context().exit(found.severity)
 
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
@@ -155,8 +160,8 @@ def _show_finding(session: Session, finding: Finding) -> None:
 )
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> None:
+@pass_session
+def why(session: Session, name: str, at: TypedTime | None) -> None:
     """Say why a run of the entry NAME did or did not happen.
 
     The answer comes from the records of the entry's last runs (redbeat_history), from its schedule, and from
@@ -165,7 +170,6 @@ def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> N
 
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
-    session = Session.of(ctx)
     try:
         facts = read_facts(session.app, name)
     except EntryNotFound:
@@ -178,7 +182,7 @@ def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> N
             obstacle = find_obstacle(session.app, facts.entry)
         except Exception as exc:  # noqa: BLE001 - the application's own code
             session.note(f"Which way its messages go isn't known: {one_line(repr(exc))}")
-    if is_json:
+    if session.is_json:
         session.print_json({"name": name, **answer.to_dict(), "messages": document_of_way(obstacle)})
         return
     word = answer.verdict.replace("-", " ")
@@ -195,3 +199,31 @@ def why(ctx: click.Context, name: str, at: TypedTime | None, is_json: bool) -> N
 
 def _shown(moment: datetime, zone: tzinfo) -> str:
     return f"{clock(moment, zone, fraction_of(moment))} {label_of(zone)}"
+
+
+@click.command(cls=SessionCommand)
+@click.argument("name", metavar="NAME|TASK", type=NAME)
+@routing_options
+@ONE_OBJECT
+@pass_session
+def route(session: Session, name: str, **given: Any) -> None:
+    """Show where the runs of the entry NAME go, or a call of TASK; nothing is sent.
+
+    Each part comes with the rule that has decided it: task_routes, an option of the entry, an
+    attribute of the task, or the queue. Options given here are tried in place of the entry's.
+    """
+    session.require_application("route", "shows the application's routes, and needs its tasks")
+    tried = {option: value for option, value in given.items() if value is not None}
+    found = find_destination(session.app, name, tried)
+    if session.is_json:
+        session.print_json(found.to_dict())
+        return
+    session.say(f"{one_line(found.task)} goes to {route_in_words(found.route)}.")
+    columns: list[Column[tuple[str, object, str]]] = [
+        Column("", lambda row: row[0]),
+        Column("", lambda row: str(row[1]), cut=END, least=30),
+        Column("decided by", lambda row: row[2], cut=END, least=30),
+    ]
+    print_table(session, columns, parts_of(found.route))
+    if not found.is_entry and not found.is_task_known:
+        session.note(hint_at_nothing(session.app, name))

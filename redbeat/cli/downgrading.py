@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from redbeat.cli.documents import json_option
-from redbeat.cli.flags import zone_options
+from redbeat.cli.flags import json_flag, pass_session, zone_options
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.config.config import ensure_conf
@@ -29,9 +28,9 @@ MAX_SHOWN = 20
 )
 @click.option("--all", "is_complete", is_flag=True, help=f"Show more than {MAX_SHOWN} entries of a kind.")
 @zone_options
-@json_option("one JSON object, with all entries")
-@click.pass_context
-def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: bool) -> None:
+@json_flag("one JSON object, with all entries")
+@pass_session
+def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
     """Show which entries celery-redbeat 2.x can't run, and which it would run differently.
 
     --yes takes those that it can't run out of the schedule, and changes nothing else about them. They come
@@ -39,11 +38,10 @@ def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: b
 
     Exit codes: 0 done; 75, with --yes: a beat of version 3 leads, or entries were changed meanwhile.
     """
-    session = Session.of(ctx)
     with meter("Looking") as progress:
         found = examine(session.app, progress)
     leader = _leader_of(session)
-    if not is_json:
+    if not session.is_json:
         _show(session, found, is_complete)
     taken: list[str] = []
     changed: list[str] = []
@@ -52,7 +50,7 @@ def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: b
         with session.audited("downgrade", about), meter("Taking out", len(about)) as progress:
             for one, is_away in put_all_away(session.app, found.obstacles, progress):
                 (taken if is_away else changed).append(one.name)
-    if is_json:
+    if session.is_json:
         session.print_json(_document(found, leader, taken, changed, is_dry_run=not is_yes))
     else:
         _conclude(session, found, leader, taken, changed, is_yes=is_yes)

@@ -14,9 +14,7 @@ from pathlib import Path
 import click
 
 from redbeat.cli.changes import names_in_words
-from redbeat.cli.confirmation import DRY_RUN, YES, ask
-from redbeat.cli.documents import ONE_OBJECT
-from redbeat.cli.flags import zone_options
+from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.entries.wording import one_line
@@ -79,19 +77,16 @@ def _apply_options(command: Command) -> Command:
 @_apply_options
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def plan(
-    ctx: click.Context, /, file: str, owner: str | None, prune: bool, take_over: bool, is_json: bool
-) -> None:
+@pass_session
+def plan(session: Session, file: str, owner: str | None, prune: bool, take_over: bool) -> None:
     """Show what applying FILE would change; - is stdin.
 
     Exit codes: 0 nothing would change, 2 something would, 64 wrong options or a wrong file.
     """
-    session = Session.of(ctx)
     change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
     made = _plan(session, change)
-    _show(session, change, made, is_json=is_json)
-    ctx.exit(DIFFERS if made else 0)
+    _show(session, change, made)
+    click.get_current_context().exit(DIFFERS if made else 0)
 
 
 @click.command(cls=SessionCommand)
@@ -100,37 +95,26 @@ def plan(
 @YES
 @zone_options
 @ONE_OBJECT
-@click.pass_context
-def apply(
-    ctx: click.Context,
-    /,
-    file: str,
-    owner: str | None,
-    prune: bool,
-    take_over: bool,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
-) -> None:
+@pass_session
+def apply(session: Session, file: str, owner: str | None, prune: bool, take_over: bool) -> None:
     """Store the entries of FILE in the schedule, all in one step; - is stdin.
 
     Shows what it would change, and asks first. Entries keep their last run and their count of runs. Paused
     entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
     """
-    session = Session.of(ctx)
     change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
 
     def question(made: Plan) -> str:
-        if not is_json:
+        if not session.is_json:
             _show(session, change, made)
         number = len(made.names)
         what = "this change" if number == 1 else f"these {number} changes"
         return f"Make {what} at {session.server}?" if made else ""
 
-    made = _carry_out(session, change, question, is_dry_run=dry_run, is_yes=yes)
-    if is_json:
-        _show(session, change, made, is_json=True, is_applied=bool(made) and not dry_run)
-    elif dry_run:
+    made = _carry_out(session, change, question)
+    if session.is_json:
+        _show(session, change, made, is_applied=bool(made) and not session.is_dry_run)
+    elif session.is_dry_run:
         question(made)
     elif made:
         session.say("Done.")
@@ -141,16 +125,13 @@ def _plan(session: Session, change: FileChange) -> Plan:
         return plan_file(session.actor, change, progress)
 
 
-def _carry_out(
-    session: Session, change: FileChange, question: Callable[[Plan], str], *, is_dry_run: bool, is_yes: bool
-) -> Plan:
+def _carry_out(session: Session, change: FileChange, question: Callable[[Plan], str]) -> Plan:
     """Plan a change, and unless it is a dry run ask, and carry it out; return the plan.
 
     Arguments:
         question: returns what to ask about a plan, '' for nothing.
     """
-
-    if is_dry_run:
+    if session.is_dry_run:
         return _plan(session, change)
     with meter("Reading", len(change.declared.entries)) as progress:
 
@@ -160,18 +141,16 @@ def _carry_out(
                 session.note(f"{why} The plan is made again.")
             asked = question(made)
             if asked:
-                ask(asked, is_yes=is_yes)
+                session.ask(asked)
             return True
 
         return apply_file(session.actor, change, confirm=confirm, progress=progress).plan
 
 
-def _show(
-    session: Session, change: FileChange, made: Plan, *, is_json: bool = False, is_applied: bool | None = None
-) -> None:
+def _show(session: Session, change: FileChange, made: Plan, *, is_applied: bool | None = None) -> None:
     """Print what a plan would change."""
     document = document_of(session.actor, made)
-    if is_json:
+    if session.is_json:
         session.print_json(document if is_applied is None else {**document, "is_applied": is_applied})
         return
     for sign, line in lines_of(document, session.zone):
@@ -192,16 +171,15 @@ def _show(
 @click.option("--owner", metavar="NAME", callback=_owner, help="Only entries of this owner.")
 @click.option("--history", is_flag=True, help="Also write the records of past runs.")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON. Default: YAML, unless FILE ends in .json.")
-@click.pass_context
+@pass_session
 def export(
-    ctx: click.Context, /, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
+    session: Session, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
 ) -> None:
     """Write the stored entries to FILE, or to stdout, for apply and import.
 
     Of each entry the file also has the last run, the count of runs and the next due time, so that importing
     it loses nothing.
     """
-    session = Session.of(ctx)
     with meter("Exporting") as progress:
         exported = export_file(session.actor, match, owner, with_history=history, progress=progress)
     text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
@@ -231,25 +209,20 @@ def export(
 @DRY_RUN
 @YES
 @ONE_OBJECT
-@click.pass_context
+@pass_session
 def import_(
-    ctx: click.Context,
-    /,
+    session: Session,
     file: str | None,
     from_beat_schedule: bool,
     django_url: str | None,
     owner: str | None,
     is_replacing: bool,
-    dry_run: bool,
-    yes: bool,
-    is_json: bool,
 ) -> None:
     """Store the entries that export has written, all in one step; - is stdin.
 
     If one of the names is stored already, nothing is stored. --replace overwrites such entries: it shows how
     many there are, and asks first.
     """
-    session = Session.of(ctx)
     if sum((file is not None, from_beat_schedule, django_url is not None)) != 1:
         raise CommandLineError(
             "Give one of FILE, --from-beat-schedule and --from-django-celery-beat.", exits.USAGE
@@ -271,9 +244,9 @@ def import_(
             f"Write over {what} at {session.server} ({names_in_words(old)})?" if is_replacing and old else ""
         )
 
-    made = _carry_out(session, change, question, is_dry_run=dry_run, is_yes=yes)
-    if is_json or dry_run:
-        _show(session, change, made, is_json=is_json, is_applied=not dry_run)
+    made = _carry_out(session, change, question)
+    if session.is_json or session.is_dry_run:
+        _show(session, change, made, is_applied=not session.is_dry_run)
         return
     session.say(f"Stored. {summary_of(document_of(session.actor, made), is_done=True)}")
     for warning in made.warnings:

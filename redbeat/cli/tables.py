@@ -13,9 +13,7 @@ from datetime import tzinfo
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
-from rich.table import Table
 from rich.text import Text
 
 from redbeat.cli.session import Session
@@ -172,10 +170,6 @@ def shortened(text: str, width: int, cut: float) -> str:
         return text
     head = int((width - 1) * cut)
     return f"{set_cell_size(text, head)}…{set_cell_size(text[::-1], width - 1 - head)[::-1]}"
-
-
-def plain_table() -> Table:
-    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
 def titled(title: str, zone: tzinfo) -> str:

@@ -107,8 +107,8 @@ def timeline(
     if peak:
         at = chart.begin + total.index(peak) * chart.step
         session.draw(Text(_legend(_peak(shown)), "dim").wrap(session.console, width))
-        most = f"the most, {peak}, in the {length_in_words(chart.step.total_seconds())} from {clock(at, zone)} on"
-        session.say(f"{sum(total)} runs; {most}.")
+        step = length_in_words(chart.step.total_seconds())
+        session.say(f"{sum(total)} runs; the most, {peak}, in the {step} from {clock(at, zone)} on.")
     else:
         session.say("Nothing is going to run.")
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.cli import confirmation, redbeat
+from redbeat.cli import redbeat, session
 from redbeat.store.calendars import replace_calendar
 from tests.conftest import MakeApp
 from tests.support.applying import apply
@@ -205,8 +205,8 @@ def test_calendar_used_since_the_question_is_not_deleted(
         Entry("late", "echo", 60, exclude="free", app=app).save()
         return True
 
-    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
-    monkeypatch.setattr(confirmation.click, "confirm", say_yes_after_saving)
+    monkeypatch.setattr(session, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(session.click, "confirm", say_yes_after_saving)
     done = call(app, "calendar", "delete", "free")
     assert (done.exit_code, "is named by 1 entry, late" in done.stderr) == (64, True), done.output
     assert Calendar.names(app) == ["free", "holidays"]
