@@ -10,33 +10,28 @@ app is passed, it is the event loop's current one, as Celery has another in each
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
-from inspect import iscoroutinefunction
+from functools import partial, wraps
+from inspect import iscoroutinefunction, signature
 from itertools import islice
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from celery.app import app_or_default
 
-from redbeat.entries.bulk import SaveResult
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
-from redbeat.entries.management import Changes, Managed
-from redbeat.entries.pauses import PauseResult
+from redbeat.entries.management import Managed
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
-from redbeat.history import PastRun
-from redbeat.runs.figures import Figures
-from redbeat.runs.run import Run
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    pass
 
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
+Given = ParamSpec("Given")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 EntryT = TypeVar("EntryT", bound="AsyncManaged")
@@ -94,6 +89,46 @@ class Listing(Generic[Item]):
         return some
 
 
+class Awaited(Generic[Given, Result]):
+    """A method that awaits the one that is called so without an a, also where a subclass overrides it."""
+
+    _name: str
+
+    def __init__(self, method: Callable[Concatenate[Any, Given], Result]) -> None:
+        self._method: Any = method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name.removeprefix("a")
+
+    def __get__(self, entry: Any, owner: type) -> Callable[Given, Coroutine[Any, Any, Result]]:
+        method = getattr(owner if entry is None else entry, self._name)
+
+        @wraps(method)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if "app" in signature(method).parameters:  # a thread has another current app than the event loop
+                bound = signature(method).bind(*args, **kwargs)
+                bound.arguments["app"] = app_or_default(bound.arguments.get("app"))
+                args, kwargs = bound.args, bound.kwargs
+
+            def work() -> Any:
+                result = method(*args, **kwargs)
+                if entry is not None and entry.policy.calendar is None:
+                    _learn_calendars([entry], {})
+                return result
+
+            return await run(work)
+
+        call.__doc__ = f"Await :meth:`{self._name}`."
+        return call
+
+
+class AwaitedOfClass(Awaited[Given, Result]):
+    """The same of a class method."""
+
+    def __init__(self, method: Callable[Given, Result]) -> None:
+        super().__init__(method)
+
+
 class AsyncManaged(Managed):
     """The methods of an entry that are awaited."""
 
@@ -132,26 +167,11 @@ class AsyncManaged(Managed):
         filters |= {"due_before": due_before, "offset": offset, "limit": limit}
         return Listing(cls.list(app_or_default(app), **filters))
 
-    @classmethod
-    async def acount(cls, app: Any = None, **filters: Any) -> int:
-        """Await :meth:`count`."""
-        return await run(cls.count, app_or_default(app), **filters)
-
-    async def ahistory(self, limit: int = 20) -> Sequence[PastRun]:
-        """Await :meth:`history`."""
-        return await run(self.history, limit)
-
-    async def aruns(self, limit: int = 20) -> Sequence[Run]:
-        """Await :meth:`runs`."""
-        return await run(self.runs, limit)
-
-    async def arunning(self) -> Sequence[Run]:
-        """Await :meth:`running`."""
-        return await run(self.running)
-
-    async def afigures(self) -> Figures:
-        """Await :meth:`figures`."""
-        return await run(self.figures)
+    acount = AwaitedOfClass(Managed.count)
+    ahistory = Awaited(Managed.history)
+    aruns = Awaited(Managed.runs)
+    arunning = Awaited(Managed.running)
+    afigures = Awaited(Managed.figures)
 
     # -- changing
 
@@ -173,19 +193,9 @@ class AsyncManaged(Managed):
         """Await :meth:`reschedule`."""
         await self._change(lambda: self._whole.reschedule(last_run_at))
 
-    async def aupdate(self, other: Any = None, **changes: Unpack[Changes]) -> None:
-        """Await :meth:`update`."""
-        await self._change(lambda: self.update(other, **changes))
-
-    async def apause(
-        self, note: str | None = None, until: datetime | None = None, by: str | None = None
-    ) -> None:
-        """Await :meth:`pause`."""
-        await self._change(lambda: self.pause(note, until, by))
-
-    async def aresume(self) -> None:
-        """Await :meth:`resume`."""
-        await self._change(self.resume)
+    aupdate = Awaited(Managed.update)
+    apause = Awaited(Managed.pause)
+    aresume = Awaited(Managed.resume)
 
     async def _change(self, change: Callable[[], object]) -> None:
         def change_this() -> AsyncManaged:
@@ -196,53 +206,11 @@ class AsyncManaged(Managed):
 
     # -- many
 
-    @classmethod
-    async def asave_many(
-        cls, entries: Iterable[RedBeatSchedulerEntry], *, progress: Callable[[int], object] | None = None
-    ) -> SaveResult:
-        """Await :meth:`save_many`."""
-        return await run(cls.save_many, entries, progress=progress)
-
-    @classmethod
-    async def adelete_many(
-        cls, names: Iterable[str], app: Any = None, *, progress: Callable[[int], object] | None = None
-    ) -> int:
-        """Await :meth:`delete_many`."""
-        return await run(cls.delete_many, names, app_or_default(app), progress=progress)
-
-    @classmethod
-    async def apause_many(
-        cls,
-        names: Iterable[str],
-        app: Any = None,
-        *,
-        note: str | None = None,
-        until: datetime | None = None,
-        by: str | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> PauseResult:
-        """Await :meth:`pause_many`."""
-        given: dict[str, Any] = {"note": note, "until": until, "by": by, "progress": progress}
-        return await run(cls.pause_many, names, app_or_default(app), **given)
-
-    @classmethod
-    async def aresume_many(
-        cls,
-        names: Iterable[str],
-        app: Any = None,
-        *,
-        note: str | None = None,
-        by: str | None = None,
-        progress: Callable[[int], object] | None = None,
-    ) -> PauseResult:
-        """Await :meth:`resume_many`."""
-        given: dict[str, Any] = {"note": note, "by": by, "progress": progress}
-        return await run(cls.resume_many, names, app_or_default(app), **given)
-
-    @classmethod
-    async def aclear(cls, app: Any = None, *, progress: Callable[[int], object] | None = None) -> int:
-        """Await :meth:`clear`."""
-        return await run(cls.clear, app_or_default(app), progress=progress)
+    asave_many = AwaitedOfClass(Managed.save_many)
+    adelete_many = AwaitedOfClass(Managed.delete_many)
+    apause_many = AwaitedOfClass(Managed.pause_many)
+    aresume_many = AwaitedOfClass(Managed.resume_many)
+    aclear = AwaitedOfClass(Managed.clear)
 
 
 async def _run_and_learn(call: Callable[[], EntryT]) -> EntryT:
