@@ -59,11 +59,6 @@ class Response(NamedTuple):
 Page = Callable[[str], Response]
 
 
-def text_response(status: HTTPStatus, sentence: str) -> Response:
-    """Return ``sentence`` as an answer."""
-    return Response(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
-
-
 class Endpoint:
     """One beat's endpoint; a part of its telemetry.
 
@@ -71,12 +66,16 @@ class Endpoint:
         address: where it listens.
         pages: by their paths. They are called in threads of the endpoint.
         on_look: called about twice a second while clients may ask.
+
+    Attributes:
+        address: where it listens now, with the port that was free; None: nowhere.
     """
 
     def __init__(
         self, address: Address, pages: Mapping[str, Page], on_look: Callable[[], None] = lambda: None
     ) -> None:
         self._address = address
+        self.address: Address | None = None
         self._pages = pages
         self._on_look = on_look
         self._listening: socket.socket | None = None
@@ -84,16 +83,6 @@ class Endpoint:
         self._changing = threading.Lock()
         self._thread = BackgroundThread("redbeat-http", self._run)
         self._said = Memory[str, str]()
-
-    @property
-    def address(self) -> Address | None:
-        """Where it listens now; None: nowhere."""
-        listening = self._listening
-        if listening is None:
-            return None
-        if self._address.path:
-            return self._address
-        return replace(self._address, port=listening.getsockname()[1])
 
     def look(self) -> None:
         """Start the thread, unless it runs."""
@@ -106,7 +95,7 @@ class Endpoint:
 
     def _close(self) -> None:
         with self._changing:
-            listening, self._listening = self._listening, None
+            listening, self._listening, self.address = self._listening, None, None
         if listening is None:
             return
         if self._address.path:
@@ -141,7 +130,9 @@ class Endpoint:
             self._thread.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        self._listening = _listen_on(self._address)
+        self._listening, self.address = _listen_on(self._address), self._address
+        if not self._address.path:
+            self.address = replace(self._address, port=self._listening.getsockname()[1])
         address = str(self.address)
         was_away = self._said.pop("address", None) is not None
         logger.log(
@@ -220,7 +211,8 @@ class _Exchange(BaseHTTPRequestHandler):
             response = page(", ".join(self.headers.get_all("Accept", ())))
         except Exception as exc:  # noqa: BLE001 - a page's own
             self._report("A page of the endpoint failed", exc)
-            response = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.")
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="This page failed.")
+            return
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(response.body)))

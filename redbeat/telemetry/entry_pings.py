@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple
 
 from redbeat import signals
@@ -39,6 +40,8 @@ AWAY_SECONDS, SLEEP_SECONDS = 1.0, 60.0
 
 #: how long ``stop`` waits for calls that are in progress
 STOP_SECONDS = 1.0
+
+_UID = "redbeat.telemetry.entry_pings"
 
 #: the call at the end of a run
 _ENDS = {"succeeded": "", **dict.fromkeys(FAILED_OUTCOMES, "fail")}
@@ -73,36 +76,31 @@ class EntryPings:
     def look(self) -> None:
         """Start the thread, and listen, if that isn't so yet."""
         if not self._thread.is_running:
-            for signal, receiver in self._receivers():
-                signal.connect(receiver, sender=self._app, weak=False)
+            receivers: dict[Any, Any] = {
+                signals.run_started: partial(self._hear, what="start"),
+                signals.run_ended: self._hear_end,
+            }
+            if not is_tracked(self._app):  # else the ends of runs are enough
+                receivers[signals.run_sent] = partial(self._hear, what="sent")
+            for signal, receiver in receivers.items():
+                signal.connect(receiver, sender=self._app, weak=False, dispatch_uid=_UID)
         self._thread.start()
-
-    def _receivers(self) -> list[tuple[Any, Any]]:
-        receivers = [(signals.run_started, self._hear_start), (signals.run_ended, self._hear_end)]
-        # where all runs are tracked, their ends are enough
-        return receivers if is_tracked(self._app) else [(signals.run_sent, self._hear_sent), *receivers]
 
     def stop(self) -> None:
         """Stop; events that were heard have a second."""
         self._ends_at = time.monotonic() + STOP_SECONDS
-        for signal, receiver in self._receivers():
-            signal.disconnect(receiver, sender=self._app)
+        for signal in (signals.run_started, signals.run_ended, signals.run_sent):
+            signal.disconnect(sender=self._app, dispatch_uid=_UID)
         self._thread.stop(STOP_SECONDS)
 
     # -- in the thread of signals
-
-    def _hear_sent(self, entry: str, **_: Any) -> None:
-        self._hear(entry, "sent")
-
-    def _hear_start(self, entry: str, **_: Any) -> None:
-        self._hear(entry, "start")
 
     def _hear_end(self, entry: str, run: Run, **_: Any) -> None:
         what = _ENDS.get(run.outcome or "")
         if what is not None:
             self._hear(entry, what)
 
-    def _hear(self, entry: str, what: str) -> None:
+    def _hear(self, entry: str, what: str, **_: Any) -> None:
         if len(self._heard) >= MAX_HEARD:
             self._left_out += 1
         else:

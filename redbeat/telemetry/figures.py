@@ -65,43 +65,28 @@ class OwnFigures:
         count_waiting: returns how many runs are prepared and wait for their time.
 
     Attributes:
+        led_since: since when it has led without interruption, monotonic; None: it doesn't lead.
         wasted: how many prepared runs weren't sent as they were prepared.
     """
 
     def __init__(self, election: Election, figures: BeatFigures, count_waiting: Callable[[], int]) -> None:
         self.figures = figures
         self.wasted = 0
-        self._election = election
+        self.election = election
         self._count_waiting = count_waiting
-        self._led_since: float | None = None  # monotonic
+        self.led_since: float | None = None
 
     def look(self) -> None:
         """Note what changes between two ticks."""
         self.figures.last_tick_at = time.time()
         self.wasted = max(self.figures.prepared - self.figures.used - self._count_waiting(), 0)
-        if not self._election.is_leader:
-            self._led_since = None
-        elif self._led_since is None:
-            self._led_since = time.monotonic()
+        if not self.election.is_leader:
+            self.led_since = None
+        elif self.led_since is None:
+            self.led_since = time.monotonic()
 
     def stop(self) -> None:
         """Do nothing."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it leads, and no other beat can lead by now; without a lock all beats do."""
-        return self._election.lock_key is None or self._election.is_certain
-
-    @property
-    def shards(self) -> int:
-        """Into how many shards the schedule is divided; 0: it isn't."""
-        return len(self._election.leaderships) if self._election.is_divided else 0
-
-    @property
-    def lock_age_seconds(self) -> float:
-        """For how long it has led without interruption; 0: it doesn't lead."""
-        since = self._led_since
-        return 0.0 if since is None or not self.is_leader else time.monotonic() - since
 
 
 def find_version() -> str:

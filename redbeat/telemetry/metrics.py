@@ -1,4 +1,4 @@
-"""The table of metrics: name, type, meaning and value of each. The docs show it.
+"""The table of metrics. Each is a function that reads it, with its meaning as docstring; the docs show it.
 
 Names and units go by Prometheus' conventions. Of those whose scope is the schedule there is one value for
 all beats together, which one of them shows. Where the schedule is divided there is one for each shard, which
@@ -7,9 +7,10 @@ the beat shows that leads it, with the shard's number as the label ``shard``.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import COUNTS
 from redbeat.store.figures import BOUNDS, LED, OTHER, WORDS
@@ -22,8 +23,11 @@ RUN_LABELS = ("task", "queue", "entry")
 #: besides on all metrics of a schedule that is divided into shards: the shard's number
 SHARD_LABEL = "shard"
 
-#: a value by those of the metric's labels: a number, or the buckets and the sum of a histogram
+#: values by those of the metric's labels: numbers, or the buckets and the sums of histograms
 Samples = Mapping[tuple[str, ...], Any]
+
+#: a function that reads a metric: its value, or its values by their labels; None: it isn't known
+Read = TypeVar("Read", bound=Callable[[Any], Samples | float | None])
 
 
 class Metric(NamedTuple):
@@ -32,17 +36,16 @@ class Metric(NamedTuple):
     Attributes:
         name: without the endings that its type adds: ``_total``, ``_bucket``, ``_sum``, ``_count``.
         type: 'counter', 'gauge' or 'histogram'.
-        doc: its meaning, in reStructuredText.
-        read: returns its value, or its values by their labels, of a ``View`` or of ``OwnFigures``; None: it
-            isn't known.
         labels: names of its labels.
+        doc: its meaning, in reStructuredText.
+        read: reads it, of a ``View`` or of ``OwnFigures``.
     """
 
     name: str
     type: str
+    labels: tuple[str, ...]
     doc: str
     read: Callable[[Any], Samples | float | None]
-    labels: tuple[str, ...] = ()
 
     @property
     def shown_name(self) -> str:
@@ -55,6 +58,22 @@ class Metric(NamedTuple):
         if found is None:
             return {}
         return found if isinstance(found, Mapping) else {(): found}
+
+
+#: about the whole schedule, or about each of its shards
+OF_SCHEDULE: list[Metric] = []
+#: about the beat that shows them
+OF_BEAT: list[Metric] = []
+
+
+def _metric(table: list[Metric], name: str, kind: str, *labels: str) -> Callable[[Read], Read]:
+    """Return a decorator that puts a function into a table."""
+
+    def add(read: Read) -> Read:
+        table.append(Metric(name, kind, labels, " ".join((read.__doc__ or "").split()), read))
+        return read
+
+    return add
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[int], total: float) -> tuple[Any, float]:
@@ -77,216 +96,195 @@ def _figures(view: View) -> list[tuple[tuple[str, ...], str, int]]:
     return [(labels[id_][:3], word, number) for (id_, _, word), number in split if id_ in labels]
 
 
+def _histograms(view: View, what: str) -> Samples:
+    found: dict[tuple[str, ...], dict[str, int]] = defaultdict(dict)
+    for labels, word, number in _figures(view):
+        histogram, _, bucket = word.partition("/")
+        if histogram == what:
+            found[labels][bucket] = number
+    bounds = BOUNDS[what]
+    return {
+        labels: _buckets(
+            bounds,
+            [buckets.get(str(number), 0) for number in range(1, len(bounds) + 2)],
+            buckets.get("sum", 0) / 1_000_000,
+        )
+        for labels, buckets in found.items()
+    }
+
+
+# -- of the schedule
+
+
+@_metric(OF_SCHEDULE, "redbeat_runs", "counter", *RUN_LABELS, "outcome", "reason")
 def _runs(view: View) -> Samples:
+    """What became of runs: ``outcome`` is ``sent``, ``skipped`` with a ``reason``, ``merged`` or ``unsent``;
+    where runs are tracked they are counted once more when they are over, as ``succeeded``, ``failed``,
+    ``lost`` and so on.
+    """
     return {(*labels, *WORDS[word]): number for labels, word, number in _figures(view) if word in WORDS}
 
 
-def _run_histogram(what: str) -> Callable[[View], Samples]:
-    def read(view: View) -> Samples:
-        found: dict[tuple[str, ...], dict[str, int]] = defaultdict(dict)
-        for labels, word, number in _figures(view):
-            histogram, _, bucket = word.partition("/")
-            if histogram == what:
-                found[labels][bucket] = number
-        numbers = range(1, len(BOUNDS[what]) + 2)
-        return {
-            labels: _buckets(
-                BOUNDS[what],
-                [buckets.get(str(number), 0) for number in numbers],
-                buckets.get("sum", 0) / 1_000_000,
-            )
-            for labels, buckets in found.items()
-        }
-
-    return read
+@_metric(OF_SCHEDULE, "redbeat_run_lateness_seconds", "histogram", *RUN_LABELS)
+def _run_lateness(view: View) -> Samples:
+    """How long after its due time a run was on its queue."""
+    return _histograms(view, "late")
 
 
-def _failures(view: View) -> Samples:
+@_metric(OF_SCHEDULE, "redbeat_run_duration_seconds", "histogram", *RUN_LABELS)
+def _run_duration(view: View) -> Samples:
+    """How long tasks took, where runs are tracked; the last attempt of each run."""
+    return _histograms(view, "ran")
+
+
+@_metric(OF_SCHEDULE, "redbeat_run_queue_wait_seconds", "histogram", *RUN_LABELS)
+def _run_queue_wait(view: View) -> Samples:
+    """How long runs waited on their queue until a worker began them, where they are tracked."""
+    return _histograms(view, "wait")
+
+
+@_metric(OF_SCHEDULE, "redbeat_leader_changes", "counter")
+def _leader_changes(view: View) -> float:
+    """How often a beat has become leader."""
+    return view.totals.get(f":{LED}", 0)
+
+
+@_metric(OF_SCHEDULE, "redbeat_entries", "gauge", "state")
+def _entries(view: View) -> Samples:
+    """How many entries are in each state; see :doc:`managing` for the states."""
+    return {(state,): number for state, number in (view.states or {}).items()}
+
+
+@_metric(OF_SCHEDULE, "redbeat_entries_counted_timestamp_seconds", "gauge")
+def _entries_counted(view: View) -> float | None:
+    """When the entries were last counted by their states: that is done bit by bit."""
+    return view.states_at or None
+
+
+@_metric(OF_SCHEDULE, "redbeat_entries_overdue", "gauge", "reason")
+def _entries_overdue(view: View) -> Samples:
+    """How many entries are overdue. ``reason`` is ``not_sent``: due for longer than a minute; or
+    ``not_succeeded``, where runs are tracked: none has succeeded for longer than the entry's own schedule
+    allows. ``/status`` names the first ones.
+    """
+    return {("not_sent",): view.overdue.not_sent, ("not_succeeded",): view.overdue.not_succeeded}
+
+
+@_metric(OF_SCHEDULE, "redbeat_due_entries", "gauge")
+def _due_entries(view: View) -> float | None:
+    """The backlog: how many entries are due."""
+    return view.vitals and view.vitals.due
+
+
+@_metric(OF_SCHEDULE, "redbeat_due_oldest_age_seconds", "gauge")
+def _due_oldest_age(view: View) -> float | None:
+    """How long the first of them has been due; 0: none is."""
+    return view.vitals and max(view.vitals.now - (view.vitals.oldest or view.vitals.now), 0.0)
+
+
+@_metric(OF_SCHEDULE, "redbeat_later_messages", "gauge")
+def _later_messages(view: View) -> float | None:
+    """How many messages are stored, see :doc:`later`."""
+    return view.vitals and view.vitals.stored
+
+
+@_metric(OF_SCHEDULE, "redbeat_later_overdue", "gauge")
+def _later_overdue(view: View) -> float | None:
+    """How many of the stored messages should have been sent more than a minute ago."""
+    return None if view.vitals is None or view.vitals.stored is None else view.vitals.overdue
+
+
+@_metric(OF_SCHEDULE, "redbeat_entry_failures_in_a_row", "gauge", "entry")
+def _failures_in_a_row(view: View) -> Samples:
+    """How many of an entry's last runs have failed or were lost, back to the last one that has succeeded;
+    ``other``: the most of all other entries. 0 while an entry is paused or disabled.
+    """
     named = {one.entry for one in dict(view.labels).values() if one.entry != OTHER}
-    shown: dict[tuple[str, ...], int] = {(name,): view.streaks.get(name, 0) for name in sorted(named)}
     others = [count for name, count in view.streaks.items() if name not in named]
-    return {**shown, (OTHER,): max(others, default=0)}
+    return {**{(name,): view.streaks.get(name, 0) for name in named}, (OTHER,): max(others, default=0)}
 
 
-#: about the whole schedule, or about each of its shards
-OF_SCHEDULE = (
-    Metric(
-        "redbeat_runs",
-        "counter",
-        "What became of runs: ``outcome`` is ``sent``, ``skipped`` with a ``reason``, ``merged`` or "
-        "``unsent``; where runs are tracked they are counted once more when they are over, as "
-        "``succeeded``, ``failed``, ``lost`` and so on.",
-        _runs,
-        (*RUN_LABELS, "outcome", "reason"),
-    ),
-    Metric(
-        "redbeat_run_lateness_seconds",
-        "histogram",
-        "How long after its due time a run was on its queue.",
-        _run_histogram("late"),
-        RUN_LABELS,
-    ),
-    Metric(
-        "redbeat_run_duration_seconds",
-        "histogram",
-        "How long tasks took, where runs are tracked; the last attempt of each run.",
-        _run_histogram("ran"),
-        RUN_LABELS,
-    ),
-    Metric(
-        "redbeat_run_queue_wait_seconds",
-        "histogram",
-        "How long runs waited on their queue until a worker began them, where they are tracked.",
-        _run_histogram("wait"),
-        RUN_LABELS,
-    ),
-    Metric(
-        "redbeat_leader_changes",
-        "counter",
-        "How often a beat has become leader.",
-        lambda view: view.totals.get(f":{LED}", 0),
-    ),
-    Metric(
-        "redbeat_entries",
-        "gauge",
-        "How many entries are in each state; see :doc:`managing` for the states.",
-        lambda view: view.states and {(state,): number for state, number in view.states.items()},
-        ("state",),
-    ),
-    Metric(
-        "redbeat_entries_counted_timestamp_seconds",
-        "gauge",
-        "When the entries were last counted by their states: that is done bit by bit.",
-        lambda view: view.states and view.states_at,
-    ),
-    Metric(
-        "redbeat_entries_overdue",
-        "gauge",
-        "How many entries are overdue. ``reason`` is ``not_sent``: due for longer than a minute; or "
-        "``not_succeeded``, where runs are tracked: none has succeeded for longer than the entry's own "
-        "schedule allows. ``/status`` names the first ones.",
-        lambda view: {
-            ("not_sent",): view.overdue.not_sent,
-            ("not_succeeded",): view.overdue.not_succeeded,
-        },
-        ("reason",),
-    ),
-    Metric(
-        "redbeat_due_entries",
-        "gauge",
-        "The backlog: how many entries are due.",
-        lambda view: view.vitals.due,
-    ),
-    Metric(
-        "redbeat_due_oldest_age_seconds",
-        "gauge",
-        "How long the first of them has been due; 0: none is.",
-        lambda view: max(view.vitals.now - (view.vitals.oldest or view.vitals.now), 0.0),
-    ),
-    Metric(
-        "redbeat_later_messages",
-        "gauge",
-        "How many messages are stored, see :doc:`later`.",
-        lambda view: view.vitals.stored,
-    ),
-    Metric(
-        "redbeat_later_overdue",
-        "gauge",
-        "How many of the stored messages should have been sent more than a minute ago.",
-        lambda view: None if view.vitals.stored is None else view.vitals.overdue,
-    ),
-    Metric(
-        "redbeat_entry_failures_in_a_row",
-        "gauge",
-        "How many of an entry's last runs have failed or were lost, back to the last one that has "
-        "succeeded; ``other``: the most of all other entries. 0 while an entry is paused or disabled.",
-        _failures,
-        ("entry",),
-    ),
-)
+# -- of a beat
 
-#: about the beat that shows them
-OF_BEAT = (
-    Metric(
-        "redbeat_info",
-        "gauge",
-        "Always 1; ``version`` is RedBeat's.",
-        lambda _own: {(find_version(),): 1},
-        ("version",),
-    ),
-    Metric(
-        "redbeat_is_leader",
-        "gauge",
-        "1: this beat leads. Without a lock all beats do.",
-        lambda own: int(own.is_leader),
-    ),
-    Metric(
-        "redbeat_shards",
-        "gauge",
-        "Into how many shards the schedule is divided; 0: it isn't. All beats tell the same.",
-        lambda own: own.shards,
-    ),
-    Metric(
-        "redbeat_lock_age_seconds",
-        "gauge",
-        "For how long this beat has led without interruption; 0: it doesn't lead.",
-        lambda own: own.lock_age_seconds,
-    ),
-    Metric(
-        "redbeat_last_tick_timestamp_seconds",
-        "gauge",
-        "When this beat last looked for what is due, or a standby at the lock.",
-        lambda own: own.figures.last_tick_at,
-    ),
-    Metric(
-        "redbeat_tick_duration_seconds",
-        "histogram",
-        "How long ticks took, without waiting.",
-        lambda own: _durations(own.figures.ticks),
-    ),
-    Metric(
-        "redbeat_batch_duration_seconds",
-        "histogram",
-        "How long it took to send and record what a tick had fetched.",
-        lambda own: _durations(own.figures.batches),
-    ),
-    Metric(
-        "redbeat_messages",
-        "counter",
-        "Messages that were made; ``way`` is ``compiled`` or ``one_by_one``, see :ref:`quick-way`.",
-        lambda own: {("compiled",): own.figures.compiled, ("one_by_one",): own.figures.one_by_one},
-        ("way",),
-    ),
-    Metric(
-        "redbeat_later_sent",
-        "counter",
-        "Stored messages that were sent.",
-        lambda own: own.figures.later,
-    ),
-    Metric(
-        "redbeat_lookahead_prepared",
-        "counter",
-        "Runs that were prepared before they were due.",
-        lambda own: own.figures.prepared,
-    ),
-    Metric(
-        "redbeat_lookahead_wasted",
-        "counter",
-        "Prepared runs that weren't sent as they were prepared, as their entries had changed, say.",
-        lambda own: own.wasted,
-    ),
-    Metric(
-        "redbeat_redis_errors",
-        "counter",
-        "Commands that have failed, as Redis was away or has refused them.",
-        lambda _own: COUNTS.errors,
-    ),
-    Metric(
-        "redbeat_redis_retries",
-        "counter",
-        "Commands that were sent to Redis again.",
-        lambda _own: COUNTS.retries,
-    ),
-)
+
+@_metric(OF_BEAT, "redbeat_info", "gauge", "version")
+def _info(_own: OwnFigures) -> Samples:
+    """Always 1; ``version`` is RedBeat's."""
+    return {(find_version(),): 1}
+
+
+@_metric(OF_BEAT, "redbeat_is_leader", "gauge")
+def _is_leader(own: OwnFigures) -> float:
+    """1: this beat leads. Without a lock all beats do."""
+    return int(own.election.lock_key is None or own.election.is_certain)
+
+
+@_metric(OF_BEAT, "redbeat_shards", "gauge")
+def _shards(own: OwnFigures) -> float:
+    """Into how many shards the schedule is divided; 0: it isn't. All beats tell the same."""
+    return len(own.election.leaderships) if own.election.is_divided else 0
+
+
+@_metric(OF_BEAT, "redbeat_lock_age_seconds", "gauge")
+def _lock_age(own: OwnFigures) -> float:
+    """For how long this beat has led without interruption; 0: it doesn't lead."""
+    if own.led_since is None or not _is_leader(own):
+        return 0.0
+    return time.monotonic() - own.led_since
+
+
+@_metric(OF_BEAT, "redbeat_last_tick_timestamp_seconds", "gauge")
+def _last_tick(own: OwnFigures) -> float:
+    """When this beat last looked for what is due, or a standby at the lock."""
+    return own.figures.last_tick_at
+
+
+@_metric(OF_BEAT, "redbeat_tick_duration_seconds", "histogram")
+def _tick_duration(own: OwnFigures) -> Samples:
+    """How long ticks took, without waiting."""
+    return _durations(own.figures.ticks)
+
+
+@_metric(OF_BEAT, "redbeat_batch_duration_seconds", "histogram")
+def _batch_duration(own: OwnFigures) -> Samples:
+    """How long it took to send and record what a tick had fetched."""
+    return _durations(own.figures.batches)
+
+
+@_metric(OF_BEAT, "redbeat_messages", "counter", "way")
+def _messages(own: OwnFigures) -> Samples:
+    """Messages that were made; ``way`` is ``compiled`` or ``one_by_one``, see :ref:`quick-way`."""
+    return {("compiled",): own.figures.compiled, ("one_by_one",): own.figures.one_by_one}
+
+
+@_metric(OF_BEAT, "redbeat_later_sent", "counter")
+def _later_sent(own: OwnFigures) -> float:
+    """Stored messages that were sent."""
+    return own.figures.later
+
+
+@_metric(OF_BEAT, "redbeat_lookahead_prepared", "counter")
+def _lookahead_prepared(own: OwnFigures) -> float:
+    """Runs that were prepared before they were due."""
+    return own.figures.prepared
+
+
+@_metric(OF_BEAT, "redbeat_lookahead_wasted", "counter")
+def _lookahead_wasted(own: OwnFigures) -> float:
+    """Prepared runs that weren't sent as they were prepared, as their entries had changed, say."""
+    return own.wasted
+
+
+@_metric(OF_BEAT, "redbeat_redis_errors", "counter")
+def _redis_errors(_own: OwnFigures) -> float:
+    """Commands that have failed, as Redis was away or has refused them."""
+    return COUNTS.errors
+
+
+@_metric(OF_BEAT, "redbeat_redis_retries", "counter")
+def _redis_retries(_own: OwnFigures) -> float:
+    """Commands that were sent to Redis again."""
+    return COUNTS.retries
+
 
 METRICS = {metric.name: metric for metric in (*OF_SCHEDULE, *OF_BEAT)}

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.loading import decode_entry
+from redbeat.entries.loading import try_decode
 from redbeat.entries.runs import id_of
-from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
 from redbeat.keys import Keys
 from redbeat.runs.tracking import is_tracked
@@ -26,7 +24,6 @@ from redbeat.schedules.timezones import moment_of
 from redbeat.store.entries import read_entries
 from redbeat.store.figures import expect_runs, forget_streaks, read_late, read_streaks
 from redbeat.store.histories import read_newest
-from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord, State
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -80,33 +77,27 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
     """Return when to look at those entries again that aren't overdue, by their keys; None: never."""
     if not candidates:
         return {}
-    app = store.config.app
+    app, moment = store.config.app, moment_of(now)
     _, found = read_entries(store, candidates)
     at_work, failing = Runs(store).read(candidates), Runs(store).failing(candidates)
     histories = read_newest(store, candidates, MAX_HISTORY)
     judged: dict[str, float | None] = {}
     for stored, records, failures, history in zip(found, at_work, failing, histories, strict=True):
-        try:
-            entry = decode_entry(RedBeatSchedulerEntry, stored, app)
-            is_running = (
-                stored.score is not None and stored.score >= 0 and entry.is_enabled_at(moment_of(now))
-            )
-            # nobody tells of successes any more if its runs aren't tracked now
-            if not is_running or not (is_tracked(app) or entry.policy.needs_tracking):
-                judged[stored.key] = None
-                continue
+        entry, score = try_decode(RedBeatSchedulerEntry, stored, app), stored.score
+        if entry is None or score is None or score < 0 or not entry.is_enabled_at(moment):
+            judged[stored.key] = None
+        elif not (is_tracked(app) or entry.policy.needs_tracking):
+            judged[stored.key] = None  # its successes aren't recorded any more
+        else:
             pasts = decode_history(history, partial(id_of, stored.key))
             has_failed = failures > 0 or any(record.state is State.SENT for record in records)
-            again = judge(entry, records, pasts, now, stored.score or now, has_failed=has_failed)
-        except (EntryNotFound, EntryCorrupt):  # what is quarantined shows elsewhere
-            judged[stored.key] = None
-            continue
-        if again is not None:
-            judged[stored.key] = None if again == math.inf else again
+            again = _judge(entry, records, pasts, now, score or now, has_failed=has_failed)
+            if again is not None:
+                judged[stored.key] = None if again == math.inf else again
     return judged
 
 
-def judge(
+def _judge(
     entry: RedBeatSchedulerEntry,
     at_work: Sequence[RunRecord],
     pasts: Sequence[PastRun],
@@ -115,7 +106,7 @@ def judge(
     *,
     has_failed: bool,
 ) -> float | None:
-    """Return when to look at an entry again, UNIX seconds, or never; None: it is overdue.
+    """Return when to look at an entry again, UNIX seconds, or inf for never; None: it is overdue.
 
     Arguments:
         at_work: its runs in progress.
@@ -129,49 +120,39 @@ def judge(
         return now + AGAIN_SECONDS
     successes = [past.due for past in pasts if "succeeded" in (past.outcome, past.late)]
     last = max(successes, default=None)
-    if last is not None and (expected_at := expected_after(entry, last)) > now:
-        return expected_at
+    if last is not None:
+        following = next_run(entry.schedule, entry.bounds(), last, last)
+        if following is None:
+            return math.inf
+        expected_at = following.timestamp() + _allowed_seconds(entry, (following - last).total_seconds())
+        if expected_at > now:
+            return expected_at
     # what it says now may never have asked for the run that is missed: it was paused, or had another schedule
     has_missed = any(past.outcome not in _LEFT_OUT for past in pasts if last is None or past.due > last)
-    expected_at = next_due + _allowed_seconds(entry, None)
+    expected_at = next_due + _allowed_seconds(entry, MAX_SECONDS)
     return expected_at if expected_at > now and not has_failed and not has_missed else None
 
 
-def expected_after(entry: RedBeatSchedulerEntry, due: datetime) -> float:
-    """Return by when the run after the one of ``due`` must have succeeded, UNIX seconds; inf: none."""
-    bounds = entry.bounds()
-    following = next_run(entry.schedule, bounds, due, due)
-    if following is None:
-        return math.inf
-    seconds = _allowed_seconds(entry, following - due)
-    return (following + timedelta(seconds=seconds)).timestamp()
-
-
-def _allowed_seconds(entry: RedBeatSchedulerEntry, period: timedelta | None) -> float:
-    """Return how long a run may take after its due time; ``period``: how far it is from the one before it."""
-    seconds = MAX_SECONDS if period is None else min(period.total_seconds(), MAX_SECONDS)
-    return max(entry.policy.max_runtime or seconds, MIN_SECONDS)
+def _allowed_seconds(entry: RedBeatSchedulerEntry, period_seconds: float) -> float:
+    """Return how long after its due time a run may take that is so far from the one before it."""
+    return max(entry.policy.max_runtime or min(period_seconds, MAX_SECONDS), MIN_SECONDS)
 
 
 def streaks_of(store: Store, parts: Sequence[Keys], limit: int, now: float) -> dict[Keys, Mapping[str, int]]:
     """Return for each of these parts how many of their last runs have failed in a row, of the entries with
     most, by their names.
 
-    Entries that don't run at ``now``, the server's UNIX seconds, are left out: whoever has paused one knows.
+    Entries that don't run at ``now``, the server's UNIX seconds, are left out.
     """
     entries = read_streaks(store, limit, parts)
     counts = dict(zip(entries, Runs(store).failing(entries), strict=True))
-    # somebody has reset the count, or deleted the entry
+    # a user has reset the count, or deleted the entry
     forget_streaks(store, [key for key, count in counts.items() if not count])
     _, found = read_entries(store, [key for key, count in counts.items() if count])
     app, moment = store.config.app, moment_of(now)
-    running = [one.key for one in found if _runs_at(one, moment, app)]
+    running = set()
+    for stored in found:
+        entry = try_decode(RedBeatSchedulerEntry, stored, app)
+        if entry is not None and entry.is_enabled_at(moment):
+            running.add(stored.key)
     return {keys: {keys.name(key): counts[key] for key in running if keys.owns(key)} for keys in parts}
-
-
-def _runs_at(stored: Stored, moment: datetime, app: Any) -> bool:
-    """Tell whether an entry is enabled; what can't be used isn't, and shows elsewhere."""
-    try:
-        return decode_entry(RedBeatSchedulerEntry, stored, app).is_enabled_at(moment)
-    except (EntryNotFound, EntryCorrupt):
-        return False

@@ -18,7 +18,7 @@ from redbeat.connection.retry import call_briefly
 from redbeat.errors import RedBeatError
 from redbeat.leadership.status import State, Status, ask_status, document_of, judge
 from redbeat.process.memory import Memory
-from redbeat.telemetry.endpoint import Page, Response, text_response
+from redbeat.telemetry.endpoint import Page, Response
 from redbeat.telemetry.figures import OwnFigures
 from redbeat.telemetry.gathering import View
 from redbeat.telemetry.health import Health
@@ -85,8 +85,9 @@ def _metrics_page(views: Callable[[], Sequence[View]], own: OwnFigures) -> Page:
     try:
         from redbeat.telemetry.exposition import Exposition
     except ImportError:
-        sentence = "There are no metrics: install celery-redbeat[metrics], and start beat again."
-        return lambda _accept: text_response(HTTPStatus.NOT_IMPLEMENTED, sentence)
+        sentence = b"There are no metrics: install celery-redbeat[metrics], and start beat again.\n"
+        missing = Response(HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", sentence)
+        return lambda _accept: missing
     expose = Exposition(views, own).text
     metrics = shared(lambda form: Response(HTTPStatus.OK, *expose(form)))
     # two forms only, as each is made by itself
