@@ -18,11 +18,10 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES, Coverage, entries_at, entries_called, states_of
 from redbeat.entries.runs import read_last
 from redbeat.history import OUTCOMES
-from redbeat.log.text import as_stored
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.figures import count_entry_states
-from redbeat.store.members import count_members, place_after, read_slice, scores_of
-from redbeat.store.owners import are_owned_by, candidates_of
+from redbeat.store.members import count_members, place_after, read_slice
+from redbeat.store.owners import are_owned_by
 from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
 
@@ -34,8 +33,6 @@ SLICE, SLICE_OF_NAMES = 200, 2000
 STATES_SLICE = 60
 #: for how long it is counted without a rest, so that a small schedule is done at once; seconds
 AT_ONCE_SECONDS = 0.05
-#: an owner with more entries has no order of its own: the schedule is looked through
-MAX_OWNED = 5000
 #: how many characters a pattern has at most: Python takes long to prepare one, and remembers it
 MAX_PATTERN = 300
 
@@ -109,59 +106,6 @@ class ByNextRun:
             away = sorted(downgraded)[first : first + count - len(found)]
             found += [Row(keys.name(key)) for key in away]
         return found
-
-
-class Listed:
-    """The order of a list that is in memory.
-
-    Arguments:
-        rows: sorted by ``key``.
-    """
-
-    def __init__(self, rows: Sequence[Row], key: Callable[[Row], Any]) -> None:
-        self._rows, self._key = rows, key
-
-    def count(self) -> int:
-        """Return how many there are."""
-        return len(self._rows)
-
-    def offset_of(self, place: Place) -> int:
-        """Return how many rows are before ``place``."""
-        if place.after is None:
-            return place.offset
-        last = self._key(place.after)
-        return sum(1 for row in self._rows if self._key(row) <= last)
-
-    def slice(self, offset: int, count: int) -> Sequence[Row]:
-        """Return at most ``count`` rows from ``offset`` on."""
-        return self._rows[offset : offset + count]
-
-
-def owned(app: Any, owner: str, *, by_name: bool) -> Listed | None:
-    """Return the rows of the entries that may be ``owner``'s; None: they are too many.
-
-    Arguments:
-        by_name: in the order of names, not of due times.
-    """
-    store = Store(app)
-    found = candidates_of(store, owner, MAX_OWNED)
-    if found is None:
-        return None
-    names = sorted(found, key=as_stored)
-    if by_name:
-        return Listed([Row(name) for name in names], lambda row: as_stored(row.name))
-    keys = [store.keys.entry(name) for name in names]
-    scores = scores_of(store, keys)
-    rows = [
-        Row(name, key, score) if score is not None else Row(name)  # it may be a member by its bare name
-        for name, key, score in zip(names, keys, scores, strict=True)
-    ]
-    return Listed(sorted(rows, key=_by_due_time), _by_due_time)
-
-
-def _by_due_time(row: Row) -> tuple[bool, bool, float, bytes]:
-    score = row.score
-    return score is None, score is not None and score < 0, score or 0.0, as_stored(row.name)
 
 
 def read_rows(app: Any, rows: Sequence[Row]) -> list[RedBeatSchedulerEntry | None]:
@@ -280,11 +224,11 @@ def search(
 
     def choose(rows: Sequence[tuple[int, Row]]) -> list[tuple[int, RedBeatSchedulerEntry]]:
         """Return the entries that are wanted, each with the number of its row."""
+        if wanted.owner:  # asked by the names, which is quick
+            are_theirs = are_owned_by(store, wanted.owner, [row.name for _, row in rows])
+            rows = [one for one, is_theirs in zip(rows, are_theirs, strict=True) if is_theirs]
         entries = read_rows(app, [row for _, row in rows])
         chosen = [(at, one) for (at, _), one in zip(rows, entries, strict=True) if one and is_wanted(one)]
-        if wanted.owner and chosen:
-            are_theirs = are_owned_by(store, wanted.owner, [str(entry.name) for _, entry in chosen])
-            chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
         if wanted.outcome and chosen:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
             lasts = read_last(app, [entry.key for _, entry in chosen])

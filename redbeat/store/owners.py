@@ -121,18 +121,6 @@ def names_owned_by(store: Store, owner: str) -> set[str]:
     return set(_members(store, lambda keys: keys.owner(owner)))
 
 
-def candidates_of(store: Store, owner: str, limit: int) -> set[str] | None:
-    """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``.
-
-    None: more than ``limit`` names are to be looked through for that.
-    """
-    sets = [key for part in store.parts for key in (part.owner(owner), part.static_owners)]
-    if sum(map(int, store.ask_all([Command("scard", key) for key in sets]))) > limit:
-        return None
-    static = _by_name(_members(store, lambda keys: keys.static_owners)).items()
-    return names_owned_by(store, owner) | {name for name, owners in static if owner in owners}
-
-
 def are_owned_by(store: Store, owner: str, names: Sequence[str]) -> list[bool]:
     """Return for each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
     of_files = read_owners(store, [*map(store.keys.entry, names)])

@@ -26,7 +26,6 @@ from redbeat.entries.search import (
     Place,
     Row,
     Wanted,
-    owned,
     read_rows,
     search,
 )
@@ -157,10 +156,6 @@ def show_rows(visit: Visit) -> Response:
 
 def _order_of(visit: Visit, view: View) -> Order | Result[Any]:
     """Return the order of a list; a result: the names are being read."""
-    if view.wanted.owner:
-        listed = owned(visit.app, view.wanted.owner, by_name=view.is_by_name)
-        if listed is not None:
-            return listed
     if not view.is_by_name:
         return ByNextRun(visit.app)
     result = read_names(visit.app, visit.dashboard.jobs)
