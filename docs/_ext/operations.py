@@ -1,8 +1,8 @@
-"""The directive that lists what each operation of the REST interface takes, from ``redbeat.web.api``."""
+"""Directives that list the operations of the REST interface and what each takes, from ``redbeat.web.api``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from docutils import nodes
@@ -10,12 +10,14 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import redbeat.operations
 import redbeat.web.api.resources
 from redbeat.web.api.kinds import Field
 from redbeat.web.api.operations import Operation
-from redbeat.web.api.resources import OPERATIONS
+from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
 
 ROOM = Path(redbeat.web.api.resources.__file__).parent
+OPERATIONS_ROOM = Path(redbeat.operations.__file__).parent
 
 
 def describe_operation(operation: Operation) -> Iterator[str]:
@@ -42,18 +44,47 @@ def _described(field: Field, place: str = "") -> str:
     return f"``{field.name}``{place}{needed}: {about}"
 
 
-class Parameters(SphinxDirective):
-    """``.. rest-parameters::``"""
+def list_operations() -> Iterator[str]:
+    """Yield the table of all operations."""
+    yield from (".. list-table::", "   :header-rows: 1", "   :widths: auto", "")
+    yield from ("   * - request", "     - right", "     - command", "     - what it does")
+    for one in (*OPERATIONS, DESCRIPTION):
+        yield f"   * - ``{one.method} {one.path}``"
+        yield f"     - {one.right.value}"
+        yield f"     - {one.verb and f'``{one.verb}``'}"
+        yield f"     - {one.about.rstrip('.')}"
+    yield ""
+
+
+class OfOperations(SphinxDirective):
+    """A directive with lines made from the operations."""
+
+    def lines(self) -> Iterable[str]:
+        raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
-        for source in ROOM.glob("*.py"):
+        for source in (*ROOM.glob("*.py"), *OPERATIONS_ROOM.glob("*.py")):
             self.env.note_dependency(str(source))
-        lines = [line for one in OPERATIONS for line in describe_operation(one)]
         node = nodes.container()
-        self.state.nested_parse(StringList(lines, str(ROOM)), self.content_offset, node)
+        self.state.nested_parse(StringList([*self.lines()], str(ROOM)), self.content_offset, node)
         return node.children
 
 
+class Table(OfOperations):
+    """``.. rest-operations::``"""
+
+    def lines(self) -> Iterable[str]:
+        return list_operations()
+
+
+class Parameters(OfOperations):
+    """``.. rest-parameters::``"""
+
+    def lines(self) -> Iterable[str]:
+        return (line for one in OPERATIONS for line in describe_operation(one))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_directive("rest-operations", Table)
     app.add_directive("rest-parameters", Parameters)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

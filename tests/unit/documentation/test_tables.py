@@ -20,7 +20,7 @@ from redbeat.log.events import EVENTS
 from redbeat.process import exit_codes as exits
 from redbeat.telemetry.metrics import METRICS
 from redbeat.web.api.openapi import document_of
-from redbeat.web.api.resources import DESCRIPTION, NOT_HERE, OPERATIONS
+from redbeat.web.api.resources import NOT_HERE, OPERATIONS
 
 DOCS = Path(__file__).parents[3] / "docs"
 DOCUMENT = document_of(OPERATIONS, "/api/v1")
@@ -28,14 +28,6 @@ DOCUMENT = document_of(OPERATIONS, "/api/v1")
 
 def read(page: str) -> str:
     return (DOCS / f"{page}.rst").read_text("utf-8")
-
-
-def test_table_of_operations_is_that_of_the_program() -> None:
-    pattern = r"^``([A-Z]+) (/\S+)``\s+(\w+)\s+(?:``(\w+)``)?\s+(\S.*)$"
-    rows = re.findall(pattern, read("rest"), re.MULTILINE)
-    told = [(one.method, one.path, one.right.value, one.verb, one.about.rstrip(".")) for one in OPERATIONS]
-    assert sorted(rows[:-1]) == sorted(told)
-    assert rows[-1][:3] == ("GET", DESCRIPTION.path, "read")
 
 
 def test_every_command_has_an_operation_or_a_reason_why_not() -> None:
