@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import date
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from redbeat.calendars import Calendar, entries_in_words
 from redbeat.cli.changes import names_in_words
 from redbeat.cli.files import read_bytes
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_flag, pass_session
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_table, styled
@@ -40,8 +40,6 @@ def _read_day(text: str) -> tuple[str, str]:
 
 DAY = Value("day", lambda text: spelled(text.strip()))
 LABELLED_DAY = Value("day", _read_day)
-
-ABOUT = click.option("--about", metavar="TEXT", help="What the calendar is for.")
 
 
 @click.group(cls=ExitingGroup)
@@ -110,16 +108,10 @@ def show(session: Session, name: str) -> None:
     multiple=True,
     help="Remove this day or span. Can be given several times.",
 )
-@ABOUT
+@options_of(calendars.set_, "about")
 @ONE_OBJECT
 @pass_session
-def set_(
-    session: Session,
-    name: str,
-    days: tuple[tuple[str, str], ...],
-    without: tuple[str, ...],
-    about: str | None,
-) -> None:
+def set_(session: Session, name: str, days: Any, without: Sequence[str], about: str | None) -> None:
     """Add days and spans to the calendar NAME, or remove some. If it doesn't exist, it is created.
 
     A DAY is a date (2026-12-25), the days from one date to another, both included (2026-12-24/2026-12-31), or
@@ -139,25 +131,13 @@ def set_(
     "--replace", "is_replacing", is_flag=True, help="Store the days of the file instead of the stored ones."
 )
 @click.option("--add", "is_adding", is_flag=True, help="Add the days of the file to the stored ones.")
-@ABOUT
-@click.option(
-    "--until",
-    type=Value("date", date.fromisoformat),
-    metavar="DATE",
-    help="Take events of an iCalendar file up to this date. Default: five years from now.",
-)
+@options_of(calendars.read_import, "about", "until")
 @DRY_RUN
 @YES
 @ONE_OBJECT
 @pass_session
 def import_(
-    session: Session,
-    name: str,
-    file: str,
-    is_replacing: bool,
-    is_adding: bool,
-    about: str | None,
-    until: date | None,
+    session: Session, name: str, file: str, is_replacing: bool, is_adding: bool, **given: Any
 ) -> None:
     """Store the days of FILE as the calendar NAME; - is stdin.
 
@@ -169,7 +149,7 @@ def import_(
     if is_replacing and is_adding:
         raise CommandLineError("Give either --replace or --add.", exits.USAGE)
     origin, data = read_bytes(file)
-    read = calendars.read_import(session.actor, name, data, origin, about, until)
+    read = calendars.read_import(session.actor, name, data, origin, **given)
     mode = "replace" if is_replacing else "add" if is_adding else "new"
     stored = read_one(Store(session.app), name)
     calendars.import_(session.actor, read, file, mode, dry_run=True)
@@ -187,11 +167,7 @@ def import_(
 
 @calendar.command(cls=SessionCommand, short_help="remove calendars; asks first")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Also delete calendars that entries name. Such an entry is quarantined when it is due.",
-)
+@options_of(calendars.delete, "force")
 @DRY_RUN
 @YES
 @ONE_OBJECT

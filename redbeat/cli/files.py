@@ -5,20 +5,19 @@ What is meant for people goes through ``Session``; a document goes to stdout or 
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from redbeat.cli.changes import names_in_words
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
-from redbeat.cli.session import Command, Session, SessionCommand
+from redbeat.cli.session import Session, SessionCommand
 from redbeat.entries.wording import one_line
-from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
 from redbeat.manifest.django_celery_beat import read_django_celery_beat
 from redbeat.manifest.format import Declared, decode_file, read_file, write_file
@@ -44,65 +43,41 @@ DIFFERS = 2
 STYLES = {"+": "green", "~": "yellow", "-": "red"}
 
 
-def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not is_owner_name(value):
-        raise click.BadParameter(f"{value!r} must be a name without control characters.")
-    return value
-
-
-_owner_option = click.option(
-    "--owner", metavar="NAME", callback=_owner, help="Owner of the entries. Default: 'owner:' in the file."
-)
-
-
-def _apply_options(command: Command) -> Command:
-    """Give ``command`` the file and the options of ``plan`` and ``apply``."""
-    for add in (
-        click.option(
-            "--take-over", is_flag=True, help="Take over entries of other owners, instead of refusing them."
-        ),
-        click.option(
-            "--prune",
-            is_flag=True,
-            help="Also remove this owner's entries and calendars that aren't in the file.",
-        ),
-        _owner_option,
-        click.argument("file", metavar="FILE", callback=not_empty),
-    ):
-        command = add(command)
-    return command
+FILE = click.argument("file", metavar="FILE", callback=not_empty)
 
 
 @click.command(cls=SessionCommand)
-@_apply_options
+@FILE
+@options_of(plan_file, "owner", "prune", "take_over")
 @zone_options
 @ONE_OBJECT
 @pass_session
-def plan(session: Session, file: str, owner: str | None, prune: bool, take_over: bool) -> None:
+def plan(session: Session, file: str, **choices: Any) -> None:
     """Show what applying FILE would change; - is stdin.
 
     Exit codes: 0 nothing would change, 2 something would, 64 wrong options or a wrong file.
     """
-    change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
+    change = FileChange(_read(file), **choices)
     made = _plan(session, change)
     _show(session, change, made)
     click.get_current_context().exit(DIFFERS if made else 0)
 
 
 @click.command(cls=SessionCommand)
-@_apply_options
+@FILE
+@options_of(plan_file, "owner", "prune", "take_over")
 @DRY_RUN
 @YES
 @zone_options
 @ONE_OBJECT
 @pass_session
-def apply(session: Session, file: str, owner: str | None, prune: bool, take_over: bool) -> None:
+def apply(session: Session, file: str, **choices: Any) -> None:
     """Store the entries of FILE in the schedule, all in one step; - is stdin.
 
     Shows what it would change, and asks first. Entries keep their last run and their count of runs. Paused
     entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
     """
-    change = FileChange(_read(file), owner=owner, prune=prune, take_over=take_over)
+    change = FileChange(_read(file), **choices)
 
     def question(made: Plan) -> str:
         if not session.is_json:
@@ -165,23 +140,17 @@ def _show(session: Session, change: FileChange, made: Plan, *, is_applied: bool 
 
 @click.command(cls=SessionCommand)
 @click.argument("file", metavar="[FILE]", default="-", callback=not_empty)
-@click.option(
-    "--match", metavar="PATTERN", help="Only entries whose name matches; *, ? and [a-z] are wildcards."
-)
-@click.option("--owner", metavar="NAME", callback=_owner, help="Only entries of this owner.")
-@click.option("--history", is_flag=True, help="Also write the records of past runs.")
+@options_of(export_file, "match", "owner", "history")
 @click.option("--json", "is_json", is_flag=True, help="Write JSON. Default: YAML, unless FILE ends in .json.")
 @pass_session
-def export(
-    session: Session, file: str, match: str | None, owner: str | None, history: bool, is_json: bool
-) -> None:
+def export(session: Session, file: str, is_json: bool, **choices: Any) -> None:
     """Write the stored entries to FILE, or to stdout, for apply and import.
 
     Of each entry the file also has the last run, the count of runs and the next due time, so that importing
     it loses nothing.
     """
     with meter("Exporting") as progress:
-        exported = export_file(session.actor, match, owner, with_history=history, progress=progress)
+        exported = export_file(session.actor, progress=progress, **choices)
     text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
     if file == "-":
         session.write(text)
@@ -204,8 +173,7 @@ def export(
     callback=not_empty,
     help="Read the tables of django-celery-beat: sqlite:///db.sqlite3, or another URL of SQLAlchemy.",
 )
-@_owner_option
-@click.option("--replace", "is_replacing", is_flag=True, help="Overwrite stored entries of the same name.")
+@options_of(plan_file, "owner", "replace")
 @DRY_RUN
 @YES
 @ONE_OBJECT
@@ -216,7 +184,7 @@ def import_(
     from_beat_schedule: bool,
     django_url: str | None,
     owner: str | None,
-    is_replacing: bool,
+    replace: bool,
 ) -> None:
     """Store the entries that export has written, all in one step; - is stdin.
 
@@ -235,14 +203,12 @@ def import_(
         owner = owner or IMPORTED
     else:
         declared = read_django_celery_beat(django_url) if django_url is not None else _read(str(file))
-    change = FileChange(declared, "import", owner, replace=is_replacing, may_exist=frozenset(may_exist))
+    change = FileChange(declared, "import", owner, replace=replace, may_exist=frozenset(may_exist))
 
     def question(made: Plan) -> str:
         old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.changed)]
         what = counted(len(old), "entry or calendar", "entries and calendars")
-        return (
-            f"Write over {what} at {session.server} ({names_in_words(old)})?" if is_replacing and old else ""
-        )
+        return f"Write over {what} at {session.server} ({names_in_words(old)})?" if replace and old else ""
 
     made = _carry_out(session, change, question)
     if session.is_json or session.is_dry_run:
@@ -278,22 +244,12 @@ def _write(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():  # a pipe, say
             path.write_text(text, encoding="utf-8")
             return
-        descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        part = path.with_name(f".{path.name}.part")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+            part.touch(path.stat().st_mode & 0o777 if path.exists() else 0o666)
+            part.write_text(text, encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as exc:
         raise CommandLineError(f"{path}: can't be written: {exc.strerror}.", exits.CANNOT_CREATE) from None
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask

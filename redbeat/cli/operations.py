@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from typing import Any, Literal, get_args, get_origin
 
 import click
 
 from redbeat.cli.session import Command
-from redbeat.cli.values import AHEAD, BACK, JSON_ARRAY, JSON_OBJECT
+from redbeat.cli.values import AHEAD, BACK, DATE, JSON_ARRAY, JSON_OBJECT
 from redbeat.operations.operation import Operation, Parameter
 from redbeat.schedules.times import TypedTime
 
@@ -50,4 +51,4 @@ def _type_of(parameter: Parameter) -> Any:
         return click.FloatRange(option.least, option.most)
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
-    return {list[Any]: JSON_ARRAY, dict[str, Any]: JSON_OBJECT}.get(kind, str)
+    return {list[Any]: JSON_ARRAY, dict[str, Any]: JSON_OBJECT, date: DATE}.get(kind, str)

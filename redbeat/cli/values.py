@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -79,6 +80,7 @@ INTERVAL = Value("duration", _read_interval)
 #: times; '2h', 'monday' and '18:30' are ahead of now, or back from it
 AHEAD = Value("time", partial(TypedTime, ahead=True))
 BACK = Value("time", partial(TypedTime, ahead=False))
+DATE = Value("date", date.fromisoformat)
 JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
 CRON = Value("cron", read_cron)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries.fields import ENTRY_FIELDS, PAST_FIELDS, READ_ONLY_FIELDS, STATE_FIELDS
-from redbeat.entries.notation import SCHEDULE_FORMS
+from redbeat.entries.fields import PAST_FIELDS
 from redbeat.entries.validation import find_problem
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
@@ -131,7 +130,7 @@ def read_file(text: str, origin: str = "-") -> Declared:
         FileError: it can't be read, or something in it isn't allowed; the message names entry, field and
             line.
     """
-    value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    value, lines = _parse(text, origin)
     found = Declared(origin, lines=lines)
     if not isinstance(value, dict):
         raise found.fault((), f"must begin with 'entries:', and holds {_kind(value)}.")
@@ -139,8 +138,7 @@ def read_file(text: str, origin: str = "-") -> Declared:
         if section not in _SECTIONS and not str(section).startswith("x-"):
             raise found.fault((section,), f"there is no such section.{did_you_mean(str(section), _SECTIONS)}")
     owner = value.get("owner")
-    if owner is not None and not is_owner_name(owner):
-        raise found.fault(("owner",), f"must be a name without control characters, not {owner!r}.")
+    _check_owner(found, ("owner",), owner)
     entries = _mapping(found, ("entries",), value.get("entries"))
     for name, fields in entries.items():
         _check_entry(found, name, fields)
@@ -159,22 +157,13 @@ def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
     Raises:
         FileError: it is none of these.
     """
-    lines = {
-        number: line.strip()
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.strip().startswith("#")
-    }
-    found = {number: _DAY_LINE.fullmatch(line) for number, line in lines.items()}
-    if lines and all(found.values()):
-        return {"days": _days_in(lines, origin)}
-    try:
-        value, places = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
-    except FileError:
-        if any(found.values()):
-            _days_in(lines, origin)
-        raise
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    days = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    if days and _DAY_LINE.fullmatch(days[0][1]):
+        return {"days": _days_in(days, origin)}
+    value, places = _parse(text, origin)
     if isinstance(value, str):
-        _days_in(lines, origin)
+        _days_in(days, origin)  # says which line is not a day
     if isinstance(value, dict) and value.keys() & {"calendars", "entries"}:
         calendars = read_file(text, origin).calendars
         if name not in calendars:
@@ -182,20 +171,20 @@ def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
             raise FileError(f"{origin}: has no calendar {name!r}; those it has: {known}.", origin)
         return calendars[name]
     if not isinstance(value, (dict, list)):
-        raise FileError(f"{origin}: holds {_kind(value)}, and no days.", origin)
+        raise FileError(f"{origin}: holds {_kind(value)}, and no days as 2026-12-25.", origin)
     fields = value if isinstance(value, dict) and value.keys() <= {*_CALENDAR_FIELDS} else {"days": value}
     _check_calendar(Declared(origin, lines=places), name, fields)
     return fields
 
 
-def _days_in(lines: Mapping[int, str], origin: str) -> dict[str, str]:
-    """Return the days and spans of lines by their numbers, each with its label.
+def _days_in(lines: Sequence[tuple[int, str]], origin: str) -> dict[str, str]:
+    """Return the days and spans of numbered lines, each with its label.
 
     Raises:
         FileError: a line begins with neither.
     """
     days = {}
-    for number, line in lines.items():
+    for number, line in lines:
         found = _DAY_LINE.fullmatch(line)
         day, label = (found[1], found[2] or "") if found else (shorten(line, 100), "")
         try:
@@ -207,36 +196,29 @@ def _days_in(lines: Mapping[int, str], origin: str) -> dict[str, str]:
 
 
 def _check_entry(found: Declared, name: str, fields: Any) -> None:
+    """Check what isn't a field of an entry, but of files; the entry's own are checked when it is made."""
     path = ("entries", name)
-    known = ("name", *ENTRY_FIELDS, *STATE_FIELDS)
-    for field_ in _mapping(found, path, fields):
-        if field_ not in known and field_ not in READ_ONLY_FIELDS:
-            raise found.fault((*path, field_), f"there is no such field.{did_you_mean(field_, known)}")
-    if fields.get("name", name) != name:
+    if _mapping(found, path, fields).get("name", name) != name:
         reason = f"must be {name!r}, as above, or be left out, not {fields['name']!r}."
         raise found.fault((*path, "name"), reason)
-    is_raw = "stored" in fields
-    for needed in ("task", "schedule"):
-        if not is_raw and fields.get(needed) is None:
-            raise found.fault(path, f"{needed} is missing.")
-    schedule = fields.get("schedule")
-    if isinstance(schedule, dict) and not schedule:
-        raise found.fault((*path, "schedule"), f"must have one of {', '.join(SCHEDULE_FORMS)}.")
     for named in ("kwargs", "options"):
         if isinstance(fields.get(named), dict):
             _mapping(found, (*path, named), fields[named])
-    if is_raw and not (isinstance(fields["stored"], dict) and fields["stored"]):
+    if "stored" in fields and not (isinstance(fields["stored"], dict) and fields["stored"]):
         raise found.fault((*path, "stored"), "must be a mapping, as export writes it.")
     problem = find_problem({"total_run_count": fields.get("total_run_count")})
     if problem:
-        raise found.fault((*path, "total_run_count"), problem.removeprefix("total_run_count: "))
-    owner = fields.get("owner")
-    if owner is not None and not is_owner_name(owner):
-        raise found.fault((*path, "owner"), f"must be a name without control characters, not {owner!r}.")
+        raise found.fault(path, problem)
+    _check_owner(found, (*path, "owner"), fields.get("owner"))
     for past in PAST_FIELDS:
-        texts = fields.get(past)
-        if texts is not None and not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):
+        texts = fields.get(past) or []
+        if not (isinstance(texts, list) and all(isinstance(one, str) for one in texts)):
             raise found.fault((*path, past), "must be a list of texts, as export --history writes it.")
+
+
+def _check_owner(found: Declared, path: Path, owner: Any) -> None:
+    if owner is not None and not is_owner_name(owner):
+        raise found.fault(path, f"must be a name without control characters, not {owner!r}.")
 
 
 def _check_calendar(found: Declared, name: str, fields: Any) -> None:
@@ -267,7 +249,9 @@ def _kind(value: Any) -> str:
     return kinds.get(type(value), repr(value))
 
 
-def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+def _parse(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
+    """Return the value of JSON, or of YAML with the lines of its sections, entries and fields."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
@@ -278,12 +262,8 @@ def _read_json(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
 
     try:
         return json.loads(text, object_pairs_hook=unique), {}
-    except json.JSONDecodeError as exc:
-        try:  # YAML, too, may begin with a brace
-            return _read_yaml(text, origin)
-        except FileError:
-            reason = f"line {exc.lineno}: no valid JSON: {exc.msg}."
-            raise FileError(f"{origin}, {reason}", origin, exc.lineno) from exc
+    except json.JSONDecodeError:
+        return _read_yaml(text, origin)
     except RecursionError as exc:
         raise FileError(f"{origin}: is nested too deeply.", origin) from exc
     except FileError:

@@ -29,7 +29,7 @@ from redbeat.entries.calendar_loading import (
 )
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS, shown_value, without_secrets
+from redbeat.entries.fields import shown_value, without_secrets
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
 from redbeat.entries.pauses import keep_pause
@@ -181,16 +181,17 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
     problem = find_name_problem(name, ensure_conf(app).reserved_names)
     if problem:
         raise declared.fault(path, problem)
-    if "task" not in fields:
+    given = {"name": name, **fields}
+    if given.pop("stored", None) and "task" not in fields:
         raise declared.fault((*path, "stored"), "is as it stands in Redis; only an import can write it.")
-    given = {one: value for one, value in fields.items() if one in ENTRY_FIELDS or one in STATE_FIELDS[:2]}
     try:
-        return RedBeatSchedulerEntry.from_dict({"name": name, **given}, app)
+        return RedBeatSchedulerEntry.from_dict(given, app)
     except (EntryError, ValueError, TypeError) as exc:
         reason = str(exc).removeprefix(f"{printable(name)}: ")
-        named = next((one for one in given if re.match(rf"(?:a )?{one}\b", reason)), None)
-        reason = reason if named is None else reason.removeprefix(named).lstrip(": ")
-        raise declared.fault(path if named is None else (*path, named), reason) from exc
+        for one in fields:
+            if re.match(rf"(?:a )?{re.escape(one)}\b|.*field '{re.escape(one)}'", reason):
+                raise declared.fault((*path, one), reason.removeprefix(one).lstrip(": ")) from exc
+        raise declared.fault(path, reason) from exc
 
 
 def make_plan(

@@ -249,7 +249,9 @@ def plan_import(
         if stored.exists and not replace_existing and name not in may_exist:
             raise declared.fault(("entries", name), _STORED_ALREADY)
     entries = {
-        name: entry_of(declared, name, app) for name, fields in declared.entries.items() if "task" in fields
+        name: entry_of(declared, name, app)
+        for name, fields in declared.entries.items()
+        if "task" in fields or "stored" not in fields
     }
     plan_calendars(plan, declared, entries.values(), owner, read_calendar_owners(store) if owner else {})
     for name, shown in plan.calendars.changed.items():

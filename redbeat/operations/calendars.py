@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from redbeat.access import Right
 from redbeat.calendars import (
@@ -25,7 +25,8 @@ from redbeat.errors import CalendarError, CalendarNotFound, ConfigurationError, 
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import decode_file, read_calendar
 from redbeat.operations.actor import Actor
-from redbeat.operations.operation import operation
+from redbeat.operations.operation import Option, operation
+from redbeat.operations.pausing import DryRun
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.store.calendars import replace_calendar
 from redbeat.store.server import Server
@@ -133,7 +134,7 @@ def set_(
     days: Mapping[Any, str] | Iterable[Any] = (),
     *,
     without: Iterable[Any] = (),
-    about: str | None = None,
+    about: Annotated[str | None, Option("What the calendar is for.")] = None,
     revision: str | None = None,
 ) -> Calendar:
     """Add days to a calendar, and remove others; return it. If it is missing, it is created.
@@ -161,15 +162,21 @@ def set_(
 
 @operation("calendar.read", Right.EDIT, "calendar import")
 def read_import(
-    actor: Actor, name: str, data: bytes, origin: str, about: str | None = None, until: date | None = None
+    actor: Actor,
+    name: str,
+    data: bytes,
+    origin: str,
+    about: Annotated[str | None, Option("What the calendar is for. Default: as the file says.")] = None,
+    until: Annotated[
+        date | None,
+        Option("Events of an iCalendar file up to this date. Default: five years from now."),
+    ] = None,
 ) -> Calendar:
     """Return the calendar ``name`` with the days of a file; nothing is changed.
 
     Arguments:
         data: an iCalendar file, a file of entries that has this calendar, YAML, JSON, or a day in each line.
         origin: the file's name.
-        about: free text; None: the file's.
-        until: of an iCalendar file only events up to this date; default: five years from now.
 
     Raises:
         CalendarError: the file is unusable, or needs a package that is missing.
@@ -245,14 +252,15 @@ def delete(
     actor: Actor,
     names: Sequence[str],
     *,
-    force: bool = False,
+    force: Annotated[
+        bool, Option("Also calendars that entries name; such an entry is quarantined when it is due.")
+    ] = False,
+    dry_run: DryRun = False,
     revision: str | None = None,
-    dry_run: bool = False,
 ) -> dict[str, list[str]]:
     """Delete calendars; return the entries that name them. A dry run only looks whether that is possible.
 
     Arguments:
-        force: also calendars that entries name; such an entry is quarantined when it is due.
         revision: of the only one, as :func:`redbeat.calendars.store_calendar` takes it.
 
     Raises:

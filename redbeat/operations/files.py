@@ -13,12 +13,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import try_decode
 from redbeat.entries.wording import one_line, when_in
+from redbeat.errors import ArgumentInvalid
+from redbeat.keys import is_owner_name
 from redbeat.log.text import printable
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import (
@@ -45,7 +47,7 @@ from redbeat.operations.hiding import (
     restore,
     without_hidden,
 )
-from redbeat.operations.operation import operation
+from redbeat.operations.operation import Option, operation
 from redbeat.schedules.timezones import time_of
 from redbeat.store.records import Change
 from redbeat.store.store import Store
@@ -72,10 +74,12 @@ class FileChange:
 
     declared: Declared
     verb: str = "apply"
-    owner: str | None = None
-    prune: bool = False
-    take_over: bool = False
-    replace: bool = False
+    owner: Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")] = None
+    prune: Annotated[
+        bool, Option("Also remove this owner's entries and calendars that aren't in the file.")
+    ] = False
+    take_over: Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")] = False
+    replace: Annotated[bool, Option("Overwrite stored entries of the same names.")] = False
     may_exist: frozenset[str] = frozenset()
 
 
@@ -97,10 +101,13 @@ def plan_file(actor: Actor, change: FileChange, progress: Progress = lambda _cou
     """Return what applying or importing a file would do; nothing is changed.
 
     Raises:
+        ArgumentInvalid: the owner isn't a name.
         FileError: something in the file can't be used, is stored already, or (OwnedByOthers) belongs to
             others.
         AccessDenied: one of its tasks isn't allowed here.
     """
+    if change.owner is not None and not is_owner_name(change.owner):
+        raise ArgumentInvalid("owner", f"must be a name without control characters, not {change.owner!r}.")
     if not actor.has_shell:
         _require_calls(actor, _calls_of(change.declared))
     declared = _complete(actor, change.declared)
@@ -172,10 +179,10 @@ def apply_file(
 @operation("file.export", Right.EDIT, "export")
 def export_file(
     actor: Actor,
-    match: str | None = None,
-    owner: str | None = None,
+    match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
+    owner: Annotated[str | None, Option("Only entries of this owner.")] = None,
     *,
-    with_history: bool = False,
+    with_history: Annotated[bool, Option("With the records of past runs.", called="history")] = False,
     progress: Progress = lambda _count: None,
 ) -> Exported:
     """Return the stored entries as a file.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
 from typing import Any
 
 from redbeat.access import Right
@@ -14,10 +13,10 @@ from redbeat.errors import EntryChanged
 from redbeat.operations import calendars
 from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor
 from redbeat.store.store import Store
-from redbeat.web.api.choices import DRY_RUN
 from redbeat.web.api.cursors import CURSOR, look_through, path_on
+from redbeat.web.api.derived import field_of
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
-from redbeat.web.api.kinds import FLAG, OBJECT, TEXT, Field, Kind, whole
+from redbeat.web.api.kinds import FLAG, OBJECT, Field, Kind, whole
 from redbeat.web.api.operations import (
     CALENDAR,
     IF_MATCH,
@@ -69,8 +68,8 @@ def put_calendar(call: Call) -> Answer:
     """Store the days of a calendar, or add them to what is stored."""
     with _as_seen(call) as (stored, revision):
         origin = "body.ics" if call.media == CALENDAR else "body"
-        about, until = call.query["about"], call.query["until"]
-        read = calendars.read_import(call.actor, call.name, call.body, origin, about, until)
+        given = calendars.read_import.arguments(call.query)
+        read = calendars.read_import(call.actor, call.name, call.body, origin, **given)
         if call.query["dry_run"]:
             made = StoredCalendar(read.name, {ABOUT: read.about, **read.days})
             found = {"name": read.name, "about": read.about, "days": made.days, "revision": made.revision}
@@ -92,11 +91,10 @@ def patch_calendar(call: Call) -> Answer:
 
 def delete_calendar(call: Call) -> Answer:
     """Remove a calendar."""
-    force, dry_run = call.query["force"], call.query["dry_run"]
     calendars.find(call.actor, call.name)
     with _as_seen(call) as (_, revision):
-        calendars.delete(call.actor, [call.name], force=force, revision=revision, dry_run=dry_run)
-    return Answer({"deleted": 0 if dry_run else 1, "names": [call.name]})
+        calendars.delete(call.actor, [call.name], revision=revision, **call.query)
+    return Answer({"deleted": 0 if call.query["dry_run"] else 1, "names": [call.name]})
 
 
 @contextmanager
@@ -143,15 +141,10 @@ def _about(value: Any) -> str:
     return value
 
 
-def _date(value: Any) -> date:
-    try:
-        return date.fromisoformat(str(value))
-    except ValueError:
-        raise ValueError("must be a date: 2030-12-24.") from None
-
-
-DATE = Kind({"type": "string", "format": "date"}, _date)
 DAYS = Kind({"type": "object", "additionalProperties": {"type": ["string", "null"]}}, _days)
+
+_ONE = "/calendars/{name}"
+_STORED = {200: of("Calendar"), 201: of("Calendar")}
 
 OPERATIONS: Sequence[Operation] = (
     Operation(
@@ -160,34 +153,17 @@ OPERATIONS: Sequence[Operation] = (
         (Field("limit", whole(1, MOST_LISTED), "At most so many.", default=50), CURSOR),
     ),
     Operation(
-        *(
-            "GET",
-            "/calendars/{name}",
-            "calendar",
-            Right.READ,
-            "The days of a calendar, and who names it.",
-            show_calendar,
-        ),
+        *("GET", _ONE, "calendar", Right.READ, "The days of a calendar, and who names it.", show_calendar),
         {200: of("CalendarAndEntries")},
         (Field("limit", whole(1, 1000), "At most so many entries.", default=100), CURSOR),
         has_etag=True,
     ),
     Operation(
-        *(
-            "PUT",
-            "/calendars/{name}",
-            "calendar",
-            Right.EDIT,
-            "Store the days of a file as a calendar.",
-            put_calendar,
-        ),
-        {200: of("Calendar"), 201: of("Calendar")},
+        *("PUT", _ONE, "calendar", Right.EDIT, "Store the days of a file as a calendar.", put_calendar),
+        _STORED,
         (
             Field("add", FLAG, "Add the days to those that are stored.", default=False),
-            Field("about", TEXT, "What the calendar is for. Default: as the file says."),
-            Field(
-                "until", DATE, "Events of an iCalendar file up to this date. Default: five years from now."
-            ),
+            *map(field_of, calendars.read_import.parameters),
             Field("dry_run", FLAG, "Store nothing, and answer the days of the file.", default=False),
         ),
         Body(media=(JSON, CALENDAR, YAML, PLAIN), is_needed=True),
@@ -196,15 +172,8 @@ OPERATIONS: Sequence[Operation] = (
         is_heavy=True,
     ),
     Operation(
-        *(
-            "PATCH",
-            "/calendars/{name}",
-            "calendar",
-            Right.EDIT,
-            "Add days; null removes one.",
-            patch_calendar,
-        ),
-        {200: of("Calendar"), 201: of("Calendar")},
+        *("PATCH", _ONE, "calendar", Right.EDIT, "Add days; null removes one.", patch_calendar),
+        _STORED,
         body=Body(
             (
                 Field("days", DAYS, "Days and spans, each with its label; null removes it."),
@@ -218,17 +187,9 @@ OPERATIONS: Sequence[Operation] = (
         is_heavy=True,
     ),
     Operation(
-        *("DELETE", "/calendars/{name}", "calendar", Right.DELETE, "Remove a calendar.", delete_calendar),
+        *("DELETE", _ONE, "calendar", Right.DELETE, "Remove a calendar.", delete_calendar),
         {200: of("Deleted")},
-        (
-            Field(
-                "force",
-                FLAG,
-                "Also one that entries name; they are quarantined when they are due.",
-                default=False,
-            ),
-            DRY_RUN,
-        ),
+        [*map(field_of, calendars.delete.parameters)],
         headers=(IF_MATCH,),
         is_heavy=True,
     ),

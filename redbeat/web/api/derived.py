@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -216,5 +216,11 @@ def _expectation(parameter: Parameter) -> str:
     if get_origin(kind) is list:
         texts = f"texts of {', '.join(option.choices)}" if option.choices else "texts"
         return f"must be an array of 1 to {option.most:g} {texts}."
-    words = {str: "text, and not empty", bool: "true or false", list: "an array", dict: "an object"}
+    words = {
+        str: "text, and not empty",
+        bool: "true or false",
+        date: "a date: 2030-12-24",
+        list: "an array",
+        dict: "an object",
+    }
     return f"must be {words[kind]}." if kind in words else f"must be one of {', '.join(get_args(kind))}."

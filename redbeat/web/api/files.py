@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from redbeat.access import Right
 from redbeat.errors import FileError
-from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
 from redbeat.manifest.format import decode_file, read_file, write_file
 from redbeat.manifest.plan import MAX_ENTRIES
@@ -15,8 +13,9 @@ from redbeat.operations import files
 from redbeat.operations.files import FileChange
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
+from redbeat.web.api.derived import field_of
 from redbeat.web.api.etags import changed, etag_of
-from redbeat.web.api.kinds import FLAG, PATTERN, Field, Kind, one_of
+from redbeat.web.api.kinds import FLAG, Field, one_of
 from redbeat.web.api.operations import IF_MATCH, JSON, YAML, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
@@ -45,9 +44,7 @@ def _change(call: Call, verb: str) -> FileChange:
     if not call.body:
         raise FileError(f"{ORIGIN}: is empty.", ORIGIN)
     declared = read_file(decode_file(call.body, ORIGIN), ORIGIN)
-    choices = {
-        name: call.query[name] for name in ("owner", "prune", "take_over", "replace") if name in call.query
-    }
+    choices = {name: value for name, value in call.query.items() if name != "dry_run"}
     return FileChange(declared, verb, **choices)
 
 
@@ -78,9 +75,7 @@ def export_file(call: Call) -> Answer:
             f"There are {counted(count, 'entry', 'entries')}, more than one answer takes; celery redbeat "
             "export writes them.",
         )
-    found = files.export_file(
-        call.actor, call.query["match"], call.query["owner"], with_history=call.query["history"]
-    )
+    found = files.export_file(call.actor, **files.export_file.arguments(call.query))
     is_json = call.query["format"] == "json"
     text = write_file(found.declared, is_json=is_json)
     return Answer(text, media=JSON if is_json else YAML)
@@ -95,70 +90,47 @@ def _seen(call: Call) -> str | None:
     return given[1:-1]
 
 
-def _owner(value: Any) -> str:
-    if not isinstance(value, str) or not is_owner_name(value):
-        raise ValueError("must be a name without control characters.")
-    return value
+_FIELDS = {one.name: field_of(one) for one in files.plan_file.parameters}
+_APPLYING = [_FIELDS[name] for name in ("owner", "prune", "take_over")]
 
 
-_OWNER = Field(
-    "owner", Kind({"type": "string", "minLength": 1}, _owner), "Owner of the entries. Default: the file's."
-)
-_FILE = Body(media=(JSON, YAML, "application/x-yaml", "text/yaml"), is_needed=True)
-_APPLYING = (
-    _OWNER,
-    Field(
-        "prune",
-        FLAG,
-        "Also remove this owner's entries that aren't in the file; takes delete, too.",
-        default=False,
-    ),
-    Field("take_over", FLAG, "Take over entries of other owners.", default=False),
-)
+def _endpoint(
+    path: str,
+    about: str,
+    call: Callable[[Call], Answer],
+    fields: Sequence[Field],
+    headers: Sequence[str] = (),
+) -> Operation:
+    return Operation(
+        *("PUT", path, path[1:], Right.EDIT, about, call),
+        {200: of("Plan")},
+        fields,
+        Body(media=(JSON, YAML, "application/x-yaml", "text/yaml"), is_needed=True),
+        headers,
+        has_etag=call is not apply_file,
+    )
+
 
 OPERATIONS: Sequence[Operation] = (
-    Operation(
-        *(
-            "PUT",
-            "/plan",
-            "plan",
-            Right.EDIT,
-            "What applying a file would change; nothing is done.",
-            plan_file,
-        ),
-        {200: of("Plan")},
-        _APPLYING,
-        _FILE,
-        has_etag=True,
-    ),
-    Operation(
-        *("PUT", "/apply", "apply", Right.EDIT, "Store the entries of a file, all in one step.", apply_file),
-        {200: of("Plan")},
-        _APPLYING,
-        _FILE,
-        (IF_MATCH,),
+    _endpoint("/plan", "What applying a file would change; nothing is done.", plan_file, _APPLYING),
+    _endpoint("/apply", "Store the entries of a file, all in one step.", apply_file, _APPLYING, [IF_MATCH]),
+    _endpoint(
+        "/import",
+        "Store the entries that export has written.",
+        import_file,
+        [
+            *(_FIELDS["owner"], _FIELDS["replace"]),
+            Field("dry_run", FLAG, "Change nothing, and answer what would be changed.", default=False),
+        ],
+        [IF_MATCH],
     ),
     Operation(
         *("GET", "/export", "export", Right.EDIT, "The entries as a file.", export_file),
         {200: of("File")},
-        (
-            Field("match", PATTERN, "Only entries whose name matches."),
-            Field("owner", _OWNER.kind, "Only entries of this owner."),
-            Field("history", FLAG, "With the records of past runs.", default=False),
+        [
+            *map(field_of, files.export_file.parameters),
             Field("format", one_of(("json", "yaml")), "How it is written.", default="json"),
-        ),
+        ],
         is_heavy=True,
-    ),
-    Operation(
-        *("PUT", "/import", "import", Right.EDIT, "Store the entries that export has written.", import_file),
-        {200: of("Plan")},
-        (
-            _OWNER,
-            Field("replace", FLAG, "Overwrite stored entries of the same names.", default=False),
-            Field("dry_run", FLAG, "Only say what would change.", default=False),
-        ),
-        _FILE,
-        (IF_MATCH,),
-        has_etag=True,
     ),
 )

@@ -19,8 +19,7 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.entries.wording import one_line
-from redbeat.errors import AccessDenied, FileError
-from redbeat.keys import is_owner_name
+from redbeat.errors import AccessDenied, ArgumentInvalid, FileError, RedBeatError
 from redbeat.log.text import counted
 from redbeat.manifest.format import decode_file, read_file, write_file
 from redbeat.manifest.plan import Plan
@@ -65,8 +64,6 @@ class Given:
         fields = {name: value for name, value in visit.form.multi_items() if isinstance(value, str)}
         text, owner = fields.get("text", ""), fields.get("owner", "").strip()
         origin, upload, problem = one_line(fields.get("origin", "the text"), 200), visit.form.get("file"), ""
-        if owner and not is_owner_name(owner):
-            problem = "The owner must be a name without control characters."
         if isinstance(upload, UploadFile) and upload.filename:
             if text.strip():
                 problem = "Choose a file or paste a text, not both."
@@ -138,13 +135,13 @@ def _make_change(
 ) -> Response:
     """Do ``work`` with the file; show the plan or the words that it returns, or the form with its error."""
 
-    def try_it(tell: Tell[str]) -> Mapping[str, Any] | str | FileError | AccessDenied:
+    def try_it(tell: Tell[str]) -> Mapping[str, Any] | str | RedBeatError:
         try:
             return work(tell, given.change())
-        except (FileError, AccessDenied) as exc:  # what was typed stays
+        except (AccessDenied, ArgumentInvalid, FileError) as exc:  # what was typed stays
             return exc
 
-    def end(made: Mapping[str, Any] | str | FileError | AccessDenied) -> Ending:
+    def end(made: Mapping[str, Any] | str | RedBeatError) -> Ending:
         place = ("files",)
         if isinstance(made, str):
             return Ending(made, place, forgets=("calendars",))
