@@ -114,7 +114,7 @@ def show_timeline(
     hours: Annotated[float, Option("How many hours.", least=0.25, most=24 * 366)] = 24.0,
     start: Annotated[Moment | None, Option("When it begins. Default: now.")] = None,
     by: Annotated[
-        Literal["load", "entry", "task", "queue", "prefix"], Option("What a row stands for.")
+        Literal["load", "next", "task", "prefix"], Option("What a row stands for.")
     ] = "load",
     match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
     columns: Annotated[int, Option("At most so many columns.", least=5, most=1000)] = 96,

@@ -11,6 +11,7 @@ from celery import Celery
 
 from redbeat.calendars import Calendar
 from redbeat.diagnostics.findings import Diagnosis
+from redbeat.entries.timeline import GROUPS
 from redbeat.keys import Keys
 from redbeat.operations import calendars
 from redbeat.operations.selection import encode_cursor
@@ -176,6 +177,13 @@ def test_calendars_are_listed_in_slices_with_the_entries_that_name_them(
         client.execute_command("ACL", "SETUSER", "default", "+@all")
     names = [calendar["name"] for calendar in answer["calendars"]]
     assert (sorted(names), answer["is_complete"]) == (["c00", "c07"], False), "those that entries name"
+
+
+def test_timeline_has_rows_by_every_group(program: Programs, add: Add) -> None:
+    add("shop.a", timedelta(hours=5))
+    for group in GROUPS:
+        rows = program("read").get(f"/timeline?by={group}")["entries"]
+        assert len(rows) == 1, group
 
 
 @pytest.mark.parametrize("path", ["/next", "/timeline?match=none*"])
