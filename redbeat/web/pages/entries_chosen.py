@@ -1,4 +1,4 @@
-"""What is done with an entry of the list, or with all that are chosen in it: paused, resumed, run, deleted.
+"""Pause, resume, run and delete entries: one from its page or its row, or all that are ticked in the list.
 
 Invariant: what became of each is told, and what can't be undone is asked first.
 """
@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
+from redbeat.diagnostics.hints import hint_at_beat_schedule
 from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import ArgumentInvalid, BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
@@ -22,7 +23,7 @@ from redbeat.operations.running import request_of_form, trigger_entry
 from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
-from redbeat.web.routes import action
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: of how many failures each is said
@@ -109,30 +110,57 @@ VERBS = {
         "Resume", "Each is due at its next time from now on. Those that aren't paused stay as they are."
     ),
     "trigger": Verb("Run now", "The task of each is sent once, at once. Their schedules stay as they are."),
-    "delete": Verb("Delete", "They are gone for good, with their histories.", "danger primary"),
+    "delete": Verb(
+        "Delete",
+        "Their histories and counts of runs go, too. The only way back is a file that was exported before.",
+        "danger primary",
+    ),
 }
 
 
+def ask_about_pause(visit: Visit) -> Response:
+    """Ask for the note and the end of a pause."""
+    return _ask(visit, "pause", visit.request.query_params.getlist("name"))
+
+
+def ask_about_delete(visit: Visit) -> Response:
+    """Ask whether an entry is to be deleted."""
+    return _ask(visit, "delete", visit.request.query_params.getlist("name"))
+
+
 def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typed: str) -> Response:
-    view = View.of(visit.query)
     if not names:
-        return visit.see("entries", notice="Nothing was chosen.", **view.here())
+        return visit.see("entries", notice="Nothing was chosen.", **View.of(visit.query).here())
     lines = lines_of(visit, names)
     there = {line["name"] for line in lines}
     return visit.render(
         "entries_confirm.html",
         422 if problem else 200,
-        title=f"{VERBS[verb].label} {_counted(names, are=False)}?",
+        title=f"{VERBS[verb].label} {_which(names)}?",
         verb=verb,
         words=VERBS[verb],
         names=names,
         lines=lines,
         gone=[name for name in names if name not in there],
-        address=visit.link("entries", verb, **view.here()),
-        back=visit.link("entries", **view.here()),
+        hint=hint_at_beat_schedule(visit.app, names) if verb == "delete" else "",
+        running=sum(line["running"] for line in lines) if verb == "delete" else 0,
+        address=visit.link("entries", verb, **View.of(visit.query).here(), back=visit.query.get("back")),
+        back=_back(visit, names),
         problem=problem,
         typed={"note": "", "until": "", **typed},
     )
+
+
+def _place(visit: Visit, names: Sequence[str]) -> tuple[str, Mapping[str, object]]:
+    """Return the page from which entries were chosen, and its query."""
+    if visit.query.get("back") == "entry" and len(names) == 1:
+        return "entry", {"name": names[0]}
+    return "entries", View.of(visit.query).here()
+
+
+def _back(visit: Visit, names: Sequence[str]) -> str:
+    place, query = _place(visit, names)
+    return visit.link(place, **query)
 
 
 def _answer(
@@ -144,17 +172,16 @@ def _answer(
     left: Sequence[str] = (),
     about_left: str = "",
 ) -> Response:
-    """Say what became of the entries: beside their rows, in a notice, or on a page if not all was done."""
-    view = View.of(visit.query)
+    """Tell the outcome: beside the entries' rows, in a notice, or on a page if not all was done."""
     failed = {name: in_words_of(words, visit.zone) for name, words in failed.items()}
     known = {*changed, *failed, *left}
     gone = [name for name in names if name not in known]
-    which = _one(changed[0]) if len(changed) == 1 else _counted(changed, are=False)
-    told = "; ".join([*([f"{done} {which}"] if changed else []), *([about_left] if left else [])])
+    told = "; ".join([*([f"{done} {_which(changed)}"] if changed else []), *([about_left] if left else [])])
     if visit.is_fragment:
         tone = "good" if changed else "warn"
         if failed:
             told, tone = next(iter(failed.values())), "danger"
+        view = View.of(visit.query)
         response = visit.render("entries_rows.html", lines=lines_of(visit, names), pages=None, view=view)
         text = closed(told or f"{_one(names[0])} is gone")
         response.headers["HX-Trigger"] = json.dumps({"redbeat-toast": {"text": text, "tone": tone}})
@@ -167,9 +194,10 @@ def _answer(
             failed=dict(list(failed.items())[:MAX_TOLD]),
             rest=max(len(failed) - MAX_TOLD, 0),
             gone=gone[:MAX_TOLD],
-            back=visit.link("entries", **view.here()),
+            back=_back(visit, names),
         )
-    return visit.see("entries", notice=f"{told[:1].upper()}{told[1:]}." if told else "", **view.here())
+    place, query = _place(visit, names) if done != "Deleted" else ("entries", View.of(visit.query).here())
+    return visit.see(place, notice=f"{told[:1].upper()}{told[1:]}." if told else "", **query)
 
 
 def _chosen(visit: Visit) -> list[str]:
@@ -185,9 +213,12 @@ def _is_confirmed(visit: Visit) -> bool:
     return visit.form.get("confirmed") == "yes"
 
 
-def _counted(names: Sequence[str], *, are: bool = True) -> str:
-    count = "1 entry" if len(names) == 1 else f"{len(names):,} entries"
-    return f"{count} {'was' if len(names) == 1 else 'were'}" if are else count
+def _counted(names: Sequence[str]) -> str:
+    return "1 entry was" if len(names) == 1 else f"{len(names):,} entries were"
+
+
+def _which(names: Sequence[str]) -> str:
+    return _one(names[0]) if len(names) == 1 else f"{len(names):,} entries"
 
 
 def _one(name: str) -> str:
@@ -195,8 +226,10 @@ def _one(name: str) -> str:
 
 
 ROUTES: list[BaseRoute] = [
+    page("/entries/pause", ask_about_pause, right=Right.PAUSE),
     action("/entries/pause", pause_entries, right=Right.PAUSE),
     action("/entries/resume", resume_entries, right=Right.PAUSE),
     action("/entries/trigger", run_entries, right=Right.RUN),
+    page("/entries/delete", ask_about_delete, right=Right.DELETE),
     action("/entries/delete", delete_entries, right=Right.DELETE),
 ]

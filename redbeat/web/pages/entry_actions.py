@@ -1,7 +1,4 @@
-"""What one does with an entry: pause, resume, run, backfill and delete it, repeat or give up one of its runs.
-
-Each has a page of its own that asks, and works without a script.
-"""
+"""Run an entry now, and backfill it: pages that ask what to send."""
 
 from __future__ import annotations
 
@@ -14,27 +11,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.diagnostics.hints import hint_at_beat_schedule
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
-from redbeat.entries.runs import read_running
-from redbeat.entries.wording import in_words_of, one_line, relative, when_in
-from redbeat.errors import ArgumentInvalid, EntryError, EntryNotFound, LockNotAcquired, RunNotSent
+from redbeat.entries.wording import in_words_of, one_line
+from redbeat.errors import EntryError, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
-from redbeat.operations import editing, running
 from redbeat.operations.editing import fields_of
 from redbeat.operations.hiding import hide, hiding_of
-from redbeat.operations.pausing import pause_entry, resume_entry
 from redbeat.operations.running import (
     MAX_SENT,
     backfill_entry,
     request_of_form,
-    rerun_entry,
     trigger_entry,
 )
 from redbeat.schedules.times import read_time
-from redbeat.schedules.timezones import time_of
 from redbeat.web.jobs import Ending, Tell
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.entry import see_entry
@@ -98,53 +89,6 @@ def _read(
 
 def _time(visit: Visit, *, ahead: bool) -> Callable[[str], datetime]:
     return lambda text: read_time(text, visit.now, visit.zone, ahead=ahead)
-
-
-# -- pause and resume
-
-
-def show_pause(visit: Visit) -> Response:
-    """Ask for the note and the end of a pause."""
-    return _page(
-        visit, "entry_pause.html", "Pause", _entry(visit), typed=_typed(visit, "note", "until", "clock")
-    )
-
-
-def pause(visit: Visit) -> Response:
-    """Pause the entry."""
-    entry, typed, problems = _entry(visit), _typed(visit, "note", "until", "clock"), dict[str, str]()
-    field = "until" if typed["until"] else "clock"
-    if typed["until"] and typed["clock"]:
-        problems["clock"] = "Give one of the two."
-    until = _read(problems, field, typed[field], _time(visit, ahead=True))
-    if not problems:
-        try:
-            change = pause_entry(visit.actor, str(entry.name), note=typed["note"] or None, until=until)
-        except ArgumentInvalid as exc:
-            problems[field] = in_words_of(exc.reason, visit.zone)
-    if problems:
-        return _page(visit, "entry_pause.html", "Pause", entry, problems, typed=typed)
-    words = f"It is {entry.state} already, and stays so."
-    if change.outcome == "changed":
-        words = "It was paused already, and has what you gave now."
-    elif change.outcome == "paused":
-        end = change.entry.paused_until
-        words = f"Paused until {'somebody resumes it' if end is None else when_in(end, visit.zone)}."
-    return see_entry(visit, str(entry.name), words)
-
-
-def resume(visit: Visit) -> Response:
-    """End the entry's pause; one that is disabled without a pause is enabled by editing it."""
-    entry = _entry(visit)
-    change = resume_entry(visit.actor, str(entry.name))
-    if change.outcome == "left":
-        words = (
-            "It isn't paused." if entry.enabled else "It is disabled, not paused: edit it, so that it runs."
-        )
-        return see_entry(visit, str(entry.name), words)
-    due = change.entry.next_due_at
-    when = "" if due is None else f" Next run: {when_in(due, visit.zone)}, {relative(due, visit.now)}."
-    return see_entry(visit, str(entry.name), f"Resumed.{when}")
 
 
 # -- run now
@@ -271,102 +215,9 @@ def backfill(visit: Visit) -> Response:
     return make_change(visit, f"Backfill: {one_line(name, 200)}", send, ending_of)
 
 
-# -- single runs
-
-
-def rerun(visit: Visit) -> Response:
-    """Send a run once more, after a question."""
-    entry, text = _entry(visit), _typed(visit, "due")["due"]
-    try:
-        due = time_of(text) if text else None
-    except ValueError as exc:
-        raise EntryError(f"{entry.key}: {text!r} is no time.", entry.key) from exc
-    if visit.form.get("confirmed") != "yes":
-        which = (
-            "its last run that has failed"
-            if due is None
-            else f"the run that was due {when_in(due, visit.zone)}"
-        )
-        return _page(
-            visit,
-            "entry_confirm.html",
-            "Rerun",
-            entry,
-            question=f"Send {which} once more?",
-            label="Send it",
-            action="rerun",
-            fields={"due": text},
-        )
-    run = rerun_entry(visit.actor, str(entry.name), due=due)
-    when = when_in(run.due, visit.zone)
-    words = f"Sent the run that was due {when} once more; its task id is {run.task_id}."
-    return see_entry(visit, str(entry.name), words, sent=run.task_id or "")
-
-
-def give_up(visit: Visit) -> Response:
-    """End a run in progress as lost, after a question."""
-    entry, task_id = _entry(visit), _typed(visit, "task_id")["task_id"]
-    if visit.form.get("confirmed") != "yes":
-        return _page(
-            visit,
-            "entry_confirm.html",
-            "Give up",
-            entry,
-            question=f"Give up the run {one_line(task_id, 200)}? It counts as lost, and holds none back.",
-            label="Give it up",
-            action="give-up",
-            fields={"task_id": task_id},
-        )
-    done = running.give_up(visit.actor, str(entry.name), [task_id]).runs
-    words = (
-        "Given up: it counts as lost."
-        if done
-        else "It has ended meanwhile, or begun anew: it wasn't given up."
-    )
-    return see_entry(visit, str(entry.name), words)
-
-
-# -- delete
-
-
-def show_delete(visit: Visit) -> Response:
-    """Ask whether the entry is to be deleted, and say what goes with it."""
-    entry = _entry(visit)
-    running_now = read_running(entry) if not entry.problem else None
-    return _page(
-        visit,
-        "entry_delete.html",
-        "Delete",
-        entry,
-        hint=hint_at_beat_schedule(visit.app, [str(entry.name)]),
-        running=running_now or [],
-    )
-
-
-def delete(visit: Visit) -> Response:
-    """Delete the entry, if that was confirmed."""
-    if visit.form.get("confirmed") != "yes":
-        return show_delete(visit)
-    name = _name(visit)
-    try:
-        was_there = _entry(visit).name == name
-    except EntryNotFound:
-        was_there = False
-    done = editing.delete(visit.actor, [name])
-    words = f"Deleted {one_line(name, 200)}." if done or was_there else "It was removed already."
-    return visit.see("entries", notice=words)
-
-
 ROUTES: list[BaseRoute] = [
-    page("/entry/pause", show_pause, right=Right.PAUSE),
-    action("/entry/pause", pause, right=Right.PAUSE),
-    action("/entry/resume", resume, right=Right.PAUSE),
     page("/entry/run", show_run, right=Right.RUN),
     action("/entry/run", run, right=Right.RUN),
     page("/entry/backfill", show_backfill, right=Right.RUN),
     action("/entry/backfill", backfill, right=Right.RUN),
-    action("/entry/rerun", rerun, right=Right.RUN),
-    action("/entry/give-up", give_up, right=Right.RUN),
-    page("/entry/delete", show_delete, right=Right.DELETE),
-    action("/entry/delete", delete, right=Right.DELETE),
 ]

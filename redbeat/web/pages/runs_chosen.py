@@ -32,9 +32,11 @@ from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit, checked_pattern
 
 
-def _back(visit: Visit, notice: str) -> Response:
-    """Return to the list as it was."""
+def _back(visit: Visit, notice: str, sent: str | None = None) -> Response:
+    """Return to the list as it was, or to the page of the entry on which the button stands."""
     visit.dashboard.jobs.forget("runs")
+    if visit.form.get("back") == "entry":
+        return visit.see("entry", notice=notice, name=str(visit.form.get("name", "")), sent=sent)
     return visit.see("runs", notice=notice, **_kept(visit))
 
 
@@ -58,7 +60,7 @@ def do_rerun(visit: Visit) -> Response:
         more = f"{name}, the run that was due at {due}. It has the same due time, and a task id of its own."
         return _ask(visit, "/runs/rerun-one", question, "Send once more", more, {"name": name, "due": due})
     run = rerun_entry(visit.actor, name, due=_due_of(due))
-    return _back(visit, f"Sent once more; its task id is {run.task_id}.")
+    return _back(visit, f"Sent once more; its task id is {run.task_id}.", run.task_id)
 
 
 def do_give_up(visit: Visit) -> Response:
@@ -80,7 +82,7 @@ def do_give_up(visit: Visit) -> Response:
 def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: Any) -> Response:
     """Return the page that asks, where there is no script."""
     pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
-    kept = [(f"kept_{field}", visit.form.get(f"kept_{field}", "")) for field in FILTERS]
+    kept = [(name, visit.form.get(name, "")) for name in ("back", *(f"kept_{field}" for field in FILTERS))]
     return visit.render(
         "question.html",
         title="Runs",

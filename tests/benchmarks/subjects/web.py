@@ -94,7 +94,7 @@ views = {
     "last outcome": "/entries?outcome=failed",
 }
 lists = {view: measure_list(path) for view, path in views.items()}
-paths = [f"/entry{page}?name=entry-{middle}" for page in ("", "/edit", "/pause")]
+paths = [f"/entry{page}?name=entry-{middle}" for page in ("", "/edit", "/run")]
 others = "/ /entry/new /timeline /runs /doctor /files /calendars /routes /audit"
 pages = {path: measure(path) for path in (*paths, *others.split())}
 report(names=names, lists=lists, pages=pages)

@@ -60,11 +60,11 @@ def post(browser: Any, path: str, **fields: str) -> Any:
 #: what a user may do: the page that offers it
 PAGES = {
     "see": "entry?name=report",
-    "pause": "entry/pause?name=report",
+    "pause": "entries/pause?name=report",
     "run": "entry/run?name=report",
     "edit": "entry/edit?name=report",
     "add": "entry/new",
-    "delete": "entry/delete?name=report",
+    "delete": "entries/delete?name=report",
     "repair": "doctor/fix?kind=missing-hash",
 }
 
@@ -116,7 +116,7 @@ def test_user_outside_the_staff_is_asked_to_log_in_by_django(app: Celery) -> Non
         for path in ("", *PAGES.values()):
             answer = browser.get(f"{DASHBOARD}{path}")
             assert (answer.status_code, answer["Location"][:19]) == (302, "/admin/login/?next=")
-        assert browser.post(f"{DASHBOARD}entry/pause", {"name": "report"}).status_code == 302
+        assert browser.post(f"{DASHBOARD}entries/pause", {"name": "report"}).status_code == 302
         part = {"HX-Request": "true"}
         assert browser.get(f"{DASHBOARD}entries", headers=part).status_code == 401, "a part of an open page"
         assert browser.get(f"{DASHBOARD}static/redbeat.css").status_code == 200
@@ -147,9 +147,9 @@ def test_form_needs_the_token_of_the_dashboard_and_its_own_origin(app: Celery) -
     browser = site.visitor("view", "change", name="chris", enforce_csrf_checks=True)
     foreign = {"csrf_token": token_in(browser.get(DASHBOARD)), "name": "report", "note": "no"}
     for fields, origin in (({"name": "report"}, ORIGIN), (foreign, "https://evil.example")):
-        answer = browser.post(f"{DASHBOARD}entry/pause", fields, headers={"Origin": origin})
+        answer = browser.post(f"{DASHBOARD}entries/pause", fields, headers={"Origin": origin})
         assert (answer.status_code, Entry.get("report", app).state) == (403, "scheduled")
-    assert post(browser, "entry/pause", note="holidays").status_code == 303
+    assert post(browser, "entries/pause", note="holidays", confirmed="yes").status_code == 303
     paused = Entry.get("report", app)
     assert (paused.pause_note, paused.paused_by) == ("holidays", "chris")
     [record] = find_records(app)
@@ -162,7 +162,7 @@ def test_host_and_scheme_are_those_that_django_accepts(app: Celery, admin: Any) 
     assert "evil" not in admin.get(DASHBOARD, headers=said).content.decode()
     fields = {"csrf_token": token_in(admin.get(DASHBOARD)), "name": "report"}
     said["Origin"] = "https://evil.example"
-    assert admin.post(f"{DASHBOARD}entry/pause", fields, headers=said).status_code == 403
+    assert admin.post(f"{DASHBOARD}entries/pause", fields, headers=said).status_code == 403
     with override_settings(ALLOWED_HOSTS=["ops.example.com"]):
         assert admin.get(DASHBOARD).status_code == 400
         assert admin.get(DASHBOARD, headers={"Host": "ops.example.com"}).status_code == 200
@@ -196,8 +196,8 @@ def test_dashboard_works_under_wsgi_and_asgi_below_a_prefix(
         [cookie] = [one for one in page.headers.get_list("set-cookie") if token in one]
         assert f"Path={prefix}{DASHBOARD.rstrip('/')};" in f"{cookie};"
         browser.headers["cookie"] = f"{session}; {cookie.partition(';')[0]}"
-        fields = {"csrf_token": token, "name": "report", "note": "ä"}
-        answer = browser.post(f"{DASHBOARD}entry/pause", data=fields)
+        fields = {"csrf_token": token, "name": "report", "note": "ä", "confirmed": "yes"}
+        answer = browser.post(f"{DASHBOARD}entries/pause", data=fields)
         assert answer.status_code == 303, answer.text
         assert answer.headers["location"].startswith(f"{prefix}{DASHBOARD}")
     assert Entry.get("report", app).pause_note == "ä"

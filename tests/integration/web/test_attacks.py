@@ -218,7 +218,7 @@ def test_long_or_odd_name_in_an_address_is_never_a_server_error(
     browser, one = browse(), program()
     for path in (path for method, path, _ in routes() if method == "GET" and path != "/live"):
         assert browser.get(path, name=name, task_id=name, like=name).status_code < 500, path
-    for path in ("/entry", "/entry/edit", "/entry/pause", "/calendar"):
+    for path in ("/entry", "/entry/edit", "/entry/run", "/calendar"):
         assert browser.get(path, name=name).status_code in (400, 404), path
     for path in ("entries", "calendars", "later"):
         assert one.ask("GET", f"/{path}/{quote(name, safe='')}").status_code in (400, 404), path

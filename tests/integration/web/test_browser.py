@@ -196,13 +196,13 @@ def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Pag
     expect(page.locator("#fields")).to_contain_text("(hidden)")
 
     follow(page, "Pause")
-    fill(page, Why=f"the feast {HOSTILE}", Until="2h")
+    fill(page, Note=f"the feast {HOSTILE}", Until="2h")
     press(page, "Pause")
     sees(page, "the feast <img")
     assert wrong_of(page) == []
     assert whole.get("report").pause_note == f"the feast {HOSTILE}"
     press(page, "Resume")
-    sees(page, "Resumed. Next run:")
+    sees(page, "Resumed report.")
 
 
 def test_entries_are_chosen_searched_and_changed_in_their_list_while_another_looks_on(

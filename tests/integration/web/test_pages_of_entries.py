@@ -276,7 +276,7 @@ def test_entry_without_hash_is_stored_anew_or_deleted(
     browser = browse()
     for name in ("gone", "bare"):  # a member may be a name without the prefix
         assert 'href="/doctor/fix?kind=missing-hash"' in browser.read("/entry", name=name)
-    assert "Deleted bare" in browser.send("/entry/delete", name="bare", confirmed="yes")
+    assert "Deleted bare" in browser.send("/entries/delete?back=entry", name="bare", confirmed="yes")
     assert client.zscore("redbeat::schedule", "bare") is None
     assert browser.get("/entry", name="redbeat:gone").status_code == 404, "that is the key of another entry"
     sent = form_fields(browser.read("/entry/edit", name="gone"))

@@ -105,7 +105,7 @@ def test_typed_form_is_kept_while_redis_is_away_and_stored_afterwards(second: Se
     old = form_fields(browser.read("/entry/edit", name="report"), "entry-form") | {"jitter": "5m"}
     visitor.post("/login", token=token_of(app))
     visitor.read("/entry/new")
-    pause = {"name": "report", "note": "<moving>", "csrf_token": new["csrf_token"], "until": ""}
+    pause = {"name": "report", "note": "<moving>", "csrf_token": new["csrf_token"], "confirmed": "yes"}
     second.kill()
     kept = []
     for fields in (new, old):
@@ -113,7 +113,7 @@ def test_typed_form_is_kept_while_redis_is_away_and_stored_afterwards(second: Se
         assert (answer.status_code, "Redis" in answer.text) == (503, True)
         kept.append(form_fields(answer.text))
         assert kept[-1] == fields
-    answer = browser.http.post("/entry/pause", data=pause)
+    answer = browser.http.post("/entries/pause", data=pause)
     assert (answer.status_code, form_fields(answer.text)) == (503, pause)
     # who somebody is, is in Redis, too: their form isn't read then
     assert "your browser has kept it" in visitor.post("/entry/save", **new).text
@@ -121,7 +121,7 @@ def test_typed_form_is_kept_while_redis_is_away_and_stored_afterwards(second: Se
     report.save()
     for fields in kept:
         browser.send("/entry/save", **fields)
-    browser.send("/entry/pause", **pause)
+    browser.send("/entries/pause", **pause)
     assert RedBeatSchedulerEntry.get("<letter>", app).kwargs == {"to": "anna"}
     entry = RedBeatSchedulerEntry.get("report", app)
     assert (entry.jitter, entry.pause_note) == (300, "<moving>")

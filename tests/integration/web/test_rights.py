@@ -17,12 +17,11 @@ from tests.support.dashboards import Browser, dashboard_of
 #: pages and forms that take more than the right to read
 OF_PAGES = {
     "pause": (
-        "POST /entries/pause", "POST /entries/resume", "GET /entry/pause", "POST /entry/pause",
-        "POST /entry/resume",
+        "GET /entries/pause", "POST /entries/pause", "POST /entries/resume",
     ),
     "run": (
         "POST /entries/trigger", "GET /entry/run", "POST /entry/run", "GET /entry/backfill",
-        "POST /entry/backfill", "POST /entry/rerun", "POST /entry/give-up", "GET /runs/rerun",
+        "POST /entry/backfill", "GET /runs/rerun",
         "POST /runs/rerun", "POST /runs/rerun-one", "POST /runs/rerun-chosen", "POST /runs/give-up",
     ),
     "edit": (
@@ -31,7 +30,7 @@ OF_PAGES = {
         "POST /calendar/import",
     ),
     "delete": (
-        "POST /entries/delete", "GET /entry/delete", "POST /entry/delete", "POST /later/cancel",
+        "GET /entries/delete", "POST /entries/delete", "POST /later/cancel",
         "POST /calendar/delete",
     ),
     "admin": ("GET /doctor/fix", "POST /doctor/fix"),

@@ -40,7 +40,7 @@ VARYING = (
 )
 #: pages whose text doesn't depend on the time of day or the version of the server
 SHOWN = (
-    "/entries?sort=name", "/entry?name=report", "/entry/edit?name=report", "/entry/delete?name=report",
+    "/entries?sort=name", "/entry?name=report", "/entry/edit?name=report", "/entries/delete?name=report",
     "/runs?state=all&since=1d", "/later", "/later/message?task_id=second", "/files", "/calendars",
     "/routes?name=report", "/audit", "/",
 )  # fmt: skip
