@@ -61,7 +61,6 @@ CHECKS = Checks(
         entries.check_calendar,
         entries.check_typos,
         entries.check_future,
-        beats.check_writer,
         tasks.check_message,
         tasks.check_task,
         tasks.note_destination,

@@ -59,10 +59,16 @@ _OBJECT_FIELDS = {
         {"__type__", "year", "month", "day", "hour", "minute", "second", "microsecond", "timezone"}
     ),
 }
-#: the length of a step of each of dateutil's frequencies: seconds, and days
-_UNIT_SECONDS = {0: 365 * 86_400, 1: 30 * 86_400, 2: 7 * 86_400, 3: 86_400, 4: 3_600, 5: 60, 6: 1}
-_UNIT_DAYS = {0: 365, 1: 30, 2: 7, 3: 1}
-_DAY_FIELDS = ("byweekday", "bymonthday", "byyearday", "byweekno", "byeaster")
+#: the length of a step of each of dateutil's frequencies, seconds
+_STEP_SECONDS = {
+    "YEARLY": 365 * 86_400,
+    "MONTHLY": 30 * 86_400,
+    "WEEKLY": 7 * 86_400,
+    "DAILY": 86_400,
+    "HOURLY": 3_600,
+    "MINUTELY": 60,
+    "SECONDLY": 1,
+}
 
 #: what 2.x does differently, by the field of the policy that it ignores
 _IGNORED = {
@@ -209,25 +215,13 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
         yield Trouble("ends", "its rrule has a null interval, or days as text.")
         return
     try:
-        count = _count_steps(encoded, start, interval, now)
-    except (ValueError, TypeError, KeyError, ArithmeticError):
+        freq = encoded["freq"]
+        step = _STEP_SECONDS[freq.upper()] if isinstance(freq, str) else [*_STEP_SECONDS.values()][freq]
+        count = (now.timestamp() - start) / (step * interval)
+    except (TypeError, KeyError, IndexError, ArithmeticError):
         return  # it is invalid for RedBeat, too
     if count > MAX_COUNTED:
         yield Trouble("stalls", f"2.x counts its rrule from the start at each look: {count:,.0f} steps.")
-
-
-def _count_steps(encoded: dict[str, Any], start: float, interval: float, now: datetime) -> float:
-    """Return roughly how many steps a rule has from its start to ``now``."""
-    freq = encoded["freq"]
-    if isinstance(freq, str):
-        freq = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY").index(freq.upper())
-    units: float = max(now.timestamp() - start, 0) / (_UNIT_SECONDS[freq] * interval)
-    if freq in _UNIT_DAYS:
-        if any(encoded.get(field) is not None for field in _DAY_FIELDS):
-            units *= _UNIT_DAYS[freq]
-        for field in ("byhour", "byminute", "bysecond"):
-            units *= len(encoded[field]) if isinstance(encoded.get(field), list) else 1
-    return units
 
 
 def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:

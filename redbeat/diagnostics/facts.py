@@ -101,17 +101,14 @@ def read_facts(app: Any, name: str) -> Facts:
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
     """Return the record of the single run at ``at``: that it was sent, or else the latest one."""
-    about = [run for run in history if abs(run.due - at) < TOLERANCE and run.last is None]
-    nearest = min((abs(run.due - at) for run in about), default=None)
-    about = [run for run in about if abs(run.due - at) == nearest]
-    return next((run for run in about if run.is_sent), about[0] if about else None)
+    near = (run for run in history if abs(run.due - at) < TOLERANCE and run.last is None)
+    return min(near, key=lambda run: (abs(run.due - at), not run.is_sent), default=None)
 
 
 def span_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:
     """Return the record of several unsent runs, one of which was due at ``at``; None: there is none."""
-    spans = [run for run in history if run.last is not None]
-    exact = next((run for run in spans if run.covers(at)), None)
-    return exact or next((run for run in spans if run.covers(at, TOLERANCE)), None)
+    near = (run for run in history if run.last is not None and run.covers(at, TOLERANCE))
+    return min(near, key=lambda run: not run.covers(at), default=None)
 
 
 def times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime | None, datetime | None]:

@@ -74,16 +74,11 @@ warning foreign-leader: A program other than RedBeat 3 holds the lock, for {seco
 warning silent-leader: The leader, process {pid} on {host}, has done nothing for {since}.
     -> Check whether that process runs, and look into its log; if it has died, a standby takes over within
     seconds. Where there is none, start a beat.
-warning mixed-versions: A celery-redbeat 2.x seems to have run it at {at}, while the beat of RedBeat 3 on
-    {host} leads.
-    -> Look for a beat of 2.x with another lock, or with none, and stop it: runs may be sent twice.
 
 error layout: {problem}
     -> {advice}Nothing else was looked at.
 error layout/setting: It is {setting}, and the schedule {layout}: {effect}.
     -> {remedy}. If it is the schedule that is to change: celery redbeat reshard --to {shards}.
-note reshard: The number of shards is being changed from {former} to {shards}.
-    -> If no program is at work on it any more, go on: celery redbeat reshard --to {shards}.
 error hidden fix: What stands there was on the way to another part when the process that moved it ended:
     no beat runs it there.
     -> A beat that is started moves it on within seconds; --fix does it now.
@@ -179,11 +174,9 @@ warning ping-hosts: It doesn't have the hosts of {count}, so no service is calle
     -> Add those that you trust, and restart beat; if beat's own settings have them, nothing is wrong.
 note downgraded: Taken out for celery-redbeat 2.x: {names}.
     -> Nothing: what is there comes back when a beat of version 3 leads.
-warning downgraded/scoreless: It has no valid score for {names}: they are due as soon as they come back.
-    -> Write when each is due, in UNIX seconds, into its field of that hash.
 
 warning slow-runs: Its runs take {median} at the median, and the next one is due after {interval}.
-    -> {advice}
+    -> Give it a longer interval or another overlap, or let its task do less.
 warning failing-runs: Its last {count} runs have failed{said}.
     -> celery redbeat show has the last ones; rerun sends one once more when the cause is gone.
 warning never-started: No worker has begun its last {count} runs within queue_timeout.
@@ -198,12 +191,12 @@ error untracked: No live worker tracks runs, or no worker runs. The policy of {n
 note untracked-app: {workers} runs, and this application doesn't ask for that: if beat has the same code,
     a run that no worker begins is noticed only where its entry's policy needs it.
     -> Call redbeat.track_runs(app) in the module that makes the app, and restart beat.
-warning waiting-run: A run of it, {task_id}, {state}; with overlap {overlap} it holds back the next
-    one{hold}.
-    -> It waits on its queue, or a worker that had taken its message was killed: the broker gives the
-    message back after its visibility timeout. queue_timeout says how long the run is waited for; celery
-    redbeat runs {name} --give-up ends it now.
-warning overdue-run: A run of it, {task_id}, is at work{where}{since}, longer than its max_runtime.
+warning waiting-run: Its run {task_id} has waited for long, and with overlap {overlap} it holds back the next
+    one: {progress}.
+    -> It waits on its queue, or a worker that had taken its message was killed: the broker gives the message
+    back after its visibility timeout. queue_timeout says how long the run is waited for; celery redbeat runs
+    {name} --give-up ends it now.
+warning overdue-run: Its run {task_id} takes too long: {progress}.
     -> Look at what it does; revoke_overdue ends such runs. It holds back no other.
 
 warning visibility-timeout: {problem}.

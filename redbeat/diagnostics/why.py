@@ -14,8 +14,8 @@ from redbeat.diagnostics.facts import SILENT, TOLERANCE, Facts, record_of, span_
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
+from redbeat.entries.query import state_of
 from redbeat.entries.saving import why_never
-from redbeat.errors import EntryCorrupt
 from redbeat.history import ENDED_OUTCOMES, OUTCOMES, PastRun, error_in_words
 from redbeat.leadership.status import State, judge
 from redbeat.log.text import closed, printable
@@ -45,6 +45,8 @@ VERDICTS = {
     "history-off": "nothing is recorded",
     "unknown": "nothing is recorded of it, though other runs are",
 }
+#: the verdicts about the state of an entry that also hold for its runs to come
+_LASTING = ("quarantined", "paused", "disabled", "finished", "unscheduled")
 #: a record is of this very time, and of no other that is near
 NEARLY = timedelta(milliseconds=10)
 
@@ -84,9 +86,7 @@ def explain(facts: Facts, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
     try:
         return _explain(facts, at and in_utc(at))
-    except EntryCorrupt:
-        raise
-    except ValueError as exc:
+    except (ValueError, OverflowError) as exc:
         return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 
 
@@ -97,7 +97,7 @@ def _explain(facts: Facts, at: datetime | None) -> Answer:
         if at is None:  # the entry may be due all the same
             first = "." if after is None else f"; its first is {shown(after)}."
             nothing = Answer("no-time", None, f"Its schedule has no time before now{first}")
-            return replace(_Case(facts, entry, facts.now).by_now() or nothing, at=None, after=after)
+            return replace(_Case(facts, entry, facts.now).by_state() or nothing, at=None, after=after)
     if at is None:
         return Answer("quarantined", None, _quarantine(facts, facts.problem))
     run, span = record_of(facts.history, at), span_of(facts.history, at)
@@ -209,8 +209,13 @@ def _sent(run: PastRun) -> str:
 
 def _quarantine(facts: Facts, problem: str) -> str:
     failure = failure_of(facts.stored)
-    since = f" since {failure.since[:19].replace('T', ' ')} UTC" if failure and not failure.attempts else ""
+    since = f" since {since_of(failure)}" if failure and not failure.attempts else ""
     return closed(f"The entry is invalid{since}: {problem.removeprefix(f'{printable(facts.key)}: ')}")
+
+
+def since_of(failure: Failure) -> str:
+    """Return since when an entry fails, for a sentence."""
+    return f"{printable(failure.since[:19].replace('T', ' '))} UTC"
 
 
 def _moment_of(failure: Failure) -> datetime:
@@ -230,19 +235,12 @@ class _Case:
         return (
             self._by_policy()
             or self._by_span()
-            or self._by_failure()
             or self._by_future()
             or self._by_age()
             or self._by_other_runs()
-            or self.by_now()
+            or self.by_state()
             or self._unknown()
         )
-
-    def by_now(self) -> Answer | None:
-        """Decide only by the present state; once later runs are known it says nothing about this time."""
-        if self._has_later:
-            return None
-        return self._by_failure() or self._by_count() or self._by_state() or self._by_leader()
 
     def _answer(self, verdict: str, reason: str, run: PastRun | None = None) -> Answer:
         return Answer(verdict, self.at, reason, run)
@@ -279,29 +277,13 @@ class _Case:
         span = span_of(self.facts.history, self.at)
         return None if span is None else self._answer(span.outcome, *_told_by_left_out(self.facts, span))
 
-    def _by_failure(self) -> Answer | None:
-        if self._has_later:
-            return None
-        failure, calendar = failure_of(self.facts.stored), self._policy.calendar
-        problem = calendar.reason if isinstance(calendar, Unusable) else self.facts.problem
-        if failure is None:
-            return self._answer("quarantined", _quarantine(self.facts, problem)) if problem else None
-        since = _moment_of(failure)
-        if failure.attempts and since <= self.at + TOLERANCE:
-            reason = (
-                f"The run that was due at {shown(since)} couldn't be sent, {failure.attempts} times so far, "
-                f"and is tried again: {failure.reason}"
-            )
-            return self._answer("unsent", closed(reason))
-        if not failure.attempts and since - TOLERANCE <= self.at:
-            return self._answer("quarantined", _quarantine(self.facts, problem or failure.reason))
-        return None
-
     def _by_future(self) -> Answer | None:
         if self.at <= self.facts.now:
             return None
-        over = None if self._has_later else self._by_count() or self._by_state()
-        return over or self._answer("to-come", "Its time is still to come.")
+        answer = self.by_state()
+        if answer is not None and answer.verdict in _LASTING:
+            return answer
+        return self._answer("to-come", "Its time is still to come.")
 
     def _by_age(self) -> Answer | None:
         """Decide by when the entry was saved, and by the oldest run that is recorded."""
@@ -332,41 +314,48 @@ class _Case:
         reason = f"It was missed, and the run {_sent(run)} stands for it (misfire: {misfire})."
         return self._answer("merged", reason, run)
 
-    def _by_count(self) -> Answer | None:
-        if not self._policy.is_finished(self.entry.total_run_count):
+    def by_state(self) -> Answer | None:
+        """Decide by the entry's state; once later runs are known it says nothing about this time."""
+        if self._has_later:
             return None
-        which = "one_off" if self._policy.one_off else f"max_runs is {self._policy.max_runs}"
-        ran_at = self.entry.last_run_at
-        last = f", the last at {shown(in_utc(ran_at))}" if ran_at is not None else ""
-        return self._answer("finished", f"It has had all of its runs{last} ({which}).")
-
-    def _by_state(self) -> Answer | None:
-        policy, until, stored = self._policy, self._policy.paused_until, self.facts.stored
-        is_enabled = self.entry.is_enabled_at(max(self.at, self.facts.now))
-        if not is_enabled and not policy.paused:
-            return self._answer("disabled", "It is disabled: its enabled is false.")
-        if policy.paused and (not is_enabled or (until is not None and self.at < until)):
-            verb, ending = "was" if is_enabled else "is", f" until {shown(until)}" if until else ""
+        entry, policy, stored = self.entry, self._policy, self.facts.stored
+        failure, state = failure_of(stored), state_of(entry, stored, self.at)
+        reason = ""
+        if isinstance(policy.calendar, Unusable):
+            state, reason = "quarantined", _quarantine(self.facts, policy.calendar.reason)
+        elif state == "quarantined":
+            reason = _quarantine(self.facts, failure.reason if failure is not None else "")
+        elif state == "failing" and failure is not None:
+            state, due = "unsent", shown(_moment_of(failure))
+            reason = f"The run that was due at {due} couldn't be sent, {failure.attempts} times so far, "
+            reason = closed(f"{reason}and is tried again: {failure.reason}")
+        elif state == "disabled":
+            reason = "It is disabled: its enabled is false."
+        elif state == "paused":
+            until = f" until {shown(policy.paused_until)}" if policy.paused_until else ""
             by = f" by {policy.paused_by}" if policy.paused_by else ""
             note = f" ({policy.pause_note})" if policy.pause_note else ""
-            return self._answer("paused", f"It {verb} paused{by}{ending}{note}.")
-        reason = ""
-        if stored.is_away:
-            reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
-        elif stored.score is None:
+            verb = "was" if entry.is_enabled_at(self.facts.now) else "is"
+            reason = f"It {verb} paused{by}{until}{note}."
+        elif state == "downgraded":
+            state, back = "unscheduled", "comes back when a beat of version 3 leads"
+            reason = f"It was taken out for celery-redbeat 2.x, and {back}."
+        elif state == "unscheduled":
             reason = "It isn't in the schedule, so beat doesn't know it: save it again."
-        elif stored.score < 0:
-            try:
-                why = why_never(self.entry, self.facts.now)
-            except (EntryCorrupt, ValueError, OverflowError):
-                why = "it is invalid."
+        elif state == "finished" and policy.is_finished(entry.total_run_count):
+            which = "one_off" if policy.one_off else f"max_runs is {policy.max_runs}"
+            last = f", the last at {shown(in_utc(entry.last_run_at))}" if entry.last_run_at else ""
+            reason = f"It has had all of its runs{last} ({which})."
+        elif state == "finished":
+            state = "unscheduled"
+            why = why_never(entry, self.facts.now)
             reason = f"Its score is {stored.score:g}, which means never: {why}"
-        return self._answer("unscheduled", reason) if reason else None
+        elif state == "due":
+            return self._by_leader()
+        return self._answer(state, reason) if reason else None
 
-    def _by_leader(self) -> Answer | None:
-        status, score = self.facts.status, self.facts.stored.score
-        if score is None or score > self.facts.now.timestamp():
-            return None
+    def _by_leader(self) -> Answer:
+        status = self.facts.status
         state, problem = judge(status, SILENT.total_seconds())
         if status.leader is not None and status.leader.host is None:
             problem = "A program other than RedBeat 3 holds the lock: ask celery redbeat doctor."

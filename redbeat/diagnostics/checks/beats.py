@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from redbeat.diagnostics.checks.context import Context, Row
+from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.facts import SILENT
 from redbeat.diagnostics.findings import Finding, found
 from redbeat.leadership.status import LATE_AFTER_SECONDS, Leader
 from redbeat.log.text import counted
 from redbeat.schedules.durations import seconds_in_words
-from redbeat.schedules.timezones import in_utc, shown
 
 _TOKEN_OF_2X = re.compile("[0-9a-f]{32}")
 
@@ -67,19 +66,3 @@ def _check_lock(context: Context, leader: Leader, lock_key: str) -> Iterator[Fin
     elif silent_seconds > SILENT.total_seconds():
         since = seconds_in_words(silent_seconds)
         yield found("silent-leader", lock_key, pid=leader.pid, host=leader.host, since=since)
-
-
-def check_writer(context: Context, row: Row) -> Iterator[Finding]:
-    """Find runs that a celery-redbeat 2.x seems to have recorded while a RedBeat 3 leads.
-
-    What it leaves is a meta that isn't our own, a whole-second score, and a run that was counted. An
-    application that moves last_run_at leaves the count as it was, but that can't be seen: hence "seems".
-    """
-    leader, entry, score = context.status.leader, row.entry, row.stored.score or 0.0
-    if leader is None or leader.since is None or entry is None or entry.last_run_at is None:
-        return
-    ran_at = in_utc(entry.last_run_at)
-    is_by_2x = row.stored.is_meta_foreign and score > 0 and float(score).is_integer()
-    is_counted = entry.total_run_count > 0 and leader.since + SILENT < ran_at <= context.now
-    if is_by_2x and is_counted and not context.store.parts.is_divided:  # 2.x doesn't see what is in shards
-        yield found("mixed-versions", row.key, at=shown(ran_at.replace(microsecond=0)), host=leader.host)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.diagnostics.routes import Destinations
+from redbeat.diagnostics.routes import Destinations, find_app_obstacle
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.due import is_quarantined
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -113,6 +113,11 @@ class Context:
         if not parts.is_divided:
             return parts[0].schedule
         return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
+
+    @cached_property
+    def app_obstacle(self) -> str:
+        """Why messages of the application aren't compiled, whatever the entry; '': they are."""
+        return find_app_obstacle(self.app)
 
     @cached_property
     def destinations(self) -> Destinations:

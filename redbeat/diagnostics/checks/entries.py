@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.diagnostics.checks.context import Context, Row, some_of
 from redbeat.diagnostics.findings import Finding, Severity, found
+from redbeat.diagnostics.why import since_of
 from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
 from redbeat.log.text import closed, counted, printable, shorten
 from redbeat.schedules.occurrences import next_run
-from redbeat.schedules.timezones import in_utc, shown, time_of
+from redbeat.schedules.timezones import in_utc, shown
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.records import Stored
 
@@ -23,6 +23,8 @@ EXCERPT_LENGTH = 80
 
 _UNKNOWN_KIND = "is no object with one of the __type__"
 _SECRET = re.compile(r'("ping_url"\s*:\s*")((?:[^"\\]|\\.)*)')
+#: where the JSON decoder has found an error
+_PLACE = re.compile(r"\(char (\d+)\)")
 _FIELD = re.compile(r"(definition|meta|policy): (?:(\w+):)?")
 
 
@@ -40,7 +42,7 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
         yield found("failing", row.name, attempts=failure.attempts, reason=reason)
         return
     is_current = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
-    since = f" It has been out of use since {_shown(failure.since)}." if failure and is_current else ""
+    since = f" It has been out of use since {since_of(failure)}." if failure and is_current else ""
     if row.problem and row.stored.exists:
         problem, key = _own_part(row.problem, row.key), "quarantined"
         remedy = "Correct it" if row.stored.is_hash else "Delete the key"
@@ -115,17 +117,9 @@ def check_ping_hosts(context: Context) -> Iterator[Finding]:
 
 def check_downgraded(context: Context) -> Iterator[Finding]:
     """Report the entries that are taken out for celery-redbeat 2.x."""
-    away = {context.name_of(key): score for key, score in read_downgraded(context.store).items()}
-    if away:
-        key = context.store.parts[0].downgraded
-        yield found("downgraded", key, names=_named(sorted(away)))
-        scoreless = sorted(name for name, score in away.items() if score is None)
-        if scoreless:
-            yield found("downgraded/scoreless", key, names=_named(scoreless))
-
-
-def _named(names: list[str]) -> str:
-    return f"{counted(len(names))} ({some_of(names)})"
+    if names := sorted(map(context.name_of, read_downgraded(context.store))):
+        words = f"{counted(len(names))} ({some_of(names)})"
+        yield found("downgraded", context.store.parts[0].downgraded, names=words)
 
 
 def excerpt_of(stored: Stored, reason: str) -> str:
@@ -133,35 +127,14 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     field = _FIELD.search(reason)
     if field is None:
         return ""
-    text = _SECRET.sub(_stars, getattr(stored, field[1]) or "")
-    place = 0
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as exc:
-        place = max(exc.pos - EXCERPT_LENGTH // 2, 0)
-    except (ValueError, RecursionError):
-        pass
-    else:
-        words = [field[2], *re.findall(r"\b(\w+):", reason)] if field[2] else []
-        places = [text.find(f'"{word}"') for word in dict.fromkeys(filter(None, words))]
-        place = max([0, *places[:1]])
-    if len(text) <= EXCERPT_LENGTH:
-        place = 0
+    # stars, as many as they hide, so that places in the text stay the same
+    text = _SECRET.sub(lambda secret: secret[1] + "*" * len(secret[2]), getattr(stored, field[1]) or "")
+    wrong = _PLACE.search(reason)
+    place = int(wrong[1]) - EXCERPT_LENGTH // 2 if wrong else text.find(f'"{field[2]}"')
+    place = max(place, 0) if len(text) > EXCERPT_LENGTH else 0
     cut = text[place : place + EXCERPT_LENGTH]
     excerpt = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
     return ("…" if place else "") + excerpt + ("…" if text[place + len(cut) :] else "")
-
-
-def _stars(secret: re.Match[str]) -> str:
-    return secret[1] + "*" * len(secret[2])  # as long, so that places in the text stay the same
-
-
-def _shown(time: str) -> str:
-    """Return a time that is stored as text for a sentence; unchanged if it isn't beat's."""
-    try:
-        return shown(in_utc(time_of(time)))
-    except (ValueError, OverflowError):
-        return printable(time[:30])
 
 
 def _own_part(reason: str, key: str) -> str:

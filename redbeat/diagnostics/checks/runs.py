@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
-from typing import Any
 
 from redbeat.diagnostics.checks.context import Context, Row, some_of
 from redbeat.diagnostics.findings import Finding, found
@@ -18,12 +17,11 @@ from redbeat.entries.query import PAGE_SIZE
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history, error_in_words
 from redbeat.log.text import counted, printable, shorten
 from redbeat.runs.figures import figures_of
-from redbeat.runs.progress import hold_in_words
+from redbeat.runs.progress import hold_in_words, progress_in_words
 from redbeat.runs.run import Run, in_progress, run_of_record
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.durations import length_in_words, seconds_in_words
 from redbeat.schedules.occurrences import next_run
-from redbeat.schedules.timezones import shown
 from redbeat.store.histories import read_newest
 from redbeat.store.runs import Runs
 
@@ -84,15 +82,8 @@ def _check_duration(
         return
     if interval is None or median <= interval:
         return
-    took, after = seconds_in_words(median), seconds_in_words(interval)
-    if took == after:
-        took, after = length_in_words(median), length_in_words(interval)
-    by_overlap = {
-        "allow": "Give it a longer interval or an overlap, or let its task do less.",
-        "replace": "Give it a longer interval: no run of it comes to its end.",
-    }
-    advice = by_overlap.get(entry.policy.overlap, "Give it a longer interval: runs are left out as it is.")
-    yield found("slow-runs", name, median=took, interval=after, advice=advice)
+    words = seconds_in_words if median >= 2 * interval else length_in_words
+    yield found("slow-runs", name, median=words(median), interval=words(interval))
 
 
 def _interval_seconds(entry: RedBeatSchedulerEntry, now: datetime) -> float | None:
@@ -125,32 +116,20 @@ def _long_runs(context: Context) -> Iterator[Finding]:
     for key, record in Runs(context.store).all():
         for one in in_progress([record]):
             run = run_of_record(context.name_of(key), one, context.now)
-            words: dict[str, Any] = {"task_id": printable(str(run.task_id)), "entry": run.name}
-            if one.is_overdue:
-                where = "" if run.worker is None else f" on {printable(run.worker)}"
-                yield found("overdue-run", run.name, where=where, since=_since(run.started_at), **words)
-            elif one.overlap != "allow" and _waits_long(run, context.now):
+            kind = "overdue-run" if one.is_overdue else "waiting-run"
+            if one.is_overdue or (one.overlap != "allow" and _waits_long(run, context.now)):
                 [deadline] = Runs(context.store).deadlines([(key, one)])
                 run = run_of_record(run.name, one, context.now, deadline=deadline)
-                state = f"was sent and no worker has begun it{_since(run.sent_at)}"
-                if run.state == "retrying":
-                    state = (
-                        f"waits for attempt {run.attempt} and no worker has begun that{_since(run.retry_at)}"
-                    )
-                hold = hold_in_words(run, context.now)
+                told = filter(None, (progress_in_words(run), hold_in_words(run, context.now)))
                 yield found(
-                    "waiting-run",
+                    kind,
                     run.name,
-                    state=state,
+                    entry=run.name,
+                    task_id=printable(str(run.task_id)),
                     overlap=one.overlap,
-                    hold=hold and f": {hold}",
+                    progress=printable("; ".join(told)),
                     name=shlex.quote(printable(run.name)),
-                    **words,
                 )
-
-
-def _since(moment: datetime | None) -> str:
-    return "" if moment is None else f" since {shown(moment)}"
 
 
 def _waits_long(run: Run, now: datetime) -> bool:

@@ -47,10 +47,6 @@ def check_layout(context: Context) -> Iterator[Finding]:
     layout, shards = context.config.layout, context.config.shards
     if not layout.generation:
         return
-    in_redis = read_layout(context.store)
-    if in_redis.is_moving:
-        former, to = in_redis.former or "none", in_redis.shards or "none"
-        yield found("reshard", context.config.base_keys.layout, former=former, shards=to)
     if not layout.is_moving and shards != layout.shards:
         name = spelled(context.config.app, "redbeat_shards")
         is_older = layout.generation > 1

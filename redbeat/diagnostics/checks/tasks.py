@@ -19,7 +19,7 @@ from redbeat.declared.modules import load_tasks
 from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row, said
 from redbeat.diagnostics.findings import Finding, found
-from redbeat.diagnostics.routes import Group, ask_workers, find_app_obstacle, find_entry_obstacle
+from redbeat.diagnostics.routes import Group, ask_workers, find_entry_obstacle
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_option_problem
 from redbeat.errors import DeclarationError
@@ -172,7 +172,7 @@ def note_obstacle(context: Context, row: Row) -> Iterator[Finding]:
     """Note why the entry's messages aren't compiled, for :func:`check_compiled`."""
     if row.entry is not None and context.has_tasks:
         try:
-            reason = find_entry_obstacle(context.app, row.entry)
+            reason = context.app_obstacle or find_entry_obstacle(context.app, row.entry)
         except Exception as exc:  # noqa: BLE001 - the application's own classes
             reason = type(exc).__name__
         context.obstacles[shorten(printable(reason), 200)] += 1
@@ -184,20 +184,10 @@ def check_compiled(context: Context) -> Iterator[Finding]:
 
     This is judged by this program's code, which may be another than beat's.
     """
-    seen, slow = context.obstacles.total(), Counter(context.obstacles)
-    del slow[""]
-    if seen < MANY:
-        return
-    try:
-        obstacle = find_app_obstacle(context.app)
-    except Exception as exc:  # noqa: BLE001 - the application's own classes
-        logger.debug("doctor: which way messages go isn't known: %r", exc)
-        return
-    if obstacle:
-        yield found("one-by-one", "messages", which="all entries", reasons=shorten(printable(obstacle)))
-    elif slow.total() >= MANY:
+    slow = Counter({reason: count for reason, count in context.obstacles.items() if reason})
+    if slow.total() >= MANY:
         reasons = [f"{reason} ({count:,})" for reason, count in slow.most_common(MAX_REASONS)]
         more = len(slow) - len(reasons)
         reasons += [f"and {counted(more, 'more reason', 'more reasons')}"] if more > 0 else []
-        which = f"{slow.total():,} of {counted(seen)}"
+        which = f"{slow.total():,} of {counted(context.obstacles.total())}"
         yield found("one-by-one", "messages", which=which, reasons="; ".join(reasons))

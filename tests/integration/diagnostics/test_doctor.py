@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,6 @@ from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.fixes import repair
 from redbeat.keys import OWN_KINDS, Keys
 from redbeat.leadership.status import BROKER_AWAY
-from redbeat.store.records import mark_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.integration.store.rights import documented_rights
@@ -35,7 +34,6 @@ from tests.support.schedule import (
     STATICS,
     TICK,
     everything,
-    meta_json,
     monitoring,
     server_now,
     write_spike,
@@ -127,17 +125,6 @@ def overdue(sick: Sick) -> None:
     sick.progress.settle(at=sick.now + 10)
 
 
-def mixed(sick: Sick) -> None:
-    """One run that 2.x has recorded since the leader leads; and others that it has not."""
-    sick.led()
-    at = datetime.fromtimestamp(sick.now, timezone.utc)
-    write(sick.client, "ran", score=AFAR, meta=meta_json(at - timedelta(hours=1), 7))
-    write(sick.client, "before", score=AFAR, meta=meta_json(at - timedelta(hours=9), 7))
-    ours = meta_json(at - timedelta(hours=1), 7)
-    write(sick.client, "ours", score=AFAR, meta=ours)
-    sick.client.hset("redbeat:ours", "meta_crc32", mark_of(ours))
-
-
 def late_leader(sick: Sick) -> None:
     sick.led()
     write(sick.client, "a", score=sick.now - 300)
@@ -219,12 +206,12 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
         lambda s: (write(s.client, "well", score=AFAR), s.client.set(f"{HISTORY}well", "x")),
         [f"wrong-type warning {HISTORY}well"],
     ),
-    "no score of 2.x": (
+    "taken out for 2.x": (
         lambda s: (
             write(s.client, "away", score=None),
             s.client.hset("redbeat::downgraded", "redbeat:away", "nan"),
         ),
-        ["downgraded note redbeat::downgraded", "downgraded warning redbeat::downgraded"],
+        ["downgraded note redbeat::downgraded"],
     ),
     "stored messages": (spoilt_stored_messages, ["unscheduled-message error :later:one"]),
     "late messages": (
@@ -256,7 +243,6 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
         lambda s: (s.led(), s.client.set(TICK, s.now - 400)),
         ["silent-leader warning redbeat::lock"],
     ),
-    "two versions": (mixed, ["mixed-versions warning redbeat:ran"]),
     # the server
     "eviction": (
         lambda s: s.client.config_set("maxmemory-policy", "allkeys-lru"),

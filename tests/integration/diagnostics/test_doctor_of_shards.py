@@ -97,10 +97,3 @@ def test_setting_that_differs_from_the_layout_is_found(
     assert done.exit_code == 2, done.output
     assert "redbeat_shards" in done.output
     assert "16" in done.output
-
-
-@pytest.mark.parametrize("place", ["one-server"])
-def test_unfinished_reshard_is_found(sharded: Celery, examine: Callable[..., Findings]) -> None:
-    layout = sharded.redbeat_conf.base_keys.layout
-    Store(sharded).client.hset(layout, mapping={"state": "moving", "former": 4})
-    assert "from 4 to 16" in examine()["reshard"][0]["problem"]

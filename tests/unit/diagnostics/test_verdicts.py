@@ -22,6 +22,7 @@ from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
 from redbeat.leadership.status import Leader, ShardStatus, State, Status, judge
+from redbeat.log.text import sha1_of_text
 from redbeat.runs.run import Run
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.records import Stored
@@ -93,6 +94,7 @@ def facts(
     """An entry that runs hourly, has last run at 11, and is looked at at 12:30."""
     text = json.dumps({"task": "t", "schedule": HOURLY, **definition})
     meta = meta_json(None if last is None else hours(last), count)
+    error = error and error.replace('"definition_sha1": ""', f'"definition_sha1": "{sha1_of_text(text)}"')
     stored = Stored("redbeat:x", text, meta, score, policy and json.dumps(policy), error, "hash")
     entry, problem = None, ""
     try:
@@ -120,6 +122,7 @@ SPAWNED = Run("x", hours(0), "id-0", state="spawned", started_at=hours(0))
 HELD = PastRun(hours(0), hours(0), "waiting", why="the run id-9 was at work on celery@h")
 LONG = [sent(-hour) for hour in range(1, 21)]
 DUE = NOON.timestamp()
+RETRY = NOW.timestamp() + 9
 NEVER = {"score": -1.0}
 HOLIDAY = Exclusions(["2026-06-01"])
 
@@ -157,10 +160,16 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, [], {"policy": {"end_time": "2026-06-01T11:30Z"}}, "outside", "after the entry's end_time"),
         (0, [], {"policy": {"exclude": "holidays"}, "calendar": HOLIDAY}, "excluded", "holidays"),
         # failures
-        (0, RAN, {"error": failure(-0.5, 0), "score": DUE}, "quarantined", "since 2026-06-01 11:30:00 UTC: "),
+        (
+            0,
+            RAN,
+            {"error": failure(-0.5, 0), "score": RETRY},
+            "quarantined",
+            "since 2026-06-01 11:30:00 UTC: ",
+        ),
         (0, [], {"task": None}, "quarantined", "definition: task: is missing."),
         (0, [], {"policy": {"exclude": "x"}, "calendar": Unusable("gone.")}, "quarantined", "gone."),
-        (0, [unsent(-1)], {"error": failure(-1, 7), "last": -2}, "unsent", "7 times so far"),
+        (0, [unsent(-1)], {"error": failure(-1, 7), "last": -2, "score": RETRY}, "unsent", "7 times so far"),
         # still to come
         (1, [sent(0)], {}, "to-come", "still to come"),
         (1, [sent(0)], {"policy": {"max_runs": 5}, **NEVER}, "finished", "max_runs is 5"),
@@ -241,7 +250,7 @@ def test_entry_without_a_due_time_yet_says_so(app: Celery, given: dict[str, Any]
 @pytest.mark.parametrize(
     ("given", "verdict", "words"),
     [
-        ({"error": failure(0, 3), "score": DUE}, "unsent", "12:00:00 UTC couldn't be sent, 3 times so far"),
+        ({"error": failure(0, 3), "score": RETRY}, "unsent", "12:00:00 UTC couldn't be sent, 3 times so far"),
         ({"score": 0.0, "leader": None}, "no-leader", "No beat holds the lock"),
         ({"score": 0.0}, "waiting", "the log of beat on web-1"),
         (NEVER, "unscheduled", "its schedule has times, but its score was written so"),
