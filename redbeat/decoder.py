@@ -218,6 +218,24 @@ def decode(text: str) -> Any:
     return value if end == len(text) else _DECODER.decode(text)
 
 
+def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:
+    """Return the value of JSON that a user has typed; ValueError if it isn't ``what``."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as exc:
+        place = f"column {exc.colno}" if exc.lineno == 1 else f"line {exc.lineno}, column {exc.colno}"
+        raise ValueError(f"it isn't JSON: {exc.msg} at {place}.") from exc
+    except RecursionError as exc:
+        raise ValueError("it is nested too deep for JSON.") from exc
+    if not isinstance(value, kind):
+        raise ValueError(f"it must be {what}.")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"it isn't JSON: {name}.")
+
+
 def encode_definition(
     name: str,
     task: str,

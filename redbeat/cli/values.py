@@ -5,7 +5,6 @@ Invariant: nothing here asks Redis, so a wrong value is refused before anything 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from redbeat.decoder import read_json
 from redbeat.schedules.codec import make_solar, read_cron
 from redbeat.schedules.times import TypedTime, read_seconds
 from redbeat.schedules.timezones import zone_called
@@ -44,24 +44,6 @@ def _read_interval(text: str) -> float:
     return seconds
 
 
-def _json_reader(kind: type, what: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            value = json.loads(text, parse_constant=_refuse_constant)
-        except json.JSONDecodeError as exc:
-            place = f"column {exc.colno}" if exc.lineno == 1 else f"line {exc.lineno}, column {exc.colno}"
-            raise ValueError(f"{text!r} is no JSON: {exc.msg} at {place}.") from exc
-        except RecursionError as exc:
-            raise ValueError("it is nested too deep for JSON.") from exc
-        if not isinstance(value, kind):
-            raise ValueError(f"{text!r} must be {what}.")
-        return value
-
-    return read
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON.")
 
 
 def _read_solar(text: str) -> Any:
@@ -81,8 +63,8 @@ INTERVAL = Value("duration", _read_interval)
 AHEAD = Value("time", partial(TypedTime, ahead=True))
 BACK = Value("time", partial(TypedTime, ahead=False))
 DATE = Value("date", date.fromisoformat)
-JSON_ARRAY = Value("JSON", _json_reader(list, "an array, as [1, 2]"))
-JSON_OBJECT = Value("JSON", _json_reader(dict, 'an object, as {"key": 1}'))
+JSON_ARRAY = Value("JSON", partial(read_json, kind=list, what="an array, as [1, 2]"))
+JSON_OBJECT = Value("JSON", partial(read_json, kind=dict, what='an object, as {"key": 1}'))
 CRON = Value("cron", read_cron)
 SOLAR = Value("solar", _read_solar)
 ZONE = Value("zone", zone_called)

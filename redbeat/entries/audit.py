@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 from redbeat.config.masking import MASK, is_secret_name, mask_secrets
 from redbeat.connection.retry import call_briefly
 from redbeat.decoder import plain_json
-from redbeat.entries.fields import STATE_FIELDS, shown_value
-from redbeat.entries.forms import arguments_of
+from redbeat.entries.forms import EXPORTED_FIELDS, STATE_FIELDS, arguments_of, shown_value
 from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.wording import in_utc, in_words_of
 from redbeat.errors import EntryError, RedBeatError, StoreRefused, StoreUnavailable
@@ -112,7 +111,9 @@ def given_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     return {
         field: value
         for field, value in fields.items()
-        if field not in ("name", *STATE_FIELDS) and value not in (None, [], {}) and (field, value) != _ENABLED
+        if field not in ("name", *STATE_FIELDS, *EXPORTED_FIELDS)
+        and value not in (None, [], {})
+        and (field, value) != _ENABLED
     }
 
 

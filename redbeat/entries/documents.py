@@ -17,7 +17,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.entries.due import MAX_SCORE, is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import without_secrets
+from redbeat.entries.forms import without_secrets
 from redbeat.entries.runs import Last, read_last, read_running
 from redbeat.entries.upcoming import next_runs as runs_of
 from redbeat.entries.validation import find_entry_problem, find_name_problem

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from redbeat.config.ping_urls import mask_ping_url
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
-from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.validation import find_priority_problem, find_problem, why_undecoded
 from redbeat.errors import EntryError
-from redbeat.policy.policy import FIELDS, LENGTHS, PAUSE_FIELDS, given_of
-from redbeat.schedules.times import read_seconds
+from redbeat.policy.policy import FIELDS, PAUSE_FIELDS, given_of
 from redbeat.schedules.timezones import time_of
 
 if TYPE_CHECKING:
@@ -25,16 +24,31 @@ if TYPE_CHECKING:
 
 EntryT = TypeVar("EntryT", bound=Any)
 
+#: what runs have made of an entry
 STATE_FIELDS = ("last_run_at", "total_run_count")
 #: how many characters a schedule has at most: a rule that names each day of a year has 2,000
 MAX_SCHEDULE_LENGTH = 20_000
 #: the keys of the dict, in this order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
-#: the keys after them, for readers only; ``celery redbeat show --json`` adds all but the first four
-READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
+#: what ``export --history`` adds: lists, as they are in Redis; and before them what ``export`` adds
+PAST_FIELDS = ("history", "backfilled")
+EXPORTED_FIELDS = ("next_run", "owner", "stored", *PAST_FIELDS)
+#: what ``to_dict`` adds for readers, then what ``celery redbeat list`` and ``show`` add about its runs
+RUN_FIELDS = ("last_outcome", "failures_in_a_row", "running", "figures")
+READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs", *RUN_FIELDS)
 #: keys that are ignored; of those in exported files not ``stored``, as an entry without it would lose
 #: something
-IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
+IGNORED_FIELDS = {*READ_ONLY_FIELDS, *STATE_FIELDS, *EXPORTED_FIELDS} - {"stored"}
+
+
+def shown_value(field: str, value: Any) -> Any:
+    """Return the value of ``field`` as it may be shown; only an export has secrets."""
+    return mask_ping_url(value) if field == "ping_url" else value
+
+
+def without_secrets(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with secrets masked."""
+    return {field: shown_value(field, value) for field, value in fields.items()}
 
 
 def to_dict(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
@@ -99,12 +113,6 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     problem = find_priority_problem((given.get("options") or {}).get("priority"))
     if problem:
         raise EntryError(f"{name}: options: priority {problem}.", str(name))
-    for field in LENGTHS:  # a number of seconds, or here also a text such as '1h30m'
-        if isinstance(given.get(field), str):
-            try:
-                given[field] = read_seconds(given[field])
-            except ValueError as exc:
-                raise EntryError(f"{name}: {field}: {exc}", str(name)) from exc
     moment = given.get("last_run_at")
     if isinstance(moment, str):
         try:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries.fields import PAST_FIELDS
+from redbeat.entries.forms import PAST_FIELDS
 from redbeat.entries.validation import find_problem
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name

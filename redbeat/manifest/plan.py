@@ -29,7 +29,7 @@ from redbeat.entries.calendar_loading import (
 )
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import shown_value, without_secrets
+from redbeat.entries.forms import shown_value, without_secrets
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
 from redbeat.entries.pauses import keep_pause

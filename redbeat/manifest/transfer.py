@@ -17,7 +17,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS, encode_meta
 from redbeat.entries.calendar_loading import read_stored
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.fields import PAST_FIELDS
+from redbeat.entries.forms import PAST_FIELDS
 from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
 from redbeat.entries.validation import find_name_problem, find_size_problem

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.fields import without_secrets
+from redbeat.entries.forms import without_secrets
 from redbeat.operations.signatures import UNKNOWN, Parameters, parameters_of
 
 _WORD, _DOTTED = re.compile(r"[\w-]+"), re.compile(r"[\w.-]+")

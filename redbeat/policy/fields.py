@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.log.text import quoted
+from redbeat.schedules.times import read_seconds
 from redbeat.schedules.timezones import find_time_problem, time_of, zone_called, zone_name
 
 Value = TypeVar("Value")
@@ -63,12 +64,13 @@ def _count(value: Any, row: Row) -> int:
 
 
 def _seconds(value: Any, row: Row) -> float:
-    seconds = getattr(value, "total_seconds", lambda: value)()
+    seconds = read_seconds(value) if isinstance(value, str) else value  # as in files: '1h30m'
+    seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     least = "from 0 to" if row.kind is Kind.DELAY else "above 0 and up to"
     if not is_number or not 0 <= seconds <= MAX_SECONDS or (row.kind is Kind.LENGTH and not seconds):
         raise ValueError(f"must be a number of seconds {least} {MAX_SECONDS}, not {quoted(value)}.")
-    return seconds  # type: ignore[no-any-return]
+    return seconds
 
 
 def _flag(value: Any, _row: Row) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.decoder import read_json as read_typed_json
 from redbeat.entries.notation import SCHEDULE_FORMS, write_schedule
 from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
@@ -346,19 +347,7 @@ _READERS: dict[Kind, Callable[[str], Any]] = {
 
 def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:
     """Return the value of JSON text; ValueError if it isn't ``what``."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as exc:
-        place = f"column {exc.colno}" if exc.lineno == 1 else f"line {exc.lineno}, column {exc.colno}"
-        raise ValueError(f"It is no JSON: {exc.msg} at {place}.") from exc
-    except RecursionError as exc:
-        raise ValueError("It is nested too deep for JSON.") from exc
-    if not isinstance(value, kind):
-        raise ValueError(f"It must be {what}.")
+    value = read_typed_json(text, kind, what)
     if has_too_many(value):
         raise ValueError(f"It has more than {MAX_VALUES:,} values.")
     return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON.")

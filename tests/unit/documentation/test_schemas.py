@@ -78,7 +78,7 @@ def test_schemas_have_exactly_the_fields_of_the_code() -> None:
         *SCHEDULE_FIELDS, "weekday", "datetime",
     }  # fmt: skip
     shown = schema_of("entry")["properties"]
-    assert set(shown) == {*FORM_FIELDS, *READ_ONLY_FIELDS} - set(FIELDS)
+    assert set(shown) == {*FORM_FIELDS, *READ_ONLY_FIELDS, "history"} - set(FIELDS)
     assert shown["state"]["enum"] == [*STATES, None]
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
     for path, text in generated().items():

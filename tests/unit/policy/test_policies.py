@@ -87,7 +87,7 @@ def test_editors_and_type_checkers_know_every_field() -> None:
     ("fields", "named"),
     [
         *(({name: wrong}, name) for name in ("misfire_grace_time", "expires_after", "max_runtime")
-          for wrong in (0, timedelta(0), -1, True, "5", float("nan"), 1e11)),
+          for wrong in (0, timedelta(0), -1, True, [], float("nan"), 1e11)),
         ({"jitter": -1}, "jitter"),
         ({"misfire_limit": 1001}, "misfire_limit"),
         ({"expires_after": 60, "jitter": 60}, "expires_after"),
@@ -124,7 +124,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }  # fmt: skip
 JUNK = st.one_of(
     st.integers(max_value=0), st.floats(max_value=0), st.just(float("nan")), st.floats(1e11),
-    st.sampled_from(["", "5", "sometimes", "Skip", b"skip", [], {}, ["skip"], object()]),
+    st.sampled_from(["", "sometimes", "Skip", b"skip", [], {}, ["skip"], object()]),
 )  # fmt: skip
 GIVEN = st.fixed_dictionaries({}, optional={name: st.none() | of for name, of in VALUES.items()})
 
@@ -160,7 +160,7 @@ def test_a_run_policy_is_made_where_no_field_lacks_another(values: dict[str, Any
 def test_one_wrong_value_is_named_and_refuses_the_policy(
     values: dict[str, Any], name: str, junk: Any
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{name}: must be "):
+    with pytest.raises(ValueError, match=f"^{name}: "):
         make_policy({**values, name: junk}, timezone.utc)
 
 
