@@ -5,7 +5,6 @@ Invariant: without ``--fix`` nothing is written.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -13,7 +12,7 @@ import click
 from rich.text import Text
 
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, json_flag, pass_session, zone_options
-from redbeat.cli.names import NAME, no_such_entry
+from redbeat.cli.names import NAME
 from redbeat.cli.options import routing_options
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_table
@@ -22,7 +21,6 @@ from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Severity
-from redbeat.diagnostics.fixes import repair
 from redbeat.diagnostics.routes import (
     document_of_way,
     find_destination,
@@ -33,8 +31,8 @@ from redbeat.diagnostics.routes import (
 from redbeat.diagnostics.routes import in_words as route_in_words
 from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.entries.wording import clock, in_words_of, label_of, one_line
-from redbeat.errors import EntryNotFound
 from redbeat.log.text import counted, printable
+from redbeat.operations.operating import fix_findings
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, Seconds
 from redbeat.schedules.times import TypedTime
@@ -97,8 +95,7 @@ def doctor(
     Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix, too: what was found before it
     repaired), 64 wrong options, 69 Redis can't be reached, 77 Redis refuses.
     """
-    is_dry = session.is_dry_run
-    if is_dry and not is_fixing:
+    if session.is_dry_run and not is_fixing:
         raise CommandLineError("--dry-run needs --fix.", exits.USAGE)
     if is_from_2x and is_fixing:
         raise CommandLineError("--from-2x writes nothing: use it without --fix.", exits.USAGE)
@@ -113,18 +110,14 @@ def doctor(
     )
     if not session.is_json:
         _show(session, found, is_complete)
-    repairs: list[str] = []
+    repairs = None
     if is_fixing:
-        about = [one.target for one in found.findings if one.is_fixable]
-        with session.audited("doctor --fix", about) if about and not is_dry else nullcontext():
-            for sentence in repair(session.app, found.findings, is_dry):
-                repairs.append(sentence)
-                if not session.is_json:
-                    session.say(sentence)
-        if not repairs and not session.is_json:
-            session.say("There is nothing that --fix can repair.")
+        repairs = fix_findings(session.actor, found.findings, dry_run=session.is_dry_run)
+    if not session.is_json and repairs is not None:
+        for sentence in repairs or ["There is nothing that --fix can repair."]:
+            session.say(sentence)
     if session.is_json:
-        session.print_json(found.to_dict(repairs if is_fixing else None))
+        session.print_json(found.to_dict(repairs))
     click.get_current_context().exit(found.severity)
 
 
@@ -170,10 +163,7 @@ def why(session: Session, name: str, at: TypedTime | None) -> None:
 
     Exit codes: 0 there is an answer, 66 no such entry, 69 Redis can't be reached, 64 wrong options.
     """
-    try:
-        facts = read_facts(session.app, name)
-    except EntryNotFound:
-        raise no_such_entry(session, name) from None
+    facts = read_facts(session.app, name)
     zone = session.zone
     answer = explain(facts, None if at is None else session.time(at))
     obstacle = None

@@ -47,7 +47,7 @@ def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
     changed: list[str] = []
     if is_yes and found.obstacles:
         about = [one.name for one in found.obstacles]
-        with session.audited("downgrade", about), meter("Taking out", len(about)) as progress:
+        with session.actor.doing("downgrade", about), meter("Taking out", len(about)) as progress:
             for one, is_away in put_all_away(session.app, found.obstacles, progress):
                 (taken if is_away else changed).append(one.name)
     if session.is_json:

@@ -22,7 +22,7 @@ from redbeat.cli.flags import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
+from redbeat.cli.names import NAME, entry_called, listed_entry
 from redbeat.cli.options import (
     POLICY,
     SCHEDULES,
@@ -74,9 +74,10 @@ def add(session: Session, name: str, task: str, disabled: bool, replace: bool, *
     zone = zone_given(given, session.app.timezone)
     values = changes_of(given, zone, session.now(), {})
     entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
+    details = {**given_of(entry), "replace": True} if replace else given_of(entry)
     try:
         entry.check_save(if_unchanged=not replace)  # raises before anything is written
-        with session.audited("add", [name], {**given_of(entry), "replace": replace or None}):
+        with session.actor.doing("add", [name], details):
             entry.save(if_unchanged=not replace)
     except EntryChanged:
         raise CommandLineError(
@@ -132,7 +133,7 @@ def set_(
     now = session.now()
 
     def changed(name: str) -> RedBeatSchedulerEntry:
-        entry = RedBeatSchedulerEntry.get(name, session.app) if match else entry_called(session, name)
+        entry = entry_called(session, name)
         zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
         _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
         return entry
@@ -140,7 +141,7 @@ def set_(
     def change(name: str) -> None:
         retry_when_changed(lambda: changed(name).save(if_unchanged=True))
 
-    details = {"match": match, **{field: given[field] for field in fields}}
+    details = {field: given[field] for field in given if field != "name"}
     names = [name] if name is not None else select(session, str(match))[0]
     if name is not None:
         changed(name).check_save()  # raises before anything is written
@@ -148,12 +149,12 @@ def set_(
         show_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
     elif name is not None:
         before = _before(entry_called(session, name), fields, removed)
-        with session.audited("set", names, details, before):
+        with session.actor.doing("set", names, details, before):
             change(name)
         report_entry(session, name, "Changed")
     elif names:
         ask_about(session, f"Change {', '.join(field.replace('_', '-') for field in fields)} of", names)
-        with session.audited("set", names, details):
+        with session.actor.doing("set", names, details):
             _change_each(session, names, change)
     _tell(session, [*_ping_hints(session, given), hint_at_beat_schedule(session.app, names)])
 
@@ -253,7 +254,8 @@ def delete(session: Session, names: tuple[str, ...], match: str | None) -> None:
     """
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
-    check_stored(session, names)
+    for name in names:
+        listed_entry(session, name)  # raises before anything is written
     chosen = list(dict.fromkeys([*names, *(select(session, match)[0] if match is not None else ())]))
     if session.is_dry_run:
         if session.is_json:
@@ -262,7 +264,8 @@ def delete(session: Session, names: tuple[str, ...], match: str | None) -> None:
             show_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
         return
     ask_about(session, "Delete", chosen)
-    with session.audited("delete", chosen, {"match": match}), meter("Deleting", len(chosen)) as progress:
+    details = {} if match is None else {"match": match}
+    with session.actor.doing("delete", chosen, details), meter("Deleting", len(chosen)) as progress:
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
     words = f"Deleted {counted(len(chosen), 'entry', 'entries')}."
     session.report({"deleted": total, "names": chosen}, words)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -12,21 +10,16 @@ from celery import current_app
 from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
-from redbeat.cli.session import Session
-from redbeat.config.config import ensure_conf
-from redbeat.config.suggestions import did_you_mean
+from redbeat.cli.session import MAX_LOOKED_AT, Session
 from redbeat.connection.retry import call_briefly
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import iter_names, read_listed
 from redbeat.entries.wording import one_line
-from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.store.entries import read_entries
 from redbeat.store.store import Store
 
-#: how many names are looked at for a suggestion, and for completion
-MAX_LOOKED_AT = 5000
+#: how many names the shell is given, and how long it waits for them
 MAX_COMPLETED = 100
 COMPLETION_SECONDS = 2.0
 
@@ -74,17 +67,6 @@ def _app_of(ctx: click.Context) -> Any:
     return Session(app, url, prefix, no_color=True).app
 
 
-def no_such_entry(session: Session, name: str) -> CommandLineError:
-    """Return the error about a name that isn't stored, with the nearest one that is."""
-    try:
-        hint = one_line(did_you_mean(name, islice(iter_names(session.app), MAX_LOOKED_AT)))
-    except StoreRefused:  # the user may not list the names
-        hint = ""
-    place = Store(session.app).parts.of(name).schedule
-    sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
-    return CommandLineError(sentence, exits.NO_INPUT)
-
-
 def nothing_matches(match: str) -> CommandLineError:
     """Return the error about a pattern that no entry's name matches, as changing nothing isn't a success."""
     return CommandLineError(f"No entry's name matches {one_line(match)!r}; nothing was done.", exits.NO_INPUT)
@@ -92,43 +74,9 @@ def nothing_matches(match: str) -> CommandLineError:
 
 def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the stored entry called ``name``, one that can be used."""
-    try:
-        return RedBeatSchedulerEntry.from_key(ensure_conf(session.app).keys.entry(name), session.app)
-    except EntryNotFound:
-        raise no_such_entry(session, name) from None
+    return RedBeatSchedulerEntry.get(name, session.app)
 
 
 def listed_entry(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the stored entry called ``name`` with its state, also one that can't be used."""
-    try:
-        return read_listed(RedBeatSchedulerEntry, session.app, name)
-    except EntryNotFound:
-        raise no_such_entry(session, name) from None
-
-
-def chosen_names(session: Session, names: Sequence[str], match: str | None) -> list[str]:
-    """Return the names given, all of which are stored, and those that match a pattern."""
-    if not names and match is None:
-        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
-    check_stored(session, names)
-    chosen = dict.fromkeys(names)
-    if match is not None:
-        matching = sorted(_matching(iter_names(session.app), match))
-        if not matching:
-            raise nothing_matches(match)
-        chosen.update(dict.fromkeys(matching))
-    return list(chosen)
-
-
-def check_stored(session: Session, names: Iterable[str]) -> None:
-    """Raise the error about the first name that isn't stored, before anything is changed."""
-    store = Store(session.app)
-    given = list(names)
-    _, found = read_entries(store, [store.keys.entry(name) for name in given])
-    for name, stored in zip(given, found, strict=True):
-        if not stored.exists:
-            listed_entry(session, name)  # it may be in the schedule all the same
-
-
-def _matching(names: Iterable[str], pattern: str) -> Iterable[str]:
-    return (name for name in names if fnmatchcase(name, pattern))
+    return read_listed(RedBeatSchedulerEntry, session.app, name)

@@ -13,7 +13,7 @@ import click
 
 from redbeat.cli.changes import change_entries
 from redbeat.cli.flags import DRY_RUN, MATCH, OBJECT_PER_ENTRY, YES, pass_session, zone_options
-from redbeat.cli.names import NAME, check_stored
+from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.operations import options_of
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.entries.wording import one_line, relative, when_in
@@ -53,7 +53,8 @@ def pause(
     """
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
-    check_stored(session, names)
+    for name in names:
+        listed_entry(session, name)  # raises before anything is written
 
     def pause_one(name: str) -> str:
         change = pause_entry(session.actor, name, note=note, until=until, by=by)
@@ -90,7 +91,8 @@ def resume(
         raise CommandLineError("Give a NAME, --match PATTERN, --note TEXT or --paused-by WHO.", USAGE)
     if names and is_chosen_by_pause:
         raise CommandLineError("Give a NAME, or --note and --paused-by, not both.", USAGE)
-    check_stored(session, names)
+    for name in names:
+        listed_entry(session, name)  # raises before anything is written
 
     def resume_one(name: str) -> str:
         return _sentence(session, "Resumed", resume_entry(session.actor, name, enable=True))

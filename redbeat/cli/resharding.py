@@ -66,7 +66,7 @@ def reshard(session: Session, shards: int) -> None:
         details = {"from": plan.former or "none", "to": shards or "none"}
         try:
             with (
-                session.audited("reshard", (), details),
+                session.actor.doing("reshard", (), details),
                 meter("Moving", plan.entries + plan.messages) as progress,
             ):
                 report = resharding.run(progress, (lambda _words: None) if session.is_json else session.note)

@@ -10,10 +10,11 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, tzinfo
 from functools import cached_property
+from itertools import islice
 from threading import Timer
 from typing import Any, TypeVar
 
@@ -27,7 +28,8 @@ from redbeat.access import Right
 from redbeat.access.users import User
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.entries.audit import audited
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.query import iter_names
 from redbeat.entries.wording import one_line
 from redbeat.errors import (
     ArgumentInvalid,
@@ -59,6 +61,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: the exit code of a command that was ended by Ctrl-C
 INTERRUPTED = 130
+#: how many names are looked at for a suggestion
+MAX_LOOKED_AT = 5000
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
 #: the width where the output isn't a terminal
@@ -108,7 +112,7 @@ class SessionCommand(ExitingCommand):
         session = Session.of(ctx)
         session.keep_layout_rule(self.layout_rule)
         try:
-            with ending_unread(), telling_of_silence(session), stating_errors():
+            with ending_unread(), telling_of_silence(session), stating_errors(), session.suggesting_names():
                 return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
@@ -351,24 +355,22 @@ class Session:
         """The user of this shell, who may do everything."""
         return Actor(self.app, User(login_name(), [Right.ADMIN]), "cli", socket.gethostname())
 
-    def audited(
-        self,
-        verb: str,
-        names: Iterable[str],
-        details: Mapping[str, Any] | None = None,
-        before: Mapping[str, Any] | None = None,
-    ) -> AbstractContextManager[None]:
-        """Return what writes into the audit list that the user makes a change, when it is entered.
-
-        Arguments:
-            names: of what is changed.
-            details: what was given; what is None wasn't.
-            before: what some of that was before.
-        """
-        given = {name: value for name, value in (details or {}).items() if value is not None}
-        return audited(
-            self.app, login_name(), "cli", verb, names, given, host=socket.gethostname(), before=before
-        )
+    @contextmanager
+    def suggesting_names(self) -> Iterator[None]:
+        """Within this, end the command with a suggestion if the user names an entry that isn't stored."""
+        try:
+            yield
+        except EntryNotFound as exc:
+            layout = ensure_conf(self.app).layout
+            if not exc.key.startswith(tuple(layout.by_prefix)):
+                raise
+            name, hint = layout.name_of(exc.key), ""
+            with suppress(StoreRefused):  # the user may not list the names
+                hint = one_line(did_you_mean(name, islice(iter_names(self.app), MAX_LOOKED_AT)))
+            place = Store(self.app).parts.of(name).schedule
+            raise CommandLineError(
+                f"There is no entry {one_line(name)!r} in {place} at {self.server}.{hint}", exits.NO_INPUT
+            ) from None
 
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"
