@@ -23,23 +23,6 @@ from redbeat.log.text import printable, printable_lines, shorten
 MAX_VALUE = 2_000
 
 
-class Shown(str):
-    """A value as the log shows it: its text and its repr are printable, and not too long."""
-
-    __slots__ = ("_repr",)
-
-    _repr: str
-
-    def __new__(cls, value: object) -> Shown:
-        """Make it from ``value``, whose own text isn't printable, or is too long."""
-        made = super().__new__(cls, _shortened(str(value)))
-        made._repr = _shortened(repr(value))
-        return made
-
-    def __repr__(self) -> str:
-        return self._repr
-
-
 def _shortened(text: str) -> str:
     return shorten(printable(text[: MAX_VALUE + 1]), MAX_VALUE)
 
@@ -75,12 +58,11 @@ def _shown(value: Any) -> Any:
         return value
     try:
         text = str(value)
-        is_whole = len(text) <= MAX_VALUE or not isinstance(value, (str, BaseException))
-        if is_whole and text.isprintable() and (isinstance(value, str) or repr(value).isprintable()):
-            return value
-        return Shown(value)
+        is_short = text.isprintable() and len(text) <= MAX_VALUE
+        is_safe = is_short and (isinstance(value, str) or repr(value).isprintable())
     except Exception:  # noqa: BLE001 - a value whose text can't be made is left to the formatter
         return value
+    return value if is_safe else _shortened(text)
 
 
 def printable_traceback(exc: BaseException) -> str:

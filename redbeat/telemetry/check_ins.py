@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -263,8 +264,8 @@ SENT_AT = "sentry-task-enqueued-time"
 def listen(**_: Any) -> None:
     """Connect the receivers in a worker's process, once."""
     task_prerun.connect(_complete_headers, weak=False, dispatch_uid=_UID)
-    task_success.connect(_note_success, weak=False, dispatch_uid=_UID)
-    task_failure.connect(_note_failure, weak=False, dispatch_uid=_UID)
+    task_success.connect(partial(_end, status="ok"), weak=False, dispatch_uid=_UID)
+    task_failure.connect(partial(_end, status="error"), weak=False, dispatch_uid=_UID)
 
 
 def _complete_headers(task: Any = None, **_: Any) -> None:
@@ -282,21 +283,14 @@ def _complete_headers(task: Any = None, **_: Any) -> None:
             run.headers = {SENT_AT: sent_at, **own, **(run.headers or {})}
 
 
-def _note_success(sender: Any = None, **_: Any) -> None:
-    _end(sender, "ok")
-
-
-def _note_failure(sender: Any = None, **_: Any) -> None:
-    _end(sender, "error")
-
-
-def _end(task: Any, status: Status) -> None:
-    run = task.request
+def _end(sender: Any, status: Status, **_: Any) -> None:
+    """End the check-in of a run; ``sender`` is its task."""
+    run = sender.request
     monitor = getattr(run, CHECK_IN, None)
     if not isinstance(monitor, dict):
         return
     with Harmless("telling Sentry how a run has ended"):
-        if find_integration() is not None and not is_tracked(task.app):
+        if find_integration() is not None and not is_tracked(sender.app):
             due = datetime.fromisoformat(run.redbeat_due)
             send_check_in(run.redbeat_entry, due, status, monitor)
 

@@ -14,7 +14,7 @@ import time
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from redbeat.entries.query import STATES, states_of
@@ -120,7 +120,6 @@ class Gathering:
         self.book = book
         self._is_shown = is_shown
         self._teller = secrets.token_hex(8)
-        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-metrics", self._run)
         self._for_book = deque[Callable[[], None]]()  # what the thread of the tick is to change in the book
         self._next_read_at = 0.0
@@ -162,8 +161,12 @@ class Gathering:
     def _run(self) -> None:
         while not self._thread.wait(LOOK_SECONDS if self._is_shown else SELDOM_SECONDS):
             self.gather()
-        if self._store is not None:
+        if "_store" in vars(self):
             self._store.close()
+
+    @cached_property
+    def _store(self) -> Store:  # the thread makes it: a client of a cluster connects at once
+        return Store.hasty(self._app)
 
     def gather(self) -> None:
         """Ask Redis once; an error is logged, and the next call tries again."""
@@ -191,8 +194,6 @@ class Gathering:
         if not tokens:
             self._parts = {}
             return
-        if self._store is None:
-            self._store = Store.hasty(self._app)
         store, has_lock = self._store, leaderships[0].lock_key is not None
         self._parts = {keys: self._parts.get(keys) or self._make_view(keys, tokens[keys]) for keys in tokens}
         self._give_labels(store)
@@ -230,7 +231,6 @@ class Gathering:
                     part.vitals = vitals
 
     def _make_view(self, keys: Keys, token: str) -> View:
-        assert self._store is not None  # noqa: S101 - for mypy
         shard = self._store.config.layout.shard_of(keys)
         return View(keys, token, "" if shard is None else str(shard))
 
@@ -297,7 +297,6 @@ class Gathering:
                 yield
 
     def _count_part(self, part: View) -> Iterator[None]:
-        assert self._store is not None  # noqa: S101 - for mypy
         found, cursor = Counter[str](), ""
         while cursor != "0":
             page = count_entry_states(self._store, part.keys, cursor or "0", SLICE)

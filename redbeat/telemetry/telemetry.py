@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from typing import Any, Protocol
 
 from redbeat.config.config import ensure_conf
@@ -64,8 +65,11 @@ class KnownEntries:
 
     def __init__(self, app: Any, word: str = "") -> None:
         self._app, self._word = app, word
-        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._known = Memory[str, tuple[RedBeatSchedulerEntry | None, float]]()
+
+    @cached_property
+    def _store(self) -> Store:  # the thread makes it: a client of a cluster connects at once
+        return Store.hasty(self._app)
 
     def find(self, names: Collection[str]) -> dict[str, RedBeatSchedulerEntry | None]:
         """Return the entries with these names; None: it is missing, invalid, or of no interest.
@@ -77,8 +81,6 @@ class KnownEntries:
         known = {name: self._known.get(name, nothing) for name in names}
         old = [name for name, (_, until) in known.items() if until <= now]
         if old:
-            if self._store is None:
-                self._store = Store.hasty(self._app)
             keys = ensure_conf(self._app).keys
             _, found = read_entries(self._store, [keys.entry(name) for name in old])
             for name, stored in zip(old, found, strict=True):
@@ -99,5 +101,5 @@ class KnownEntries:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._store is not None:
+        if "_store" in vars(self):
             self._store.close()
