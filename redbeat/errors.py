@@ -38,6 +38,7 @@ celery-redbeat 2.x catch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kombu.exceptions import OperationalError
@@ -190,12 +191,14 @@ class EntryError(RedBeatError):
     Attributes:
         key: the entry's full key in Redis, or its name where there is no key yet.
         done: how many entries ``save_many`` or ``delete_many`` had done before, whole chunks.
+        problems: all that is wrong with the values, by field; {}: only the message is known.
     """
 
     def __init__(self, message: str, key: str) -> None:
         super().__init__(message)
         self.key = key
         self.done = 0
+        self.problems: Mapping[str, str] = {}
 
 
 class DeclarationError(EntryError, ConfigurationError):
@@ -211,7 +214,13 @@ class DeclarationError(EntryError, ConfigurationError):
 
 
 class EntryChanged(EntryError):
-    """Somebody has changed, made or removed the entry since it was loaded; nothing was written."""
+    """Another user has changed, made or removed the entry since it was loaded; nothing was written.
+
+    Attributes:
+        revision: of what is there now, where the REST interface has been told which one to change.
+    """
+
+    revision: str | None = None
 
 
 class EntryNotFound(EntryError, KeyError):

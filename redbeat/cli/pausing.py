@@ -17,7 +17,8 @@ from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.operations import options_of
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.entries.wording import one_line, relative, when_in
-from redbeat.operations.pausing import PauseChange, pause_entries, pause_entry, resume_entries, resume_entry
+from redbeat.operations.editing import EntryChange
+from redbeat.operations.pausing import pause_entries, pause_entry, resume_entries, resume_entry
 from redbeat.operations.selection import Selection
 from redbeat.process.exit_codes import USAGE, CommandLineError
 from redbeat.schedules.times import TypedTime
@@ -105,7 +106,7 @@ def resume(
     )
 
 
-def _sentence(session: Session, done: str, change: PauseChange) -> str:
+def _sentence(session: Session, done: str, change: EntryChange) -> str:
     entry = change.entry
     due, words = entry.next_due_at, f"{done} {one_line(entry.name)}"
     if entry.paused_until is not None:

@@ -25,8 +25,8 @@ from redbeat.errors import CalendarError, CalendarNotFound, ConfigurationError, 
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import decode_file, read_calendar
 from redbeat.operations.actor import Actor
+from redbeat.operations.editing import DryRun
 from redbeat.operations.operation import Option, operation
-from redbeat.operations.pausing import DryRun
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.store.calendars import replace_calendar
 from redbeat.store.server import Server

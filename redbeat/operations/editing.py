@@ -1,24 +1,27 @@
-"""``add``, ``set`` and ``delete``: entries made, changed and removed.
+"""Entries added, changed and removed, one or many.
 
-Invariant: what somebody has seen is what they change: with a revision, an entry that was changed since then
-stays as it is.
+Invariant: with :class:`Seen`, an entry that was changed since it was read stays as it is. Without, a change
+is made again if another user comes between.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from redbeat.access import Right
 from redbeat.entries.audit import given_of
-from redbeat.entries.documents import raw_fields, read_object
+from redbeat.entries.documents import find_problems, raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS, STATE_FIELDS
+from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.entries.query import read_listed
-from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.entries.saving import retry_when_changed
+from redbeat.errors import ArgumentInvalid, EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import (
@@ -30,17 +33,246 @@ from redbeat.operations.hiding import (
     left_hidden,
     may_hide,
     restore,
+    without_hidden,
 )
+from redbeat.operations.operation import Option, Seen, SeenOption, operation
+from redbeat.operations.selection import NameOfEntry, Selection, for_each
 from redbeat.store.members import remove_members
 from redbeat.store.owners import apply_changes
 from redbeat.store.records import Change, Stored
 from redbeat.store.store import Store
 
+Result = TypeVar("Result")
+
+#: what documents of the REST interface have besides; ignored where one is sent back
+ADDED = ("href", "etag")
+
+DryRun = Annotated[bool, Option("Change nothing, and answer what would be changed.")]
+
+
+@dataclass(frozen=True)
+class EntryChange:
+    """What a call has made of one entry.
+
+    Attributes:
+        entry: as it is stored now, or would be.
+        outcome: 'added', 'changed', 'paused', 'resumed', or 'left' as it was.
+    """
+
+    entry: RedBeatSchedulerEntry
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Entries that were changed.
+
+    Attributes:
+        changed: their names.
+        failed: why others weren't, by their names.
+        left: names that weren't tried: send the same with these.
+        next: the cursor to go on with; null: that was all.
+        reason: why they weren't tried; '': there was no time left.
+    """
+
+    changed: Sequence[str]
+    failed: dict[str, str]
+    left: Sequence[str]
+    next: str | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """Entries that were removed.
+
+    Attributes:
+        deleted: how many there were; 0: they would be removed.
+        names: theirs.
+    """
+
+    deleted: int
+    names: Sequence[str]
+
+
+@dataclass(frozen=True)
+class DeletedMany(Deleted):
+    """Entries of a selection that were removed; ``next``: the cursor to go on with; null: that was all."""
+
+    next: str | None
+
+
+# -- operations
+
+
+@operation("entry.put", Right.EDIT, "add", "PUT /entries/{name}")
+def put_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    values: Annotated[dict[str, Any], Option("The entry.", component="EntryInput")],
+    seen: SeenOption = None,
+) -> EntryChange:
+    """Add an entry, or put it in place of another.
+
+    It keeps the last run and the count of runs of the one that was there.
+
+    Arguments:
+        values: as :meth:`redbeat.RedBeatSchedulerEntry.to_dict` returns them.
+
+    Raises:
+        EntryChanged: what is there isn't as it was seen.
+        EntryError: the values are invalid.
+    """
+    given = {"name": name, **_without_added(values)}
+    if given["name"] != name:
+        raise ArgumentInvalid("name", f"must be {name!r}, as in the path, or be left out.")
+
+    def put() -> EntryChange:
+        before = find_entry(actor.app, name)
+        _check_seen(seen, name, before)
+        if before is None:
+            actor.user.require_adding()
+        with _naming_all_problems(actor, given):
+            made = draft(actor, given, before)
+            now = given_of(made)
+            was = {} if before is None or before.problem else dict.fromkeys(now) | given_of(before)
+            verb, task = "add" if before is None else "set", None if before is None else before.task
+            with actor.doing(verb, [name], now, made.task, task, before=was):
+                made.save(if_unchanged=True)
+        return EntryChange(made, "added" if before is None else "changed")
+
+    return _until_unchanged(actor, name, seen, put)
+
+
+@operation("entry.set", Right.EDIT, "set", "PATCH /entries/{name}")
+def set_entry(
+    actor: Actor,
+    name: NameOfEntry,
+    *,
+    changes: Annotated[dict[str, Any], Option("The fields to change.", component="EntryPatch")],
+    seen: SeenOption = None,
+    dry_run: DryRun = False,
+    is_merged: bool = True,
+) -> EntryChange:
+    """Change some fields of an entry; null removes one.
+
+    Arguments:
+        is_merged: an object changes only what it names of the stored one (RFC 7396); False: it replaces it.
+
+    Raises:
+        EntryNotFound: there is no such entry.
+        EntryChanged: it isn't as it was seen.
+        EntryError: a value is invalid.
+    """
+
+    def change() -> EntryChange:
+        entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+        _check_seen(seen, name, entry)
+        was = fields_of(entry)
+        given = {field: value for field, value in changes.items() if field not in (*ADDED, *IGNORED_FIELDS)}
+        fields = merged(was, given) if is_merged else given
+        if fields.get("name", name) != name:
+            raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
+        values = {field: value for field, value in {**was, **fields}.items() if value is not None}
+        with _naming_all_problems(actor, {**values, "name": name}):
+            made = draft(actor, {**values, "name": name}, entry)
+            if dry_run:
+                made.check_save(if_unchanged=True)
+                return EntryChange(made, "changed")
+            before = {field: was.get(field) for field in fields}
+            with actor.doing("set", [name], fields, made.task, entry.task, before=before):
+                made.save(if_unchanged=True)
+        return EntryChange(made, "changed")
+
+    return _until_unchanged(actor, name, seen, change)
+
+
+@operation("entries.set", Right.EDIT, "set", "PUT /set")
+def set_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    changes: Annotated[dict[str, Any], Option("As the body of a PATCH of one entry has them.")],
+    dry_run: DryRun = False,
+) -> Changed:
+    """Change the same fields of many entries."""
+    done = for_each(
+        entries.find(actor), lambda name: set_entry(actor, name, changes=changes, dry_run=dry_run)
+    )
+    return Changed([*done.done], done.failed, done.left, done.next, done.reason)
+
+
+@operation("entry.delete", Right.DELETE, "delete", "DELETE /entries/{name}", is_destructive=True)
+def delete_entry(
+    actor: Actor, name: NameOfEntry, *, seen: SeenOption = None, dry_run: DryRun = False
+) -> Deleted:
+    """Remove an entry with its history.
+
+    Raises:
+        EntryNotFound: there is no such entry.
+        EntryChanged: it isn't as it was seen.
+    """
+    store = Store(actor.app)
+    key = store.keys.entry(name)
+
+    def delete() -> Deleted:
+        read_listed(RedBeatSchedulerEntry, actor.app, name)  # it may be in the schedule alone
+        [stored] = read_with_owners(store, [key])[1]
+        if seen is not None:
+            seen.check(name, _revision_of(actor.app, stored))
+        if dry_run:
+            return Deleted(0, [name])
+        if seen is None or seen.is_any or not stored.exists:
+            _delete(actor, [name])
+            return Deleted(1, [name])
+        with actor.doing("delete", [name]):
+            if apply_changes(store, [Change(stored, None)], []).changed is not None:
+                raise EntryChanged(f"{name}: has been changed meanwhile, so nothing was done.", key)
+        return Deleted(1, [name])
+
+    return _until_unchanged(actor, name, seen, delete)
+
+
+@operation("entries.delete", Right.DELETE, "delete", "PUT /delete", is_destructive=True)
+def delete_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    dry_run: DryRun = False,
+    progress: Callable[[int], object] | None = None,
+) -> DeletedMany:
+    """Remove many entries with their histories."""
+    selected = entries.find(actor)
+    if dry_run or not selected.names:
+        return DeletedMany(0, selected.names, selected.next)
+    deleted = _delete(actor, selected.names, entries.match, progress)
+    return DeletedMany(deleted, selected.names, selected.next)
+
+
+def _delete(
+    actor: Actor,
+    names: Sequence[str],
+    match: str | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> int:
+    store = Store(actor.app)
+    # members may be bare names, as other programs write them; one that begins like a key is another's key
+    bare = [name for name in names if store.keys.entry_of(name) == store.keys.entry(name)]
+    with actor.doing("delete", names, {} if match is None else {"match": match}):
+        deleted = RedBeatSchedulerEntry.delete_many(names, actor.app, progress=progress)
+        if deleted < len(names):
+            remove_members(store, bare)
+        return deleted
+
+
+# -- compare and set
+
 
 def revision_of(entry: RedBeatSchedulerEntry) -> str:
     """Return what tells one version of a stored entry from another; its runs don't change it.
 
-    It is made of what is shown: from all of an entry but what is hidden, and this, somebody could find out
+    It is made of what is shown: from all of an entry but what is hidden, and this, a user could find out
     what is hidden by trying. A hidden value comes back as it is stored at the time, so none is lost.
     """
     return _revision_of(entry.app, entry.stored)
@@ -61,65 +293,32 @@ def _shown(text: str, hiding: Hiding) -> str:
     return json.dumps(hide(fields, hiding))
 
 
-def add(actor: Actor, values: Mapping[str, Any], *, revision: str | None = None) -> RedBeatSchedulerEntry:
-    """Store the entry that ``values`` describe, as :meth:`redbeat.RedBeatSchedulerEntry.to_dict` does.
-
-    Arguments:
-        revision: of the entry that it is stored in place of, as it was seen; it keeps its last run and its
-            count of runs. None: there is to be none.
-
-    Raises:
-        EntryChanged: there is such an entry already, or it isn't as it was seen.
-        EntryError: the values don't describe one.
-    """
-    if revision is None:
-        actor.user.require_adding()
-    actor.require(Right.EDIT)
-    before = _stored(actor, str(values.get("name"))) if revision is not None else None
-    if revision is not None and before is None:
-        raise EntryChanged(f"{values.get('name')}: it has been removed since it was loaded.", "")
-    _check_revision(before, revision)
-    made = draft(actor, values, before)
-    now = given_of(made)
-    was = {} if before is None or before.problem else dict.fromkeys(now) | given_of(before)
-    verb, task = "add" if before is None else "set", None if before is None else before.task
-    with actor.doing(verb, [str(made.name)], now, made.task, task, before=was):
-        made.save(if_unchanged=True)
-    return made
+def find_entry(app: Any, name: str) -> RedBeatSchedulerEntry | None:
+    """Return a stored entry, also an invalid one; None: there is no such entry."""
+    try:
+        return read_listed(RedBeatSchedulerEntry, app, name)
+    except EntryNotFound:
+        return None
 
 
-def set_(
-    actor: Actor,
-    name: str,
-    changes: Mapping[str, Any],
-    revision: str | None = None,
-    *,
-    dry_run: bool = False,
-) -> RedBeatSchedulerEntry:
-    """Change fields of a stored entry; None removes one. For a dry run only look whether that is possible.
+def _check_seen(seen: Seen | None, name: str, entry: RedBeatSchedulerEntry | None) -> None:
+    if seen is not None:
+        seen.check(name, None if entry is None else revision_of(entry))
 
-    Raises:
-        EntryNotFound: there is none.
-        EntryChanged: it isn't as it was seen.
-        EntryError: a value isn't allowed.
-    """
-    actor.require(Right.EDIT)
-    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
-    _check_revision(entry, revision)
-    if changes.get("name", name) != name:
-        raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
-    # what runs have made of it stays, and the audit list tells no such change
-    changes = {field: value for field, value in changes.items() if field not in IGNORED_FIELDS}
-    merged = {**fields_of(entry), **changes, "name": name}
-    made = draft(actor, {field: value for field, value in merged.items() if value is not None}, entry)
-    if dry_run:
-        made.check_save(if_unchanged=True)
-        return made
-    was = fields_of(entry)
-    before = {field: was.get(field) for field in changes}
-    with actor.doing("set", [name], dict(changes), made.task, entry.task, before=before):
-        made.save(if_unchanged=True)
-    return made
+
+def _until_unchanged(actor: Actor, name: str, seen: Seen | None, change: Callable[[], Result]) -> Result:
+    """Make a change; once more if others change the entry meanwhile, unless it relies on ``seen``."""
+    if seen is None:
+        return retry_when_changed(change)
+    try:
+        return change()
+    except EntryChanged as exc:
+        entry = find_entry(actor.app, name)
+        exc.revision = None if entry is None else revision_of(entry)
+        raise
+
+
+# -- values
 
 
 def draft(
@@ -181,58 +380,70 @@ def words_of_other_task(argument: str) -> str:
     )
 
 
-def delete(actor: Actor, names: Sequence[str]) -> int:
-    """Remove entries with their histories; return how many there were."""
-    actor.require(Right.DELETE)
-    store = Store(actor.app)
-    # members may be bare names, as other programs write them; one that begins like a key is another's key
-    bare = [name for name in names if store.keys.entry_of(name) == store.keys.entry(name)]
-    with actor.doing("delete", names):
-        deleted = RedBeatSchedulerEntry.delete_many(names, actor.app)
-        if deleted < len(names):
-            remove_members(store, bare)
-        return deleted
-
-
-def delete_as_seen(actor: Actor, name: str, revision: str) -> int:
-    """Remove an entry that is still as it was seen, in one step; return how many there were.
-
-    Raises:
-        EntryChanged: it isn't; nothing was removed.
-    """
-    actor.require(Right.DELETE)
-    store = Store(actor.app)
-    key = store.keys.entry(name)
-    [stored] = read_with_owners(store, [key])[1]
-    if not stored.exists:
-        return delete(actor, [name])
-    if revision != _revision_of(actor.app, stored):
-        raise _has_changed(name, key)
-    with actor.doing("delete", [name]):
-        if apply_changes(store, [Change(stored, None)], []).changed is not None:
-            raise _has_changed(name, key)
-    return 1
-
-
-def _stored(actor: Actor, name: str) -> RedBeatSchedulerEntry | None:
+@contextmanager
+def _naming_all_problems(actor: Actor, values: Mapping[str, Any]) -> Iterator[None]:
+    """Within this, an EntryError about ``values`` has all that is wrong with them, without what is hidden."""
     try:
-        return read_listed(RedBeatSchedulerEntry, actor.app, name)
-    except EntryNotFound:
-        return None
-
-
-def _check_revision(entry: RedBeatSchedulerEntry | None, revision: str | None) -> None:
-    if entry is not None and revision is not None and revision != revision_of(entry):
-        raise _has_changed(str(entry.name), entry.key)
-
-
-def _has_changed(name: str, key: str) -> EntryChanged:
-    return EntryChanged(f"{name}: somebody else has changed it meanwhile.", key)
+        yield
+    except EntryChanged:
+        raise
+    except EntryError as exc:
+        given = {name: value for name, value in values.items() if value is not None}
+        problems = find_problems(given, actor.app)
+        if not problems:
+            raise
+        invalid = EntryError(without_hidden(str(exc), given, actor.hiding), exc.key)
+        invalid.problems = {
+            name: without_hidden(words, given, actor.hiding) for name, words in problems.items()
+        }
+        raise invalid from exc
 
 
 def fields_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the fields of a stored entry; what stands in Redis of them, if it can't be used."""
+    """Return the fields of a stored entry; what stands in Redis of them, if it is invalid."""
     if not entry.problem:
         with suppress(EntryError):  # a schedule of a class that isn't registered here
             return entry.to_dict()
     return {**raw_fields(entry.stored), "name": entry.name}
+
+
+def _without_added(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in ADDED}
+
+
+# -- JSON Merge Patch (RFC 7396)
+
+
+def merged(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that ``patch`` changes.
+
+    A schedule of another type replaces the whole schedule.
+    """
+    changes: dict[str, Any] = {}
+    for name, value in patch.items():
+        was = stored.get(name)
+        if name == "schedule" and not _is_part(was, value):
+            was = None
+        changes[name] = _merge(was, value)
+    return changes
+
+
+def _is_part(was: Any, value: Any) -> bool:
+    """Return True if ``value`` changes parts of the schedule ``was``, and isn't another one."""
+    if not isinstance(was, dict) or not isinstance(value, dict):
+        return False
+    if "__type__" in value:
+        return bool(value["__type__"] == was.get("__type__"))
+    return value.keys() <= was.keys() and not value.keys() & SCHEDULE_FORMS.keys()
+
+
+def _merge(was: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(was) if isinstance(was, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = _merge(made.get(name), value)
+    return made

@@ -11,14 +11,14 @@ from math import isfinite
 from typing import Annotated, Any
 
 from redbeat.access import Right
-from redbeat.errors import EntryNotFound
+from redbeat.errors import EntryChanged, EntryNotFound
 from redbeat.later import revoking
 from redbeat.later.documents import document_of
 from redbeat.later.releasing import release
 from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import Hiding, hide, may_hide, without_hidden
-from redbeat.operations.operation import Option, operation
+from redbeat.operations.operation import Option, SeenOption, operation
 from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor
 from redbeat.store.later import LaterStore, Listed
 from redbeat.store.members import count_members
@@ -117,21 +117,27 @@ def show_message(actor: Actor, task_id: TaskId) -> StoredMessage:
 
 
 @operation("message.cancel", Right.DELETE, "later", "DELETE /later/{task_id}", is_destructive=True)
-def cancel_message(actor: Actor, task_id: TaskId, *, revision: str | None = None) -> Cancelled:
+def cancel_message(actor: Actor, task_id: TaskId, *, seen: SeenOption = None) -> Cancelled:
     """Take a stored message away.
 
     It is never sent, and its result becomes REVOKED.
 
-    Arguments:
-        revision: only if it still has this one.
-
     Raises:
-        EntryNotFound: it isn't stored, or has another revision by now.
+        EntryNotFound: it isn't stored.
+        EntryChanged: another one is stored under its id by now.
     """
-    _find(actor, task_id)
-    with actor.doing("later cancel", [task_id]):
-        if not revoking.cancel_messages(actor.app, [task_id], seen=revision or ""):
-            raise _gone(task_id)
+    revision = _find(actor, task_id).revision
+    try:
+        if seen is not None:
+            seen.check(task_id, revision)
+        with actor.doing("later cancel", [task_id]):
+            wanted = "" if seen is None or seen.is_any else revision
+            if not revoking.cancel_messages(actor.app, [task_id], seen=wanted):
+                _find(actor, task_id)
+                raise EntryChanged(f"{task_id}: has been changed meanwhile, so nothing was done.", task_id)
+    except EntryChanged as exc:
+        exc.revision = _find(actor, task_id).revision
+        raise
     return Cancelled(task_id)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict
@@ -16,17 +16,17 @@ from redbeat.diagnostics.findings import Finding
 from redbeat.diagnostics.fixes import Orphan, find_orphans, purge_orphans, repair
 from redbeat.diagnostics.routes import Destination, find_destination_of_task
 from redbeat.entries.timeline import Counting, chart_from
-from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import ArgumentInvalid, RedBeatError
 from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, read_status
 from redbeat.operations.actor import Actor
 from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.reading import MAX_UNTOLD, Routing
 from redbeat.operations.showing import audit, hide_in_findings
 
 #: for how long entries are looked at for a timeline, and leftovers for a purge; seconds
 TIMELINE_SECONDS, PURGE_SECONDS = 3.0, 10.0
-#: how many entries whose runs aren't known are named, and how many leftovers one call removes
-MOST_UNTOLD, MAX_PURGED = 100, 10_000
+#: how many leftovers one call removes
+MAX_PURGED = 10_000
 
 DryRun = Annotated[bool, Option("Change nothing, and answer what would be done.")]
 MaxSeconds = Annotated[float, Option("Stop looking after so many seconds.", least=1, most=20)]
@@ -113,9 +113,7 @@ def show_timeline(
     *,
     hours: Annotated[float, Option("How many hours.", least=0.25, most=24 * 366)] = 24.0,
     start: Annotated[Moment | None, Option("When it begins. Default: now.")] = None,
-    by: Annotated[
-        Literal["load", "next", "task", "prefix"], Option("What a row stands for.")
-    ] = "load",
+    by: Annotated[Literal["load", "next", "task", "prefix"], Option("What a row stands for.")] = "load",
     match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
     columns: Annotated[int, Option("At most so many columns.", least=5, most=1000)] = 96,
     rows: Annotated[int, Option("At most so many rows; the total has all.", least=0, most=1000)] = 40,
@@ -134,7 +132,7 @@ def show_timeline(
         **found.to_dict(by),
         "is_complete": is_complete,
         "entries_seen": found.looked_at,
-        "untold": found.untold[:MOST_UNTOLD],
+        "untold": found.untold[:MAX_UNTOLD],
     }
     return made  # type: ignore[no-any-return]
 
@@ -302,36 +300,17 @@ def list_audit(
 
 # -- routes
 
-Exchange = Annotated[str | None, Option("Tried in place of the entry's.")]
-ExchangeType = Annotated[
-    Literal["direct", "topic", "fanout", "headers"] | None, Option("Tried in place of the entry's.")
-]
-Priority = Annotated[int | None, Option("Tried in place of the entry's.", least=0, most=MAX_PRIORITY)]
-
 
 @operation("task.route", Right.READ, "route", "GET /routes")
 def route_task(
     actor: Actor,
     *,
     task: Annotated[str, Option("The name of the task.")],
-    queue: Exchange = None,
-    exchange: Exchange = None,
-    exchange_type: ExchangeType = None,
-    routing_key: Exchange = None,
-    priority: Priority = None,
+    routing: Routing,
 ) -> Destination:
     """Where a call of a task goes; nothing is sent.
 
     Raises:
         ConfigurationError: the routes of the application fail.
     """
-    tried: Mapping[str, Any] = {
-        "queue": queue,
-        "exchange": exchange,
-        "exchange_type": exchange_type,
-        "routing_key": routing_key,
-        "priority": priority,
-    }
-    return find_destination_of_task(
-        actor.app, task, {name: value for name, value in tried.items() if value is not None}
-    )
+    return find_destination_of_task(actor.app, task, routing.given)

@@ -28,6 +28,7 @@ from typing import (
 )
 
 from redbeat.access import Right
+from redbeat.errors import EntryChanged
 from redbeat.operations.actor import Actor
 from redbeat.schedules.times import TypedTime
 
@@ -48,8 +49,9 @@ class Option:
         most: the largest number; of a list the largest count.
         ahead: of a time: '2h' and 'monday' are ahead of now; else back from it.
         is_pattern: in the text * and ? are wildcards; case counts.
-        choices: the items that a list may have; none: any.
+        choices: the values that a text, or the items of a list, may have; none: any.
         header: the header of a request that has it; only the REST interface offers it then.
+        component: the schema of a request's whole body, which the value is; likewise.
         called: its name on the surfaces, where Python has the word for itself, as with ``from``.
     """
 
@@ -61,6 +63,37 @@ class Option:
     choices: Sequence[str] = ()
     called: str = ""
     header: str = ""
+    component: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a caller has seen, and relies on: the change is made only if that is still there.
+
+    Attributes:
+        revisions: one of these; none: that there is nothing of this name yet.
+        is_any: anything of this name.
+    """
+
+    revisions: Sequence[str] = ()
+    is_any: bool = False
+
+    def check(self, name: str, revision: str | None) -> None:
+        """Raise EntryChanged unless ``revision``, that of what is there, is what was seen."""
+        if not self.revisions and not self.is_any:
+            problem = "" if revision is None else "is there already"
+        elif revision is None:
+            problem = "isn't there any more"
+        else:
+            problem = "" if self.is_any or revision in self.revisions else "has been changed meanwhile"
+        if problem:
+            raise EntryChanged(f"{name}: {problem}, so nothing was done. Look at it again.", name)
+
+
+SeenOption = Annotated[
+    Seen | None,
+    Option("The ETag of what was seen: if it has changed since, nothing is done (412).", header="If-Match"),
+]
 
 
 @dataclass(frozen=True)
@@ -71,7 +104,7 @@ class Parameter:
         name: on the surfaces.
         argument: its name in Python.
         type: of its values, without None: ``str``, ``bool``, ``int``, ``float``, ``TypedTime``, ``list``,
-            ``dict``, ``list[str]`` or a ``Literal``.
+            ``dict``, ``list[str]``, a ``Literal`` or ``Seen``.
         group: the parameter whose dataclass has it as a field; '': it is one itself.
         is_required: it has no default.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,10 +11,11 @@ from redbeat.access import Right
 from redbeat.entries import pauses
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
-from redbeat.entries.pauses import Paused, PauseResult, is_paused_for
+from redbeat.entries.pauses import PauseResult, is_paused_for
 from redbeat.entries.query import entries_called, read_listed
 from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.operations.actor import Actor
+from redbeat.operations.editing import DryRun, EntryChange
 from redbeat.operations.operation import Moment, Option, operation
 from redbeat.operations.selection import NameOfEntry, Selection
 
@@ -25,20 +26,6 @@ Until = Annotated[
         "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when it is resumed.", ahead=True
     ),
 ]
-DryRun = Annotated[bool, Option("Change nothing, and answer what would be changed.")]
-
-
-@dataclass(frozen=True)
-class PauseChange:
-    """What a call has made of one entry.
-
-    Attributes:
-        entry: as it is stored now.
-        outcome: it was paused, its pause was changed, it was resumed, or it was left as it was.
-    """
-
-    entry: RedBeatSchedulerEntry
-    outcome: Paused
 
 
 @operation("entry.pause", Right.PAUSE, "pause", "PUT /entries/{name}/pause")
@@ -50,7 +37,7 @@ def pause_entry(
     until: Until = None,
     by: str | None = None,
     dry_run: DryRun = False,
-) -> PauseChange:
+) -> EntryChange:
     """Pause an entry.
 
     An entry that is paused already gets the note and the end that are given.
@@ -68,7 +55,7 @@ def pause_entry(
     given = _given(note=note, by=by, until=end)
     is_paused = entry.state == "paused"
     if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and given)):
-        return PauseChange(entry, "left")
+        return EntryChange(entry, "left")
     was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
     before = {field: was[field] for field in given} if is_paused else {}
     with actor.doing("pause", [name], given, before=before):
@@ -81,13 +68,13 @@ def pause_entry(
             by=by or actor.user.name or None,
             changed_by=by or (actor.user.name if given and not actor.has_shell else None),
         )
-    return PauseChange(read_listed(RedBeatSchedulerEntry, actor.app, name), outcome)
+    return EntryChange(read_listed(RedBeatSchedulerEntry, actor.app, name), outcome)
 
 
 @operation("entry.resume", Right.PAUSE, "resume", "DELETE /entries/{name}/pause")
 def resume_entry(
     actor: Actor, name: NameOfEntry, *, enable: bool = False, dry_run: DryRun = False
-) -> PauseChange:
+) -> EntryChange:
     """End the pause of an entry.
 
     Arguments:
@@ -99,7 +86,7 @@ def resume_entry(
     """
     entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
     if dry_run:
-        return PauseChange(entry, "left")
+        return EntryChange(entry, "left")
     if enable:
         actor.require(Right.EDIT)
         entry = RedBeatSchedulerEntry.get(name, actor.app)
@@ -112,7 +99,7 @@ def resume_entry(
     for reason in result.failed.values():
         raise EntryError(reason, entry.key)
     changed = read_listed(RedBeatSchedulerEntry, actor.app, name)
-    return PauseChange(changed, "resumed" if result.changed else "left")
+    return EntryChange(changed, "resumed" if result.changed else "left")
 
 
 @operation("entries.pause", Right.PAUSE, "pause", "PUT /pause")

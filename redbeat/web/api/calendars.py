@@ -45,7 +45,7 @@ def list_calendars(call: Call) -> Answer:
             raise invalid_cursor()
         names = [name for name in names if name > after[0]]
     chosen = names[: call.query["limit"]]
-    following = path_on(call, "/calendars", encode_cursor(chosen[-1:]) if len(names) > len(chosen) else None)
+    following = path_on(call, encode_cursor(chosen[-1:]) if len(names) > len(chosen) else None)
     listed = [_shown(call, one) for one in calendars.documents(call.actor, chosen, {})]
     return Answer({"calendars": listed, "is_complete": is_complete, "next": following})
 
@@ -59,9 +59,7 @@ def show_calendar(call: Call) -> Answer:
     shown = _shown(call, calendars.show(call.actor, call.name, {}))
     found, cursor = look_through(call.app, None, is_naming, call.query["cursor"], call.query["limit"])
     users = {"entries": sorted(str(entry.name) for entry in found)}
-    return Answer(
-        {**shown, **users, "next": path_on(call, shown["href"], cursor)}, headers={"ETag": shown["etag"]}
-    )
+    return Answer({**shown, **users, "next": path_on(call, cursor)}, headers={"ETag": shown["etag"]})
 
 
 def put_calendar(call: Call) -> Answer:

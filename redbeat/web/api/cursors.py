@@ -24,9 +24,9 @@ def look_through(
     return [one.entry for one in found], following
 
 
-def path_on(call: Call, path: str, cursor: str | None) -> str | None:
+def path_on(call: Call, cursor: str | None) -> str | None:
     """Return the path and query with which a look goes on at ``cursor``; None: it has ended."""
-    return None if cursor is None else path_with(path, {**call.query, "cursor": cursor})
+    return None if cursor is None else path_with(call.path, {**call.query, "cursor": cursor})
 
 
 def path_with(path: str, query: Mapping[str, Any]) -> str:

@@ -14,19 +14,31 @@ import msgspec
 from msgspec import Meta
 
 from redbeat.diagnostics.routes import Destination
+from redbeat.entries.documents import Overview, document_of, outcome_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
-from redbeat.errors import EntryNotFound
-from redbeat.operations.later import StoredMessage, StoredMessages, cancel_message, show_message
+from redbeat.errors import EntryError
+from redbeat.operations.editing import EntryChange, revision_of
+from redbeat.operations.hiding import hide
+from redbeat.operations.later import StoredMessage, StoredMessages
 from redbeat.operations.operating import AuditPage
-from redbeat.operations.operation import Operation, Parameter
-from redbeat.operations.pausing import PauseChange
+from redbeat.operations.operation import Operation, Parameter, Seen
+from redbeat.operations.reading import EntryList, NextOfAll
 from redbeat.operations.running import History
+from redbeat.operations.showing import hide_in_sentence
 from redbeat.schedules.times import TypedTime
 from redbeat.web.api.cursors import path_on, path_with
-from redbeat.web.api.entries import stored_answer
-from redbeat.web.api.etags import changed, check, etag_of, is_conditional
+from redbeat.web.api.etags import etag_of, seen_by
 from redbeat.web.api.kinds import AHEAD, BACK, Field, Kind
-from redbeat.web.api.operations import IF_MATCH, Answer, Body, Call
+from redbeat.web.api.operations import (
+    IF_MATCH,
+    IF_NONE_MATCH,
+    JSON,
+    MERGE_PATCH,
+    Answer,
+    Body,
+    Call,
+)
 from redbeat.web.api.operations import Operation as Endpoint
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import COMPONENTS, ETAG, HREF, NEXT, of
@@ -34,9 +46,130 @@ from redbeat.web.api.schemas import COMPONENTS, ETAG, HREF, NEXT, of
 _HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 
+def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
+    """Return the endpoint that offers an operation."""
+    method, path = operation.rest.split()
+    placed = re.findall(r"{(\w+)}", path)
+    given = [one for one in operation.parameters if one.name not in placed]
+    headers = {header: one for one in given for header in _headers_of(one, method)}
+    whole = next((one for one in given if one.option.component), None)
+    fields = [field_of(one) for one in given if one is not whole and not one.option.header]
+    is_query = method in ("GET", "DELETE") or whole is not None
+    schema, components = _schema_of(operation.result)
+
+    def call_operation(call: Call) -> Answer:
+        body = call.body or {} if whole is None else {whole.name: call.body}
+        values = {**call.query, **body, **call.place}
+        values |= {one.name: _read_header(call, one) for one in headers.values()}
+        result = operation(call.actor, **operation.arguments(values))
+        present, _ = _PRESENTERS.get(operation.result, (_plain, ""))
+        return present(call, result)
+
+    call_operation.__name__ = operation.function.__name__
+    return Endpoint(
+        *(method, path, operation.command, operation.right, operation.summary, call_operation),
+        {200: schema, **({201: schema} if IF_NONE_MATCH in headers else {})},
+        fields if is_query else (),
+        _body_of(method, fields, whole),
+        headers=[*headers],
+        has_etag=operation.result in (EntryChange, Overview, StoredMessage),
+        is_heavy=operation.is_heavy,
+        components=components,
+    )
+
+
+def _body_of(method: str, fields: Sequence[Field], whole: Parameter | None) -> Body | None:
+    if whole is not None:
+        media = (MERGE_PATCH, JSON) if method == "PATCH" else (JSON,)
+        return Body(component=whole.option.component, media=media, is_needed=True)
+    if method in ("GET", "DELETE"):
+        return None
+    names = {field.name for field in fields}
+    return Body(
+        fields,
+        is_needed="names" in names or any(field.is_needed for field in fields),
+        exactly_one=("names", "match") if "names" in names and "by" not in names else (),
+    )
+
+
+def _headers_of(parameter: Parameter, method: str) -> Sequence[str]:
+    if parameter.type is Seen:
+        return (IF_MATCH, IF_NONE_MATCH) if method == "PUT" else (IF_MATCH,)
+    return [parameter.option.header] if parameter.option.header else []
+
+
+def _read_header(call: Call, parameter: Parameter) -> Any:
+    if parameter.type is Seen:
+        return seen_by(call)
+    header = parameter.option.header
+    text = call.headers[header]
+    if text and not _HEADER.fullmatch(text):
+        raise Refusal(400, f"{header} must be 1 to 255 printable characters of ASCII.")
+    return text or None
+
+
+# -- answers
+
+
+def _plain(call: Call, result: Any) -> Answer:
+    document = _builtins(result)
+    if call.query and "next" in document:
+        document["next"] = path_on(call, document["next"])
+    return Answer(document)
+
+
+def _builtins(result: Any) -> Any:
+    return msgspec.to_builtins(result, builtin_types=(datetime,))
+
+
+def _document(call: Call, entry: RedBeatSchedulerEntry, **more: Any) -> dict[str, Any]:
+    """Return the document of an entry, without what is hidden, with more fields where it hasn't these."""
+    try:
+        fields = entry.to_dict()  # secrets are hidden once, so that they are recognized when they come back
+    except EntryError:
+        fields = document_of(entry)
+    error = hide_in_sentence(call.app, entry.stored, fields["error"] or "") or None
+    return {
+        **more,
+        **hide(fields, call.actor.hiding),
+        "error": error,
+        "href": call.href("entries", str(entry.name)),
+        "etag": etag_of(revision_of(entry)),
+    }
+
+
+def _entries(call: Call, found: EntryList) -> Answer:
+    entries = [_document(call, entry, **outcome_of(last)) for entry, last in found.entries]
+    return Answer({"entries": entries, "next": path_on(call, found.next)})
+
+
+def _overview(call: Call, found: Overview) -> Answer:
+    document = _document(call, found.entry, **found.to_dict())
+    return Answer(document, headers={"ETag": document["etag"]})
+
+
+def _changed(call: Call, change: EntryChange) -> Answer:
+    document = _document(call, change.entry)
+    headers = {"ETag": document["etag"]}
+    if change.outcome == "added":
+        return Answer(document, 201, {**headers, "Location": call.root + document["href"]})
+    return Answer(document, headers=headers)
+
+
+def _next_of_all(call: Call, found: NextOfAll) -> Answer:
+    answer = _plain(call, found)
+    for run in answer.document["runs"]:
+        run["href"] = call.href("entries", run["name"])
+    return answer
+
+
+def _history(_call: Call, found: History) -> Answer:
+    return Answer({"name": found.name, "history": [run.to_dict() for run in found.history]})
+
+
 def _messages(call: Call, found: StoredMessages) -> Answer:
     messages = [_message(call, one) for one in found.messages]
-    return Answer({**_builtins(found), "messages": messages, "next": path_on(call, "/later", found.next)})
+    return Answer({**_builtins(found), "messages": messages, "next": path_on(call, found.next)})
 
 
 def _message(call: Call, found: StoredMessage) -> dict[str, Any]:
@@ -49,97 +182,24 @@ def _shown_message(call: Call, found: StoredMessage) -> Answer:
     return Answer(shown, headers={"ETag": shown["etag"]})
 
 
-def _cancel_message(call: Call) -> Answer:
-    """Take a stored message away, if it is the one that the caller has seen."""
-    task_id = call.place["task_id"]
-    found = show_message(call.actor, task_id)
-    check(call, found.revision)
-    try:
-        seen = found.revision if is_conditional(call) else None
-        return Answer(_builtins(cancel_message(call.actor, task_id, revision=seen)))
-    except EntryNotFound:
-        # another one may be stored under its id by now
-        now = show_message(call.actor, task_id)
-        raise changed("It has been changed meanwhile, so nothing was done.", now.revision) from None
-
-
 def _audit(call: Call, found: AuditPage) -> Answer:
     query = {**call.query, "before": found.before}
-    following = None if found.before is None else path_with("/audit", query)
+    following = None if found.before is None else path_with(call.path, query)
     return Answer({**_builtins(found), "next": following})
 
 
-#: what the REST interface does with the headers of a request before and after an operation
-_HANDLERS: Mapping[str, tuple[Callable[[Call], Answer], Sequence[str]]] = {
-    "message.cancel": (_cancel_message, (IF_MATCH,)),
-}
 #: how results that are more than plain data are answered, and by which schema; '': their own
 _PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
     AuditPage: (_audit, ""),
     Destination: (lambda _call, found: Answer(found.to_dict()), "Route"),
+    EntryChange: (_changed, "Entry"),
+    EntryList: (_entries, "EntryList"),
+    History: (_history, "History"),
+    NextOfAll: (_next_of_all, "NextOfAll"),
+    Overview: (_overview, "Entry"),
     StoredMessage: (_shown_message, ""),
     StoredMessages: (_messages, ""),
-    History: (lambda _call, found: Answer(_history(found)), "History"),
-    PauseChange: (lambda call, change: stored_answer(call, change.entry), "Entry"),
 }
-
-
-def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
-    """Return the endpoint that offers an operation."""
-    method, path = operation.rest.split()
-    placed = re.findall(r"{(\w+)}", path)
-    headers = {one.option.header: one.name for one in operation.parameters if one.option.header}
-    fields = [
-        field_of(one) for one in operation.parameters if one.name not in placed and not one.option.header
-    ]
-    is_query = method in ("GET", "DELETE")
-    names = {field.name for field in fields}
-    schema, components = _schema_of(operation.result)
-
-    def call_operation(call: Call) -> Answer:
-        given = {**(call.query if is_query else call.body), **call.place}
-        given |= {name: _read_header(call, header) for header, name in headers.items()}
-        result = operation(call.actor, **operation.arguments(given))
-        present, _ = _PRESENTERS.get(operation.result, (_plain, ""))
-        return present(call, result)
-
-    handler, more_headers = _HANDLERS.get(operation.name, (call_operation, ()))
-    call_operation.__name__ = operation.function.__name__
-    return Endpoint(
-        *(method, path, operation.command, operation.right, operation.summary, handler),
-        {200: schema},
-        fields if is_query else (),
-        None
-        if is_query
-        else Body(
-            fields,
-            is_needed="names" in names or any(field.is_needed for field in fields),
-            exactly_one=("names", "match") if "names" in names and "by" not in names else (),
-        ),
-        headers=[*headers, *more_headers],
-        has_etag=operation.result in (PauseChange, StoredMessage),
-        is_heavy=operation.is_heavy,
-        components=components,
-    )
-
-
-def _history(found: History) -> dict[str, Any]:
-    return {"name": found.name, "history": [run.to_dict() for run in found.history]}
-
-
-def _read_header(call: Call, header: str) -> str | None:
-    text = call.headers[header]
-    if text and not _HEADER.fullmatch(text):
-        raise Refusal(400, f"{header} must be 1 to 255 printable characters of ASCII.")
-    return text or None
-
-
-def _plain(_call: Call, result: Any) -> Answer:
-    return Answer(_builtins(result))
-
-
-def _builtins(result: Any) -> Any:
-    return msgspec.to_builtins(result, builtin_types=(datetime,))
 
 
 def _schema_of(result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -194,6 +254,8 @@ def _kind_of(parameter: Parameter) -> Kind:
 def _hint_of(parameter: Parameter) -> Any:
     """Return the type of a parameter's values with its bounds."""
     kind, option = parameter.type, parameter.option
+    if kind is str and option.choices:
+        return Literal[tuple(option.choices)]
     if kind is str:
         return Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN if option.is_pattern else None)]
     if kind in (int, float):
@@ -223,4 +285,6 @@ def _expectation(parameter: Parameter) -> str:
         list: "an array",
         dict: "an object",
     }
+    if kind is str and option.choices:
+        return f"must be one of {', '.join(option.choices)}."
     return f"must be {words[kind]}." if kind in words else f"must be one of {', '.join(get_args(kind))}."

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from redbeat.errors import EntryChanged
+from redbeat.operations.operation import Seen
 from redbeat.web.api.operations import IF_MATCH, IF_NONE_MATCH, Call
 from redbeat.web.api.problems import Refusal
 
@@ -18,8 +20,36 @@ def etag_of(revision: str) -> str:
     return f'"{revision}"'
 
 
+def seen_by(call: Call) -> Seen | None:
+    """Return what the caller relies on; None: on nothing.
+
+    Raises:
+        Refusal: the headers are invalid.
+    """
+    match, none_match = call.headers[IF_MATCH].strip(), call.headers[IF_NONE_MATCH].strip()
+    if match and none_match:
+        raise Refusal(400, f"Give either {IF_MATCH} or {IF_NONE_MATCH}.")
+    if none_match not in ("", "*"):
+        raise Refusal(400, f"{IF_NONE_MATCH} must be '*' here.")
+    if match == "*":
+        return Seen(is_any=True)
+    return Seen(_tags_in(match)) if match or none_match else None
+
+
+def _tags_in(given: str) -> list[str]:
+    """Return the revisions in If-Match; a weak one stays what it is, and never matches."""
+    tags, at = list[str](), 0
+    while at < len(given):
+        found = _TAGS.match(given, at)
+        if found is None:
+            raise Refusal(400, f"{IF_MATCH} must be an ETag in quotes, as in \"0a1b2c\", or '*'.")
+        tags.append(f"{found[1] or ''}{found[2]}")
+        at = found.end()
+    return tags
+
+
 def is_conditional(call: Call) -> bool:
-    """Tell whether the caller has said what is to be there."""
+    """Return True if the caller has said what is to be there."""
     return bool(call.headers[IF_MATCH] or call.headers[IF_NONE_MATCH])
 
 
@@ -30,35 +60,17 @@ def check(call: Call, revision: str | None) -> None:
         revision: of what is there; None: there is nothing.
 
     Raises:
-        Refusal: it isn't, or the headers can't be understood.
+        Refusal: it isn't, or the headers are invalid.
     """
-    match, none_match = call.headers[IF_MATCH], call.headers[IF_NONE_MATCH]
-    if match and none_match:
-        raise Refusal(400, f"Give either {IF_MATCH} or {IF_NONE_MATCH}.")
-    if none_match and none_match.strip() != "*":
-        raise Refusal(400, f"{IF_NONE_MATCH} must be '*' here.")
-    if none_match and revision is not None:
-        raise changed("It is there already, so nothing was done.", revision)
-    if match and (revision is None or not _is_among(revision, match)):
-        gone = "It isn't there any more" if revision is None else "It has been changed meanwhile"
-        raise changed(f"{gone}, so nothing was done. Look at it again.", revision)
+    seen = seen_by(call)
+    if seen is not None:
+        try:
+            seen.check(next(iter(call.place.values())), revision)
+        except EntryChanged as exc:
+            raise changed(str(exc), revision) from None
 
 
 def changed(sentence: str, revision: str | None) -> Refusal:
-    """Return the refusal for somebody who has seen another version than ``revision``, which is there."""
+    """Return the refusal for a caller who has seen another version than ``revision``, which is there."""
     headers = {} if revision is None else {"ETag": etag_of(revision)}
     return Refusal(412, sentence, headers)
-
-
-def _is_among(revision: str, given: str) -> bool:
-    if given.strip() == "*":
-        return True
-    tags, at = [], 0
-    while at < len(given):
-        found = _TAGS.match(given, at)
-        if found is None:
-            raise Refusal(400, f"{IF_MATCH} must be an ETag in quotes, as in \"0a1b2c\", or '*'.")
-        if not found[1]:  # a weak one never matches
-            tags.append(found[2])
-        at = found.end()
-    return revision in tags

@@ -5,23 +5,18 @@ Invariant: routes, the OpenAPI document and the table in the documentation are m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redbeat.access import Right
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.operations.actor import Actor
 from redbeat.schedules.times import TypedTime
-from redbeat.store.server import Server
-from redbeat.store.store import Store
 from redbeat.web.api.addresses import segment_of
 from redbeat.web.api.kinds import Field
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 JSON, MERGE_PATCH, PROBLEM = "application/json", "application/merge-patch+json", "application/problem+json"
 YAML, CALENDAR, PLAIN = "application/yaml", "text/calendar", "text/plain"
@@ -129,6 +124,7 @@ class Call:
         media: the media type of the body.
         headers: those of the request that the operation looks at, '' for one that isn't there.
         root: the path of the interface, without a slash at its end.
+        path: that of the operation below it, with what stands in its braces.
     """
 
     def __init__(
@@ -140,6 +136,7 @@ class Call:
         media: str,
         headers: Mapping[str, str],
         root: str,
+        path: str,
     ) -> None:
         self.app = actor.app
         self.actor = actor
@@ -149,6 +146,7 @@ class Call:
         self.media = media
         self.headers = headers
         self.root = root
+        self.path = re.sub(r"{(\w+)}", lambda found: segment_of(place[found[1]]), path)
 
     @property
     def name(self) -> str:
@@ -160,23 +158,18 @@ class Call:
         """The app's settings."""
         return ensure_conf(self.app)
 
-    @cached_property
+    @property
     def now(self) -> datetime:
         """The server's clock, UTC."""
-        return Server(Store(self.app)).now()
+        return self.actor.now
 
     def _with_times(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``values`` with typed times read by the server's clock, in the app's time zone."""
         return {
-            name: value.at(self.now, self.app.timezone) if isinstance(value, TypedTime) else value
+            name: self.actor.time(value) if isinstance(value, TypedTime) else value
             for name, value in values.items()
         }
 
     def href(self, *names: str) -> str:
         """Return the path of something below the interface's own; names become addresses."""
         return "/".join(["", *map(segment_of, names)])
-
-
-def listed(operations: Iterable[Operation]) -> Mapping[tuple[str, str], Operation]:
-    """Return operations by path and method."""
-    return {(one.path, one.method): one for one in operations}

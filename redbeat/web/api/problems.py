@@ -79,7 +79,10 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
     sentence = sentence_of(exc)
     if isinstance(exc, FileError):  # what is an option of the command line is a parameter here
         sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
-    return problem(status_of(exc), sentence, None, **_members_of(exc, keys, place))
+    headers = None
+    if isinstance(exc, EntryChanged) and exc.revision is not None:
+        headers = {"ETag": f'"{exc.revision}"'}
+    return problem(status_of(exc), sentence, headers, **_members_of(exc, keys, place))
 
 
 def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[str, object]:
@@ -96,7 +99,8 @@ def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[st
         busy = exc.task_id if isinstance(exc, EntryBusy) else None
         is_state = isinstance(exc, (EntryChanged, EntryBusy))
         field = None if is_state else _field_in(str(exc), exc.key, name)
-        return {"entry": name or None, "task_id": busy, "field": field}
+        field = next(filter(None, exc.problems), field)
+        return {"entry": name or None, "task_id": busy, "field": field, "errors": exc.problems or None}
     return {}
 
 

@@ -23,7 +23,7 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.operations.table import OPERATIONS as TABLE
-from redbeat.web.api import calendars, entries, files, many
+from redbeat.web.api import calendars, files
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
 from redbeat.web.api.derived import endpoint_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
@@ -34,9 +34,7 @@ from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
 OPERATIONS: Sequence[Operation] = (
-    *entries.OPERATIONS,
     *(endpoint_of(one) for one in TABLE.values() if one.rest),
-    *many.OPERATIONS,
     *calendars.OPERATIONS,
     *files.OPERATIONS,
 )
@@ -171,6 +169,7 @@ def _carry_out(request: Request, operation: Operation, place: Mapping[str, str],
         media,
         headers,
         root_of(request.scope),
+        operation.path,
     )
     try:
         return _rendered(operation.call(call))

@@ -155,29 +155,10 @@ def _of_entries() -> dict[str, Any]:
     """Return those of what is answered about entries."""
     return {
         "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
-        "Count": _object(count=COUNT, next=NEXT),
-        "Deleted": {
-            **_object(deleted=COUNT, names=_array(TEXT)),
-            "description": "`next` where many were meant.",
-        },
-        "Changed": _many(changed=_array(TEXT)),
-        "NextRuns": _object(
-            name=TEXT,
-            state=TEXT,
-            runs=_array(_object(due=MOMENT, seconds=NUMBER, marks=_array(_object(kind=TEXT, words=TEXT)))),
-        ),
         "NextOfAll": _object(
             runs=_array(_object(name=TEXT, href=HREF, due=MOMENT, seconds=NUMBER)),
             untold=_array(TEXT),
             is_complete={**FLAG, "description": "false: not all entries were looked at in time."},
-        ),
-        "Why": _object(
-            name=TEXT,
-            verdict=TEXT,
-            reason=TEXT,
-            before=MAYBE_MOMENT,
-            after=MAYBE_MOMENT,
-            messages={"type": ["object", "null"]},
         ),
         "Route": _object(
             name=TEXT,
@@ -242,16 +223,6 @@ def _of_files() -> dict[str, Any]:
             next=NEXT,
         ),
     }
-
-
-def _many(**properties: Any) -> dict[str, Any]:
-    """Return the schema of what became of entries that were changed one after the other."""
-    failed = {**OBJECT, "additionalProperties": TEXT, "description": "Why others weren't, by their names."}
-    left = {
-        **_array(TEXT),
-        "description": "The `names` that weren't looked at in time: send the same with these.",
-    }
-    return _object(**properties, failed=failed, left=left, next=NEXT)
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def delete_entries(visit: Visit) -> Response:
     found = read_rows(visit.app, [Row(name) for name in names])
     there = [name for name, entry in zip(names, found, strict=True) if entry is not None]
     try:
-        editing.delete(visit.actor, names)
+        editing.delete_entries(visit.actor, Selection(names))
     except EntryError as exc:
         return _answer(visit, names, "Deleted", [], dict.fromkeys(names, str(exc)))
     return _answer(visit, names, "Deleted", there, {})

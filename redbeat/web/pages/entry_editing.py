@@ -27,8 +27,8 @@ from redbeat.errors import (
     StoreRefused,
 )
 from redbeat.log.text import printable_json
-from redbeat.operations import editing
-from redbeat.operations.editing import revision_of
+from redbeat.operations.editing import put_entry, revision_of, set_entry
+from redbeat.operations.operation import Seen
 from redbeat.operations.showing import audit
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
@@ -105,9 +105,11 @@ def save(visit: Visit) -> Response:
         return _show(visit, found, 422)
     try:
         if found.is_new:
-            made = editing.add(visit.actor, found.given)
+            name = str(found.given["name"])
+            made = put_entry(visit.actor, name, values=found.given, seen=Seen()).entry
         elif found.changes:
-            made = editing.set_(visit.actor, found.name, found.changes, found.revision)
+            name, seen = found.name, Seen([found.revision])
+            made = set_entry(visit.actor, name, changes=found.changes, seen=seen, is_merged=False).entry
         else:
             return see_entry(visit, found.name, "Nothing was changed.")
     except AccessDenied as exc:
@@ -126,7 +128,7 @@ def save(visit: Visit) -> Response:
         if preview(visit, found) is not None:  # it says at which field
             note_error(visit, found, exc)
         return _show(visit, found, 422)
-    done, name = "Added" if found.is_new else "Changed", str(made.name)
+    done = "Added" if found.is_new else "Changed"
     when = ", ".join(filter(None, next_run_in_words(made, visit.zone, visit.now, when_in)))
     hints = [*hints_of(visit, found), hint_at_beat_schedule(visit.app, [name])]
     words = [f"{done} {one_line(name, 100)}. Next run: {when}.", *filter(None, hints)]

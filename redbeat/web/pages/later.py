@@ -10,12 +10,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.errors import AccessDenied, EntryNotFound, StoreRefused
+from redbeat.errors import AccessDenied, EntryChanged, EntryNotFound, StoreRefused
 from redbeat.later.documents import arguments_in_words
 from redbeat.log.text import shorten
 from redbeat.operations import later
 from redbeat.operations.later import StoredMessage, StoredMessages, list_messages
 from redbeat.operations.later import show_message as read_message
+from redbeat.operations.operation import Seen
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
@@ -102,8 +103,8 @@ def cancel_message(visit: Visit) -> Response:
         )
     notice = f"Revoked {shorten(task_id, 200)}: it is never sent."
     try:
-        later.cancel_message(visit.actor, task_id, revision=revision)
-    except EntryNotFound:
+        later.cancel_message(visit.actor, task_id, seen=Seen([revision]) if revision else None)
+    except (EntryChanged, EntryNotFound):
         notice = _gone(task_id)
     return visit.see("later", notice=notice)
 

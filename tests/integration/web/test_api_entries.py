@@ -17,10 +17,9 @@ from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
 from redbeat.entries.query import read_listed
 from redbeat.manifest.plan import read_with_owners
-from redbeat.operations import editing
+from redbeat.operations import editing, selection
 from redbeat.schedules import clocked
 from redbeat.store.store import Store
-from redbeat.web.api import many
 from tests.integration.web.conftest import FAR, Add, Programs
 from tests.support.programs import Program
 
@@ -209,7 +208,7 @@ def test_list_goes_on_where_it_ended(program: Programs, app: Celery, add: Add) -
 def test_set_of_many_changes_the_valid_ones_in_slices(
     program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(many, "MOST", 4)
+    monkeypatch.setattr(selection, "MAX_SELECTED", 4)
     for number in range(10):
         add(f"a{number}", kwargs={"keep": 1})
     add("b", task="secret")  # which nobody may schedule

@@ -194,7 +194,7 @@ def test_computation_over_all_entries_that_runs_out_of_time_says_so(
         add(name, timedelta(hours=1))
     one = program("read")
     assert one.get(path)["is_complete"]
-    monkeypatch.setattr("redbeat.web.api.entries.NEXT_SECONDS", -1)
+    monkeypatch.setattr("redbeat.operations.reading.NEXT_SECONDS", -1)
     monkeypatch.setattr("redbeat.operations.operating.TIMELINE_SECONDS", -1)
     assert not one.get(path)["is_complete"]
 

@@ -18,8 +18,8 @@ from redbeat.diagnostics import fixes
 from redbeat.diagnostics.routes import survey_routes
 from redbeat.entries.audit import audited, find_records
 from redbeat.keys import Keys
-from redbeat.operations import editing
 from redbeat.operations.actor import Actor
+from redbeat.operations.editing import put_entry, set_entry
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from redbeat.web import User
@@ -227,9 +227,9 @@ def test_audit_list_shows_what_a_field_was_before_in_the_zone_of_the_viewer(
     app.conf.redbeat_web_hide = ["password"]
     anna = Actor(app, User("anna", ["admin"]), "web")
     kwargs = {"password": "0ld", "to": "a"}
-    editing.add(anna, {"name": "report", "task": "echo", "schedule": 60, "kwargs": kwargs})
+    put_entry(anna, "report", values={"task": "echo", "schedule": 60, "kwargs": kwargs})
     changes = {"kwargs": {"password": "n3w", "to": "b"}, "end_time": "2098-01-02T09:30:00+00:00"}
-    editing.set_(anna, "report", {**changes, "schedule": {"cron": "0 9 * * mon-fri"}})
+    set_entry(anna, "report", changes={**changes, "schedule": {"cron": "0 9 * * mon-fri"}})
     browser = browse("read")
     browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
     page = unescape(browser.read("/audit"))
