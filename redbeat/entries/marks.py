@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import schedule
@@ -68,24 +67,10 @@ def marks_of(
 
 def _exclusions(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -> Iterator[str]:
     """Yield which days its calendar excludes between two times, as far as the schedule has runs on them."""
-    spans = _excluded_spans(entry, begin, end)
-    own = zone_for(entry)
-    for number, (first, free) in enumerate(islice(spans, MOST_EXCLUSIONS + 1)):
-        if number == MOST_EXCLUSIONS:
-            yield "and more"
-            return
-        days = [f"{moment.astimezone(own):%Y-%m-%d}" for moment in (first, free - _INSTANT)]
-        yield f"{entry.policy.exclude} excludes {' to '.join(dict.fromkeys(days))}"
-
-
-def _excluded_spans(
-    entry: RedBeatSchedulerEntry, begin: datetime, end: datetime
-) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the first run that each exclusion between two times leaves out, and the exclusion's end."""
-    policy = entry.bounds()
+    policy, own = entry.bounds(), zone_for(entry)
     calendar, bare = policy.calendar, policy.with_calendar(None)
     anchor = phase_before(entry.schedule, policy, end, begin) or begin
-    at = begin
+    at, told = begin, 0
     while calendar is not None:
         try:
             due = next_run(entry.schedule, bare, at, anchor)
@@ -93,19 +78,23 @@ def _excluded_spans(
             return
         if due is None or due >= end:
             return
-        free = calendar.end_of_exclusion(due, zone_for(entry))
+        free = calendar.end_of_exclusion(due, own)
         if free is None:  # the entry's pause, say, leaves it out
             at = due
             continue
         if free >= NEVER_FREE:
             return
-        yield due, free
-        at = free - _INSTANT
+        if told == MOST_EXCLUSIONS:
+            yield "and more"
+            return
+        days = [f"{moment.astimezone(own):%Y-%m-%d}" for moment in (due, free - _INSTANT)]
+        yield f"{policy.exclude} excludes {' to '.join(dict.fromkeys(days))}"
+        at, told = free - _INSTANT, told + 1
 
 
 def _marks_of_time(entry: RedBeatSchedulerEntry, due: datetime) -> Iterator[Mark]:
     rule = entry.schedule
-    if isinstance(rule, schedule) and not getattr(rule, "relative", False) and type(rule) is schedule:
+    if type(rule) is schedule and not rule.relative:
         return  # an interval knows of no clock
     own = zone_for(entry)
     try:
@@ -132,8 +121,8 @@ def clock_changes(runs: Iterable[tuple[Any, datetime]], zone: tzinfo) -> Iterato
     before: datetime | None = None
     for _, due in listed:
         changes = []
-        for label, one in zones.items() if before is not None else ():
-            was, now = (_offset(before, one), _offset(due, one)) if before is not None else (None, None)
+        for label, one in zones.items():
+            was, now = _offset(before, one), _offset(due, one)
             if was is not None and now is not None and was != now:
                 way = "forward" if now > was else "back"
                 by = seconds_in_words(abs((now - was).total_seconds()))
@@ -143,8 +132,8 @@ def clock_changes(runs: Iterable[tuple[Any, datetime]], zone: tzinfo) -> Iterato
         before = due
 
 
-def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
+def _offset(moment: datetime | None, zone: tzinfo) -> timedelta | None:
     try:
-        return moment.astimezone(zone).utcoffset()
+        return None if moment is None else moment.astimezone(zone).utcoffset()
     except OverflowError:  # outside the years 1 to 9999
         return None

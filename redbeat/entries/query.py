@@ -300,15 +300,6 @@ def entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> Entr
         return cast("EntryT", entry)
 
 
-def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
-    """Return the state of each member of the schedule, with its score."""
-    from redbeat.entries.entry import RedBeatSchedulerEntry
-
-    return [
-        entry.state or "" for entry in entries_at(RedBeatSchedulerEntry, store.config.app, scores.items())
-    ]
-
-
 def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
     """Return which of the ``STATES`` an entry is in."""
     if not stored.exists:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import STATES, Coverage, entries_at, entries_called, states_of
+from redbeat.entries.query import STATES, Coverage, entries_at, entries_called
 from redbeat.entries.runs import read_last
 from redbeat.history import OUTCOMES
 from redbeat.store.downgrades import read_downgraded
@@ -255,6 +255,13 @@ def search(
             return Found(found, offset, count, place)
         offset = order.offset_of(place)  # entries may have been moved from before it to behind it meanwhile
     return Found(found, offset, count, None)
+
+
+def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
+    """Return the state of each member of the schedule, with its score."""
+    return [
+        entry.state or "" for entry in entries_at(RedBeatSchedulerEntry, store.config.app, scores.items())
+    ]
 
 
 @dataclass(frozen=True)

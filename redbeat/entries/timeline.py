@@ -302,8 +302,8 @@ class Counting:
             ):
                 self._add(entry, counts, happened)
                 yield
-            for group, order in _ORDERS.items():
-                self._rows[group] = heapq.nsmallest(self._max_rows, self._rows[group], key=order)
+            for group, rows in self._rows.items():
+                self._rows[group] = heapq.nsmallest(self._max_rows, rows, key=_ORDERS[group])
             self.looked_at += len(chunk)
             yield
         self.looked_at = self._entries = max(self._entries, self.looked_at)
@@ -318,11 +318,8 @@ class Counting:
             max(self._entries, self.looked_at),
             _copy(self._total),
             {
-                group: [
-                    _copy(row)
-                    for row in heapq.nsmallest(self._max_rows, rows[group], key=_ORDERS.get(group, _busiest))
-                ]
-                for group in GROUPS
+                group: [_copy(row) for row in heapq.nsmallest(self._max_rows, rows[group], key=order)]
+                for group, order in _ORDERS.items()
             },
             {group: len(self._sums[group]) if group in self._sums else self._row_count for group in GROUPS},
             tuple(self._untold),
@@ -478,9 +475,9 @@ def _busiest(row: Row) -> tuple[Any, ...]:
     return -row.runs, row.name
 
 
-#: the orders of entries: the busiest first, and those that run first
+#: the order of the rows of each of ``GROUPS``: the busiest first, or those that run first
 _ORDERS: dict[str, Callable[[Row], tuple[Any, ...]]] = {
-    "load": _busiest,
+    **dict.fromkeys(GROUPS, _busiest),
     "next": lambda row: (row.score, row.name),
 }
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from redbeat.entries.query import STATES, states_of
+from redbeat.entries.query import STATES
+from redbeat.entries.search import states_of
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.leadership import Leadership
