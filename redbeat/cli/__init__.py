@@ -20,6 +20,7 @@ from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.later import later
 from redbeat.cli.listing import count, list_, next_, show
 from redbeat.cli.operating import monitoring, purge, singleton
+from redbeat.cli.operations import command_of
 from redbeat.cli.pausing import pause, resume
 from redbeat.cli.resharding import reshard
 from redbeat.cli.runs import rerun, runs
@@ -29,6 +30,7 @@ from redbeat.cli.timeline import timeline
 from redbeat.cli.tokens import token
 from redbeat.cli.triggering import backfill, trigger
 from redbeat.cli.web import web
+from redbeat.operations.table import OPERATIONS
 from redbeat.process.exit_codes import ExitingGroup
 
 #: the sections of ``--help``: commands with a line of at most 80 columns each
@@ -108,3 +110,8 @@ for section in SECTIONS.values():
     for command, line in section.items():
         command.short_help = line
         redbeat.add_command(command)
+for operation in OPERATIONS.values():
+    if operation.command.split()[0] not in redbeat.commands:
+        made = command_of(operation)
+        SECTIONS["Operate"][made] = operation.summary.rstrip(".")
+        redbeat.add_command(made)

@@ -1,15 +1,20 @@
-"""The options of commands, derived from the parameters of operations."""
+"""What the command line derives from an operation: the options of a command, or the whole command."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from datetime import date
 from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from redbeat.cli.session import Command
+from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
+from redbeat.cli.session import Command, Session, SessionCommand
+from redbeat.cli.tables import print_fields
 from redbeat.cli.values import AHEAD, BACK, DATE, JSON_ARRAY, JSON_OBJECT
+from redbeat.entries.wording import one_line
 from redbeat.operations.operation import Operation, Parameter
 from redbeat.schedules.times import TypedTime
 
@@ -20,18 +25,60 @@ def options_of(operation: Operation[..., Any], *names: str) -> Callable[[Command
 
     def add(command: Command) -> Command:
         for name in reversed(names):
-            command = _option_of(parameters[name])(command)
+            command = _option_of(parameters[name], parameters[name].argument)(command)
         return command
 
     return add
 
 
-def _option_of(parameter: Parameter) -> Callable[[Command], Command]:
+def command_of(operation: Operation[..., Any]) -> click.Command:
+    """Return the command of an operation, of which no module of the command line has a command of its own.
+
+    What stands in the braces of its path are arguments, other parameters are options. It asks first if the
+    operation is destructive, and prints the fields of the result.
+    """
+
+    def call(session: Session, **given: Any) -> None:
+        if operation.is_destructive and not session.is_dry_run:
+            session.ask(f"{operation.summary.rstrip('.')} at {session.server}?")
+        values = {name: value for name, value in given.items() if value is not None}
+        if any(one.name == "dry_run" for one in operation.parameters):
+            values["dry_run"] = session.is_dry_run
+        _print_result(session, operation(session.actor, **operation.arguments(values)))
+
+    call.__doc__ = operation.__doc__
+    made: Any = pass_session(call)
+    for one in reversed(operation.parameters):
+        if f"{{{one.name}}}" in operation.rest:
+            made = click.argument(one.name)(made)
+        elif one.name == "dry_run":
+            made = DRY_RUN(made)
+        elif not one.option.header:
+            made = _option_of(one, one.name)(made)
+    for add in (ONE_OBJECT, zone_options, *([YES] if operation.is_destructive else [])):
+        made = add(made)
+    return click.command(operation.command, cls=SessionCommand, short_help=operation.summary)(made)
+
+
+def _print_result(session: Session, result: Any) -> None:
+    fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else {"result": result}
+    document = json.loads(json.dumps(fields, default=str))
+    if session.is_json:
+        session.print_json(document)
+    else:
+        texts = {
+            name: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            for name, one in document.items()
+        }
+        print_fields(session, [(name.replace("_", " "), one_line(text)) for name, text in texts.items()])
+
+
+def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Command]:
     option, flag = parameter.option, f"--{parameter.name.replace('_', '-')}"
     if parameter.type is bool:
-        return click.option(flag, parameter.argument, is_flag=True, help=option.help)
+        return click.option(flag, argument, is_flag=True, help=option.help)
     return click.option(
-        *(flag, parameter.argument),
+        *(flag, argument),
         type=_type_of(parameter),
         help=option.help,
         default=parameter.default,
