@@ -32,7 +32,8 @@ PASSWORD = "s3cret-w0rd"
 #: what differs from run to run, in what is shown
 VARYING = re.compile(
     r"20(2[4-9]|[3-8]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?)?(\+00:00)?|127\.0\.0\.1:\d+"
-    r"|(?<=  )now(?=  )|\d+(\.\d+)? (ms|s|min|h|d|y)\b( ago\b)?|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_[\w-]+"
+    r"|(?<=  )now(?=  )|\d+(\.\d+)? (ms|s|min|h|d|y)\b( ago\b)?"
+    r"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_[\w-]+"
     r"|/\S*/(?=\w+\.json|monitoring\n)|\b[a-z0-9]{8}  (?=name)|(?<=\()[a-z0-9]{8}(?=\))"
 )
 
