@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from redbeat.connection.retry import is_refusal
 from redbeat.errors import EntryCorrupt, StoreRefused
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-#: how many days and spans a beat keeps in memory at most, adjoining and overlapping ones counted once
-MAX_KEPT_RANGES = 500_000
+#: how many days and spans a beat keeps in memory at most
+MAX_KEPT_FIELDS = 500_000
 
 #: to find out whether a calendar has changed takes the server 2 us for each day. It is asked less often about
 #: calendars of ``LARGE_FIELDS`` days and spans or more: every 20 s for 200,000 of them
@@ -157,59 +157,35 @@ class KeptCalendars:
 
     Each time one is needed, the server is asked whether it has changed. That takes long for a large one,
     which is asked for again only after some seconds.
-
-    Arguments:
-        max_ranges: how many days and spans of all calendars together are kept; a larger calendar is kept
-            alone.
-        clock: returns monotonic seconds.
     """
 
-    def __init__(
-        self, max_ranges: int = MAX_KEPT_RANGES, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._max_ranges = max_ranges
-        self._clock = clock
-        #: name to calendar, the one that was needed last at the end
+    def __init__(self) -> None:
+        #: name to calendar, the one that was asked for last at the end
         self._kept: dict[str, _Kept] = {}
 
     def read_of(self, store: Store, rows: Collection[Stored]) -> dict[str, Excluded]:
         """Return the calendars that ``rows`` name, in one round trip, or none if there are none."""
         wanted = sorted(set[str]().union(*map(names_in, rows)))
-        if not wanted:
-            return {}
-        now = self._clock()
+        now, found = time.monotonic(), dict[str, Excluded]()
         asked = [name for name in wanted if name not in self._kept or self._kept[name].fresh_until <= now]
         known = [self._kept[name].digest if name in self._kept else "none" for name in asked]
-        answers: dict[str, Any] = {}
-        refused: dict[str, StoredCalendar] = {}
-        if asked:
-            try:
-                answers = dict(zip(asked, read_stored_calendars(store, asked, known), strict=True))
-            except StoreRefused as exc:
-                refused = _unreadable(asked, exc)
-        calendars: dict[str, Excluded] = {name: stored.excluded for name, stored in refused.items()}
-        for name in wanted:
-            if name in refused:
-                continue
-            before = self._kept.pop(name, None)
-            digest, fields = answers.get(name, ("", None))
-            if fields is None and before is not None:
-                calendars[name], self._kept[name] = before.calendar, before
-                if name in answers:
-                    before.fresh_until = now + _fresh_seconds(before.size)
-                continue
-            calendars[name] = made = _calendar_of(store, name, fields).excluded
-            if isinstance(made, Exclusions):
-                size = len(fields or ())
-                self._kept[name] = _Kept(digest, made, size, now + _fresh_seconds(size))
-        self._forget()
-        return calendars
-
-    def _forget(self) -> None:
-        left = sum(kept.calendar.count_ranges() for kept in self._kept.values())
-        while left > self._max_ranges and len(self._kept) > 1:
-            name = next(iter(self._kept))
-            left -= self._kept.pop(name).calendar.count_ranges()
+        try:
+            answers = read_stored_calendars(store, asked, known) if asked else []
+        except StoreRefused as exc:
+            answers, found = [], {name: one.excluded for name, one in _unreadable(asked, exc).items()}
+        for name, (digest, fields) in zip(asked, answers, strict=False):
+            kept = self._kept.pop(name, None)
+            if kept is None or fields is not None:
+                calendar, size = _calendar_of(store, name, fields).excluded, len(fields or ())
+                kept = _Kept(digest or "none", calendar, size)
+            kept.fresh_until = now + (
+                kept.size / FIELDS_PER_FRESH_SECOND if kept.size >= LARGE_FIELDS else 0.0
+            )
+            self._kept[name] = kept
+        found = {**{name: self._kept[name].calendar for name in wanted if name in self._kept}, **found}
+        while len(self._kept) > 1 and sum(kept.size for kept in self._kept.values()) > MAX_KEPT_FIELDS:
+            del self._kept[next(iter(self._kept))]
+        return found
 
 
 @dataclass
@@ -217,20 +193,15 @@ class _Kept:
     """A calendar that is kept.
 
     Attributes:
-        digest: of its fields, by which the server tells whether it has changed.
+        digest: of its fields, by which the server tells whether it has changed; 'none': it has none.
         size: how many fields it has.
-        fresh_until: when the server is asked about it again, by the clock.
+        fresh_until: when the server is asked about it again, monotonic.
     """
 
     digest: str
-    calendar: Exclusions
+    calendar: Excluded
     size: int
-    fresh_until: float
-
-
-def _fresh_seconds(size: int) -> float:
-    """Return how long the server isn't asked about a calendar of ``size`` fields; 0: it is each time."""
-    return size / FIELDS_PER_FRESH_SECOND if size >= LARGE_FIELDS else 0.0
+    fresh_until: float = 0.0
 
 
 def names_in(row: Stored) -> set[str]:

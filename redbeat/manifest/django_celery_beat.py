@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from redbeat.errors import ConfigurationError, FileError
 from redbeat.manifest.format import Declared
 from redbeat.schedules.crontab import CRON_FIELDS
 
-_PREFIX = "django_celery_beat_"
 TABLES = ("periodictask", "intervalschedule", "crontabschedule", "clockedschedule", "solarschedule")
 
 _SECONDS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1, "microseconds": 1e-6}
 
-#: name of a table, without ``_PREFIX``, to its rows
+#: name of a table, without its prefix, to its rows
 Rows = Mapping[str, list[dict[str, Any]]]
+#: returns the rows of a query
+Select = Callable[[str], list[dict[str, Any]]]
 
 
 def read_django_celery_beat(url: str) -> Declared:
@@ -42,11 +43,14 @@ def read_django_celery_beat(url: str) -> Declared:
     scheme, shown = url.partition("://")[0], sanitize_url(url)
     if "://" not in url:
         raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.")
-    rows = _read_sqlite(url, shown) if scheme == "sqlite" else _read_by_sqlalchemy(url, shown)
-    return declare_rows(rows, shown)
+    select = _select_from_sqlite if scheme == "sqlite" else _select_by_sqlalchemy
+    with select(url, shown) as rows_of:
+        rows = {table: rows_of(f"SELECT * FROM django_celery_beat_{table}") for table in TABLES}  # noqa: S608
+    return _declare_rows(rows, shown)
 
 
-def _read_sqlite(url: str, shown: str) -> Rows:
+@contextmanager
+def _select_from_sqlite(url: str, shown: str) -> Iterator[Select]:
     parts = urlsplit(url)
     path = Path(unquote(parts.path[1:]))
     if parts.netloc or not path.is_file():
@@ -54,15 +58,13 @@ def _read_sqlite(url: str, shown: str) -> Rows:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
-            return {
-                table: [dict(row) for row in connection.execute(f"SELECT * FROM {_PREFIX}{table}")]  # noqa: S608 - constants
-                for table in TABLES
-            }
+            yield lambda query: [dict(row) for row in connection.execute(query)]
     except sqlite3.Error as exc:
         raise FileError(f"{shown}: can't be read: {exc}.", shown) from exc
 
 
-def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
+@contextmanager
+def _select_by_sqlalchemy(url: str, shown: str) -> Iterator[Select]:
     try:
         import sqlalchemy
     except ImportError as exc:
@@ -71,15 +73,8 @@ def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
             "pip install sqlalchemy, and the driver of the database."
         ) from exc
     try:
-        engine = sqlalchemy.create_engine(url)
-        with engine.connect() as connection:
-            return {
-                table: [
-                    dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
-                    for row in connection.execute(sqlalchemy.text(f"SELECT * FROM {_PREFIX}{table}"))  # noqa: S608
-                ]
-                for table in TABLES
-            }
+        with sqlalchemy.create_engine(url).connect() as connection:
+            yield lambda query: [dict(row) for row in connection.execute(sqlalchemy.text(query)).mappings()]
     except ImportError as exc:
         raise ConfigurationError(f"{shown}: the driver of the database isn't installed: {exc}.") from exc
     except sqlalchemy.exc.SQLAlchemyError as exc:
@@ -89,54 +84,43 @@ def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
         raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.") from exc
 
 
-def declare_rows(rows: Rows, origin: str = "django-celery-beat") -> Declared:
+def _declare_rows(rows: Rows, origin: str) -> Declared:
     """Return the rows of the five tables as a file of entries.
 
     Raises:
         FileError: a row can't be used; the message names its task.
     """
-    schedules = {
-        table: {row["id"]: row for row in rows.get(table, ())} for table in TABLES if table != "periodictask"
-    }
+    schedules = {table: {row["id"]: row for row in rows[table]} for table in TABLES[1:]}
     entries: dict[str, dict[str, Any]] = {}
     for row in rows["periodictask"]:
         try:
-            entries[row["name"]] = dict(_fields_of(row, schedules))
+            entries[row["name"]] = _fields_of(row, schedules)
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as exc:
             reason = f"{exc} is missing." if isinstance(exc, KeyError) else str(exc)
             raise FileError(f"{origin}: the task {row.get('name')!r}: {reason}", origin) from exc
     return Declared(origin, None, entries)
 
 
-def _fields_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "task", row["task"]
+def _fields_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> dict[str, Any]:
     schedule, zone, is_clocked = _schedule_of(row, schedules)
-    yield "schedule", schedule
-    if zone:
-        yield "timezone", zone
-    for name, default in (("args", []), ("kwargs", {})):
-        value = _json(row, name, default)
-        if value:
-            yield name, value
-    options = dict(_options_of(row))
-    if options:
-        yield "options", options
-    if not row["enabled"]:
-        yield "enabled", False
-    if row.get("one_off") or is_clocked:
-        yield "one_off", True
-    for name, field in (
-        ("start_time", "start_time"),
-        ("expires", "end_time"),
-        ("last_run_at", "last_run_at"),
-    ):
-        moment = _moment(row.get(name))
-        if moment is not None:
-            yield field, moment
-    if row.get("expire_seconds"):
-        yield "expires_after", row["expire_seconds"]
-    if row.get("total_run_count"):
-        yield "total_run_count", row["total_run_count"]
+    options = {name: row.get(name) for name in ("queue", "exchange", "routing_key", "priority")}
+    options["headers"] = _json(row, "headers", {}) or None
+    fields = {
+        "task": row["task"],
+        "schedule": schedule,
+        "timezone": zone,
+        "args": _json(row, "args", []) or None,
+        "kwargs": _json(row, "kwargs", {}) or None,
+        "options": {name: value for name, value in options.items() if value not in (None, "")} or None,
+        "enabled": None if row["enabled"] else False,
+        "one_off": True if row.get("one_off") or is_clocked else None,
+        "start_time": _moment(row.get("start_time")),
+        "end_time": _moment(row.get("expires")),
+        "last_run_at": _moment(row.get("last_run_at")),
+        "expires_after": row.get("expire_seconds") or None,
+        "total_run_count": row.get("total_run_count") or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _schedule_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> tuple[Any, str | None, bool]:
@@ -165,15 +149,6 @@ def _schedule_of(row: Mapping[str, Any], schedules: Mapping[str, Any]) -> tuple[
         lat, lon = float(solar["latitude"]), float(solar["longitude"])
         return {"solar": solar["event"], "lat": lat, "lon": lon}, None, False
     raise ValueError("it has no schedule.")
-
-
-def _options_of(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for name in ("queue", "exchange", "routing_key", "priority"):
-        if row.get(name) not in (None, ""):
-            yield name, row[name]
-    headers = _json(row, "headers", {})
-    if headers:
-        yield "headers", headers
 
 
 def _json(row: Mapping[str, Any], name: str, default: Any) -> Any:

@@ -216,21 +216,13 @@ def document_of(actor: Actor, made: Plan) -> dict[str, Any]:
     for kind in ("added", "removed"):
         document[kind] = {name: hide(fields, actor.hiding) for name, fields in document[kind].items()}
     changes = {Store(actor.app).keys.name(change.stored.key): change for change in made.changes}
-    tasks = {
-        name: [_call_in(text)[0] for text in _definitions_of(changes[name])]
-        for name, fields in document["changed"].items()
-        if "args" in fields
-    }
-    document["changed"] = {
-        name: {
-            field: {
-                when: hide({field: value}, actor.hiding, *tasks.get(name, ()))[field]
-                for when, value in values.items()
-            }
-            for field, values in fields.items()
-        }
-        for name, fields in document["changed"].items()
-    }
+    for name, fields in document["changed"].items():
+        tasks = [_call_in(text)[0] for text in _definitions_of(changes[name])] if "args" in fields else []
+        before, after = (
+            hide({one: values[when] for one, values in fields.items()}, actor.hiding, *tasks)
+            for when in ("before", "after")
+        )
+        document["changed"][name] = {one: {"before": before[one], "after": after[one]} for one in fields}
     return document
 
 
