@@ -44,8 +44,6 @@ def _read_interval(text: str) -> float:
     return seconds
 
 
-
-
 def _read_solar(text: str) -> Any:
     parts = [part.strip() for part in text.split(",")]
     try:

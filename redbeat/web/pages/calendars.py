@@ -18,7 +18,7 @@ from redbeat.access import Right
 from redbeat.calendars import Calendar
 from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import local_time
-from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileError
+from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileError, RedBeatError
 from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
 from redbeat.operations import calendars
@@ -26,8 +26,8 @@ from redbeat.operations.calendars import days_in_words
 from redbeat.store.store import Store
 from redbeat.web.charts.years import draw_year
 from redbeat.web.jobs import Ending, Pace, Result, Tell
-from redbeat.web.pages.changing import make_change
-from redbeat.web.routes import action, page, status_of
+from redbeat.web.pages.changing import make_change, make_form_change
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: how many calendars a page has, and how many rows with the days of a year
@@ -179,39 +179,31 @@ def set_calendar(visit: Visit) -> Response:
     removed, has_text = [*visit.names("remove")], "text" in form
     kind = "new" if revision == "" else "edit" if has_text else "add"
 
-    def store(tell: Tell[str]) -> Calendar | CalendarError | EntryChanged:
+    def store(tell: Tell[str]) -> Calendar:
         tell(_RETIMED)
         added, without = {f"{first}/{last}" if last else first: typed["label"].strip()}, removed
-        try:
-            if has_text:
-                edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name)
-                added = {day: label for day, label in edited.items() if stored.days.get(day) != label}
-                without = [day for day in stored.days if day not in edited]
-            elif removed:
-                added = {}
-            return calendars.set_(actor, name, added, without=without, about=about, revision=revision)
-        except (CalendarError, EntryChanged) as exc:
-            return exc
+        if has_text:
+            edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name)
+            added = {day: label for day, label in edited.items() if stored.days.get(day) != label}
+            without = [day for day in stored.days if day not in edited]
+        elif removed:
+            added = {}
+        return calendars.set_(actor, name, added, without=without, about=about, revision=revision)
 
-    def end(made: Calendar | CalendarError | EntryChanged) -> Ending:
-        if isinstance(made, Calendar):
-            return _ending((first or next(iter(removed), ""))[:4] or None, made)
-        is_changed, status = isinstance(made, EntryChanged), status_of(made)
-        words, place = _sentence(made), "text"
+    def again(visit: Visit, error: RedBeatError, status: int) -> Response:
+        words, place = _sentence(error), "text"
         if kind == "add":
             place = "last" if last else "first"
-        elif kind == "new" and is_changed:
+        elif kind == "new" and isinstance(error, EntryChanged):
             words, place = "There is a calendar of this name already.", "name"
         elif kind == "new" and not 0 < len(name) <= calendars.MAX_NAME:
             place = "name"
-        elif is_changed:
+        elif isinstance(error, EntryChanged):
             words = f"{words} What you have typed stands here: saved now, it takes the place of theirs."
-        again = Again(kind, typed, place, words)
-        return Ending(
-            words, ("calendars",), status=status, page=lambda visit: _show_again(visit, name, again, status)
-        )
+        return _show_again(visit, name, Again(kind, typed, place, words), status)
 
-    return make_change(visit, f"Change {shorten(name, 200)}", store, end)
+    end = partial(_ending, (first or next(iter(removed), ""))[:4] or None)
+    return make_form_change(visit, f"Change {shorten(name, 200)}", store, end, again, "calendars")
 
 
 def _sentence(exc: Exception) -> str:

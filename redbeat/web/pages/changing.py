@@ -10,9 +10,17 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from redbeat.errors import (
+    AccessDenied,
+    ArgumentInvalid,
+    CalendarError,
+    EntryChanged,
+    FileError,
+    RedBeatError,
+)
 from redbeat.store.changes import ChangeRecord
 from redbeat.web.jobs import SILENT_SECONDS, Change, Ending, Tell
-from redbeat.web.routes import page
+from redbeat.web.routes import page, status_of
 from redbeat.web.visit import Visit
 
 Outcome = TypeVar("Outcome")
@@ -32,6 +40,36 @@ def make_change(
     if change.is_at_work:
         return visit.see("changing", id=change.id)
     return _outcome(visit, change, change.to_record())
+
+
+def make_form_change(
+    visit: Visit,
+    title: str,
+    work: Callable[[Tell[str]], Outcome],
+    end: Callable[[Outcome], Ending],
+    again: Callable[[Visit, RedBeatError, int], Response],
+    place: str,
+) -> Response:
+    """Make a change in the background; where its values are invalid or outdated, show the form again.
+
+    Arguments:
+        again: returns the page with the form and the error, which has this status code.
+        place: the page where the form is.
+    """
+
+    def try_it(tell: Tell[str]) -> Outcome | RedBeatError:
+        try:
+            return work(tell)
+        except (AccessDenied, ArgumentInvalid, CalendarError, EntryChanged, FileError) as exc:
+            return exc
+
+    def end_it(made: Outcome | RedBeatError) -> Ending:
+        if not isinstance(made, RedBeatError):
+            return end(made)
+        error, status = made, status_of(made)
+        return Ending(str(error), (place,), status=status, page=lambda visit: again(visit, error, status))
+
+    return make_change(visit, title, try_it, end_it)
 
 
 def show_change(visit: Visit) -> Response:

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.entries.wording import one_line
-from redbeat.errors import AccessDenied, ArgumentInvalid, FileError, RedBeatError
+from redbeat.errors import FileError, RedBeatError
 from redbeat.log.text import counted
 from redbeat.manifest.format import decode_file, read_file, write_file
 from redbeat.manifest.plan import Plan
@@ -29,8 +29,8 @@ from redbeat.operations.files import FileChange
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.jobs import Ending, Pace, Result, Tell
-from redbeat.web.pages.changing import make_change
-from redbeat.web.routes import action, page, status_of
+from redbeat.web.pages.changing import make_form_change
+from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
 #: an export that was written is kept so long for its download, seconds
@@ -135,21 +135,10 @@ def _make_change(
 ) -> Response:
     """Do ``work`` with the file; show the plan or the words that it returns, or the form with its error."""
 
-    def try_it(tell: Tell[str]) -> Mapping[str, Any] | str | RedBeatError:
-        try:
-            return work(tell, given.change())
-        except (AccessDenied, ArgumentInvalid, FileError) as exc:  # what was typed stays
-            return exc
-
-    def end(made: Mapping[str, Any] | str | RedBeatError) -> Ending:
+    def end(made: Mapping[str, Any] | str) -> Ending:
         place = ("files",)
         if isinstance(made, str):
             return Ending(made, place, forgets=("calendars",))
-        if isinstance(made, Exception):
-            problem, status = str(made), status_of(made)
-            return Ending(
-                problem, place, status=status, page=lambda visit: _form(visit, given, problem, status)
-            )
         status = 412 if made["is_new"] else 200
         words = (
             f"{'The schedule has changed, so nothing was done. ' if made['is_new'] else ''}{made['summary']}"
@@ -161,7 +150,10 @@ def _make_change(
             page=lambda visit: visit.render("files_plan.html", status, given=given, **made),
         )
 
-    return make_change(visit, title, try_it, end)
+    def again(visit: Visit, error: RedBeatError, status: int) -> Response:
+        return _form(visit, given, str(error), status)
+
+    return make_form_change(visit, title, lambda tell: work(tell, given.change()), end, again, "files")
 
 
 def _form(visit: Visit, given: Given | None, problem: str, status: int = 200) -> Response:
