@@ -20,7 +20,7 @@ from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.utils import json as kombu_json
 
-from redbeat.policy import headers as policy_headers
+from redbeat.policy.messages import NAMES as POLICY_HEADERS
 
 #: keys and positions that lead to a value in a JSON document
 Path = tuple[str | int, ...]
@@ -219,7 +219,7 @@ _KIND_OPTIONS = frozenset(
 _RESERVED_HEADERS = frozenset(
     (
         *("id", "root_id", "expires", "argsrepr", "kwargsrepr", "shadow", "timelimit"),
-        *("redbeat_entry", "redbeat_due", *policy_headers.NAMES, "celery_beat_task", "compression"),
+        *("redbeat_entry", "redbeat_due", *POLICY_HEADERS, "celery_beat_task", "compression"),
     )
 )
 

@@ -19,8 +19,8 @@ from redbeat.entries.saving import why_never
 from redbeat.history import ENDED_OUTCOMES, OUTCOMES, PastRun, error_in_words
 from redbeat.leadership.status import State, judge
 from redbeat.log.text import closed, printable
+from redbeat.policy.misfires import exclusion_of
 from redbeat.policy.policy import Policy
-from redbeat.policy.window import exclusion_of
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.schedules.durations import lasting_in_words, seconds_in_words
 from redbeat.schedules.timezones import in_utc, shown

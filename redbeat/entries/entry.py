@@ -34,6 +34,7 @@ from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry, stored_extras, try_decode
+from redbeat.entries.notation import ScheduleField, as_schedule
 from redbeat.entries.saving import (
     before_start,
     check_unchanged,
@@ -44,7 +45,6 @@ from redbeat.entries.saving import (
     stored_after,
     why_never,
 )
-from redbeat.entries.schedule_field import ScheduleField, as_schedule
 from redbeat.entries.upcoming import next_runs, runs_between
 from redbeat.entries.validation import (
     as_containers,

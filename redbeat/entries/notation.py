@@ -10,19 +10,25 @@ import json
 import math
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule, solar
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import decode, from_timestamp, objects_of, plain_json
-from redbeat.schedules.codec import encode_schedule, read_cron
+from redbeat.errors import EntryError
+from redbeat.schedules.codec import MAX_DAYS, encode_schedule, read_cron
 from redbeat.schedules.crontab import CRON_FIELDS
 from redbeat.schedules.durations import write_seconds
 from redbeat.schedules.rfc5545 import read_rule, write_rule
 from redbeat.schedules.times import is_span, read_seconds
-from redbeat.schedules.timezones import zone_called
+from redbeat.schedules.timezones import zone_called, zone_name
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
+#: classes whose ``tz`` is that of their app; a subclass may have one of its own
+_WITHOUT_ZONE = (crontab, schedule, solar)
 #: the forms of a schedule's object: the key that names the form, and the keys that may be beside it
 SCHEDULE_FORMS = {
     "cron": frozenset[str](),
@@ -31,6 +37,58 @@ SCHEDULE_FORMS = {
     "rrule": frozenset[str](),
     "solar": frozenset({"lat", "lon"}),
 }
+
+
+class ScheduleField:
+    """An entry's attribute ``schedule``, which turns what people write into a schedule.
+
+    Its value is in the entry's ``__dict__``, where Celery puts it, too. There is no ``__get__``, so Python
+    reads it from there.
+    """
+
+    if TYPE_CHECKING:
+
+        def __get__(self, entry: RedBeatSchedulerEntry, owner: type) -> Any: ...
+
+    def __set__(self, entry: RedBeatSchedulerEntry, value: Any) -> None:
+        app = getattr(entry, "app", None)  # a subclass's constructor may set it afterwards
+        entry.__dict__["schedule"] = as_schedule(value, entry.name, app, zone=entry.policy.timezone)
+
+
+def as_schedule(
+    value: Any, name: Any, app: Any, relative: bool = False, *, zone: Any = None
+) -> BaseSchedule | None:
+    """Return the schedule that ``value`` describes; None stays None.
+
+    Arguments:
+        value: a schedule, a timedelta, a number of seconds, or what ``parse_schedule`` takes.
+        name: the entry's, for the error.
+        relative: as in :class:`celery.schedules.schedule`, for a length of time.
+        zone: the entry's time zone or its name, for a recurrence rule whose start has none.
+
+    Raises:
+        EntryError: it describes none.
+    """
+    if isinstance(value, BaseSchedule):  # nearly always, and this is called for every run
+        is_kept = type(value) in _WITHOUT_ZONE and "tz" in value.__dict__ and value.app is not app
+        if is_kept and value.tz == value.app.timezone:
+            del value.tz  # Celery keeps the zone of the app that the schedule had before
+        value.app = app
+        return value
+    try:
+        if isinstance(value, str) and is_span(value):
+            value = read_seconds(value)
+        if isinstance(value, (str, dict)):
+            value = parse_schedule(value, zone if isinstance(zone, str) else zone_name(zone))
+        elif isinstance(value, bool) or not isinstance(value, (timedelta, int, float, type(None))):
+            raise TypeError("must be a schedule, a timedelta, seconds, text, or an object as in files.")
+        made: BaseSchedule | None = maybe_schedule(value, relative, app=app)
+    except (ValueError, TypeError) as exc:
+        raise EntryError(f"{name}: schedule: {exc}", str(name)) from exc
+    except OverflowError as exc:
+        words = f"{value!r} seconds is too long: {MAX_DAYS} at the most."
+        raise EntryError(f"{name}: schedule: {words}", str(name)) from exc
+    return made
 
 
 def parse_schedule(value: Any, zone: str | None = None) -> BaseSchedule:

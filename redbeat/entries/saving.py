@@ -19,16 +19,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.decoder import as_moment, encode_meta
+from redbeat.decoder import as_moment, decode, encode_meta
 from redbeat.delivery.reserved_names import find_reserved
 from redbeat.entries.dropped import dropped_at_rest
 from redbeat.entries.due import anchor_of, defaults_of, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
 from redbeat.entries.validation import (
-    check_readable,
     find_option_problem,
     find_problem,
     find_size_problem,
+    read_fields,
 )
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
 from redbeat.log.logger import logger
@@ -132,7 +132,7 @@ def plan_write(
             raise
         score = None  # a pause is saved all the same: it is the remedy
     try:
-        check_readable(definition)
+        read_fields(decode(definition), {})
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
     _check_size(entry, definition, meta or (stored.meta or ""), policy)

@@ -21,8 +21,7 @@ from redbeat.delivery.templates import options_of_task
 from redbeat.entries.validation import find_problem
 from redbeat.entries.wording import one_line
 from redbeat.errors import BrokerUnavailable, CallRefused, EntryBusy, EntryError, RedBeatError, RunNotSent
-from redbeat.policy.expiry import queue_limit_of, wait_seconds
-from redbeat.policy.headers import headers_of
+from redbeat.policy.messages import headers_of, queue_limit_of, wait_seconds
 from redbeat.runs.limits import limits_of
 from redbeat.runs.progress import holder_in_words
 from redbeat.runs.tracking import is_tracked

@@ -7,11 +7,9 @@ fields of a policy are checked in ``redbeat.policy.policy``.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,7 +18,7 @@ from dateutil.parser import isoparse
 from kombu.entity import Exchange, Queue
 
 from redbeat.config.settings import as_flag
-from redbeat.decoder import DEFINITION_FIELDS, BadObject, decode, objects_of
+from redbeat.decoder import DEFINITION_FIELDS, BadObject, objects_of
 from redbeat.keys import is_reserved_name
 from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules.codec import SCHEDULE_FIELDS
@@ -45,12 +43,6 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 _GIVEN = ("args", "kwargs", "options")
 #: the largest priority of a message
 MAX_PRIORITY = 255
-#: a definition from its schedule to its end, for a schedule without objects in it
-_PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
-#: with more brackets than this, JSON that could be written may be nested too deep to be read
-_PLAIN_BRACKETS = 200
-
-
 #: PHP writes an empty object as [], Lua an empty list as {}, and a form may leave ''
 _EMPTY: tuple[Any, ...] = ([], {}, "")
 
@@ -248,23 +240,6 @@ def find_size_problem(size_bytes: int, max_bytes: int) -> str | None:
         f"it has {size_bytes:,} bytes, and redbeat_max_entry_bytes allows {max_bytes:,}: store large "
         "data elsewhere, and only a reference to it in the entry, or raise the setting."
     )
-
-
-def check_readable(definition: str) -> None:
-    """Raise ValueError or RecursionError if an encoded definition couldn't be used when read again."""
-    start, _, end = definition.rpartition(', "schedule": ')
-    is_flat = len(start) < _PLAIN_BRACKETS or start.count("{") + start.count("[") < _PLAIN_BRACKETS
-    if is_flat and '"__type__"' not in start and _is_plain_end(end):
-        return  # nothing before the schedule is decoded to an object
-    read_fields(decode(definition), {})
-
-
-@lru_cache(maxsize=1024)  # thousands of entries may share a few schedules
-def _is_plain_end(end: str) -> bool:
-    plain = _PLAIN_END.fullmatch(end)
-    if plain:
-        decode(plain[1])
-    return plain is not None
 
 
 def _shown(field: str, value: Any) -> str:

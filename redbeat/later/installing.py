@@ -25,7 +25,7 @@ from redbeat.later.producer import StoringProducer
 from redbeat.later.revoking import cancel_told, listen_in_workers
 from redbeat.later.storing import store_message
 from redbeat.later.visibility import watch_visibility
-from redbeat.policy.expiry import instant_of_option, wait_seconds
+from redbeat.policy.messages import instant_of_option, wait_seconds
 
 try:
     from celery.utils.quorum_queues import detect_quorum_queues

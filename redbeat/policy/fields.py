@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.log.text import quoted
@@ -197,15 +197,6 @@ def row(kind: Kind, group: str, about: str, *, default: Any = None, **more: Any)
     return field(default=default, repr=kind is not Kind.URL, metadata={"row": made})
 
 
-class Holder(Protocol):
-    """An entry, as its attributes see it."""
-
-    policy: Any
-
-    def set_field(self, name: str, value: Any) -> None:
-        """Change a field of the policy."""
-
-
 class PolicyField(Generic[Value, Given]):
     """An attribute of an entry that is a field of its policy; a value is checked when it is set."""
 
@@ -216,13 +207,13 @@ class PolicyField(Generic[Value, Given]):
     def __get__(self, entry: None, owner: type) -> PolicyField[Value, Given]: ...
 
     @overload
-    def __get__(self, entry: Holder, owner: type) -> Value: ...
+    def __get__(self, entry: object, owner: type) -> Value: ...
 
-    def __get__(self, entry: Holder | None, owner: type) -> PolicyField[Value, Given] | Value:
+    def __get__(self, entry: Any, owner: type) -> PolicyField[Value, Given] | Value:
         if entry is None:
             return self
         own = entry.__dict__.get(self._name, self)
         return getattr(entry.policy, self._name) if own is self else own  # type: ignore[no-any-return]
 
-    def __set__(self, entry: Holder, value: Given) -> None:
+    def __set__(self, entry: Any, value: Given) -> None:
         entry.set_field(self._name, value)

@@ -1,4 +1,6 @@
-"""Which run of an entry is sent: the one that is due now, or missed ones that are made up for. Pure.
+"""Which run of an entry is sent: the one that is due now, or missed ones; and which times a policy excludes.
+
+Pure.
 
 A run is missed if it wasn't sent at its time, as no beat led or the broker was away. Those of a pause are
 dropped before, or left to be made up for here, by ``scheduler/planner.py``.
@@ -8,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.policy.policy import Policy
-from redbeat.schedules.occurrences import counts_from_last_run, last_runs, next_run
+from redbeat.schedules.occurrences import counts_from_last_run, last_runs, next_run, zone_of
 
 #: the default of ``misfire_grace_time`` with misfire 'skip': long enough for a failover
 SKIP_SECONDS = 60.0
@@ -165,3 +167,45 @@ def patience_of(policy: Policy, defaults: Policy, way: str) -> tuple[float | Non
         return None, ""
     seconds, why_late = min(given)
     return seconds + policy.jitter, why_late
+
+
+class Exclusion(NamedTuple):
+    """Why a policy excludes a time.
+
+    Attributes:
+        field: the field of the policy that excludes it.
+        value: the value of that field: a time in UTC, or the name of a calendar.
+    """
+
+    field: Literal["start_time", "end_time", "exclude"]
+    value: Any
+
+    @property
+    def side(self) -> str:
+        """'before' if the time is before ``start_time``, else 'after'."""
+        return "before" if self.field == "start_time" else "after"
+
+    @property
+    def why(self) -> str:
+        """Why a run at that time isn't sent, as a phrase for its record."""
+        if self.field == "exclude":
+            return f"excluded by its calendar {self.value}"
+        return f"{self.side} its {self.field}, {self.value.isoformat()}"
+
+
+def exclusion_of(schedule_: Any, policy: Policy, at: datetime) -> Exclusion | None:
+    """Return why ``policy`` excludes a run of the schedule ``at`` this time; None: it doesn't.
+
+    Such a time isn't one of ``next_run`` either.
+
+    Raises:
+        ValueError: its calendar can't be used.
+    """
+    if policy.end_time is not None and at > policy.end_time:
+        return Exclusion("end_time", policy.end_time)
+    if policy.start_time is not None and at < policy.start_time:
+        return Exclusion("start_time", policy.start_time)
+    calendar = policy.calendar
+    if calendar is None or calendar.end_of_exclusion(at, zone_of(schedule_, policy)) is None:
+        return None
+    return Exclusion("exclude", policy.exclude)

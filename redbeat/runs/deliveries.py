@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 from celery.utils.time import maybe_iso8601
 
 from redbeat.log.text import is_utf8
-from redbeat.policy.headers import EXPIRES_AFTER, OVERLAP, QUEUE_TIMEOUT, TRACKS
+from redbeat.policy.messages import EXPIRES_AFTER, OVERLAP, QUEUE_TIMEOUT, TRACKS
 from redbeat.policy.policy import NO_POLICY
 from redbeat.runs.outcomes import is_number
 from redbeat.store.records import score_text

@@ -18,7 +18,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 from redbeat.config.masking import mask_secrets
 from redbeat.history import NOT_REGISTERED
 from redbeat.log.text import printable
-from redbeat.policy.headers import EXPIRES_AFTER, QUEUE_TIMEOUT
+from redbeat.policy.messages import EXPIRES_AFTER, QUEUE_TIMEOUT
 
 #: how many characters of an error are kept
 MAX_ERROR = 200

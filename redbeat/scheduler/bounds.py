@@ -14,8 +14,8 @@ from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
 from redbeat.entries.due import first_after_pause, is_in_pause, is_moved, paused_until, score_after_pause
 from redbeat.entries.failures import Failure
 from redbeat.errors import EntryError
+from redbeat.policy.misfires import Exclusion, exclusion_of
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
-from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.scheduler.decisions import Decision, commit_of, is_asked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of

@@ -33,9 +33,8 @@ from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.history import sent_record, skipped_record
-from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
-from redbeat.policy.headers import headers_of
 from redbeat.policy.jitter import delayed_before, due_time_of
+from redbeat.policy.messages import expiry_of, headers_of, queue_limit_of, wait_seconds
 from redbeat.policy.misfires import choose_run, rules_of
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.memory import Allowance, Memory

@@ -31,7 +31,7 @@ from redbeat.errors import RedBeatError
 from redbeat.log.events import ENTRY_UNMONITORED, TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.policy.headers import CHECK_IN
+from redbeat.policy.messages import CHECK_IN
 from redbeat.process.memory import Memory
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.run import Run

@@ -17,7 +17,7 @@ from celery.schedules import crontab, schedule
 from redbeat.entries.due import defaults_for
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.policy.headers import CHECK_IN
+from redbeat.policy.messages import CHECK_IN
 from redbeat.policy.misfires import patience_of
 from redbeat.policy.policy import Policy
 from redbeat.process.signals import let_through

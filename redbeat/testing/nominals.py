@@ -7,8 +7,8 @@ from datetime import datetime
 from itertools import chain, pairwise
 from typing import Any
 
+from redbeat.policy.misfires import exclusion_of
 from redbeat.policy.policy import Policy
-from redbeat.policy.window import exclusion_of
 from redbeat.schedules.occurrences import phase_before, runs_after
 
 #: a time that a schedule names; why the policy excludes it ('': it doesn't); the next one that isn't excluded

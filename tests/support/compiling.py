@@ -19,7 +19,7 @@ from redbeat.delivery.broker import Broker
 from redbeat.delivery.guard import find_obstacle
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate, Templates
-from redbeat.policy.headers import headers_of
+from redbeat.policy.messages import headers_of
 from redbeat.policy.policy import Policy
 from redbeat.store.records import Push
 

@@ -27,7 +27,7 @@ from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.delivery.failures import reason_of
 from redbeat.delivery.placeholders import Call, RunValues
 from redbeat.delivery.templates import MessageTemplate
-from redbeat.policy.headers import headers_of
+from redbeat.policy.messages import headers_of
 from redbeat.policy.policy import Policy
 from tests.conftest import SEED, MakeApp
 from tests.faults.rounds import IS_LONG

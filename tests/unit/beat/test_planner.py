@@ -16,7 +16,7 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import EntryCorrupt
-from redbeat.policy.headers import NAMES
+from redbeat.policy.messages import NAMES
 from redbeat.process.memory import Allowance
 from redbeat.scheduler.bounds import DISABLED_SECONDS
 from redbeat.scheduler.decisions import Decision, Send, quarantine
