@@ -5,7 +5,7 @@ Owns how answers are made: pages, fragments of them, and redirections with a not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone, tzinfo
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -66,6 +66,21 @@ class Visit:
             EntryError: it can't be one.
         """
         return checked_pattern(field, self.query.get(field, ""))
+
+    def number(self, field: str) -> int:
+        """Return a whole number in the query; 0 where it isn't one."""
+        text = self.query.get(field, "")
+        return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+    def typed(self, field: str) -> str:
+        """Return the text of a field of the form; '' for a file."""
+        value = self.form.get(field)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the form is the answer to a question."""
+        return self.form.get("confirmed") == "yes"
 
     @cached_property
     def now(self) -> datetime:
@@ -149,6 +164,30 @@ class Visit:
         if notice:
             self.cookies.set_notice(response, notice)
         return response
+
+    def ask(
+        self,
+        question: str,
+        label: str,
+        action: str,
+        fields: Iterable[tuple[str, object]],
+        *,
+        back: str,
+        more: str = "",
+        tone: str = "danger primary",
+    ) -> Response:
+        """Return the page that asks before a form is sent to the path ``action``, with these fields."""
+        return self.render(
+            "question.html",
+            title=label,
+            question=question,
+            label=label,
+            action=action,
+            fields=fields,
+            more=more,
+            cancel_url=back,
+            tone=tone,
+        )
 
     # -- what pages show
 

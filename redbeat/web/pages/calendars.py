@@ -172,10 +172,10 @@ def _text_of(days: Mapping[str, str]) -> str:
 def set_calendar(visit: Visit) -> Response:
     """Add a day, remove one, or put an edited text in place of what was shown."""
     form, actor = visit.form, visit.actor
-    typed = {name: _field(visit, name) for name in ("name", "about", "text", "first", "last", "label")}
+    typed = {name: visit.typed(name) for name in ("name", "about", "text", "first", "last", "label")}
     name, first, last = (typed[field].strip() for field in ("name", "first", "last"))
     about = typed["about"].strip() if "about" in form else None
-    revision = _field(visit, "revision") if "revision" in form else None
+    revision = visit.typed("revision") if "revision" in form else None
     removed, has_text = [*visit.names("remove")], "text" in form
     kind = "new" if revision == "" else "edit" if has_text else "add"
 
@@ -227,7 +227,7 @@ def _days_of(name: str, text: str) -> Mapping[str, str]:
 
 def import_calendar(visit: Visit) -> Response:
     """Show which days a file has, and store them when that is confirmed."""
-    typed = {name: _field(visit, name).strip() for name in ("name", "mode", "until", "about")}
+    typed = {name: visit.typed(name).strip() for name in ("name", "mode", "until", "about")}
     name, mode, actor = typed["name"], typed["mode"], visit.actor
     place = "until"
     try:
@@ -237,7 +237,7 @@ def import_calendar(visit: Visit) -> Response:
         read = calendars.read_import(actor, name, data, kind, typed["about"] or None, until)
     except ValueError as exc:
         return _show_again(visit, name, Again("import", typed, place, _sentence(exc)), 422)
-    if visit.form.get("confirmed") == "yes":
+    if visit.is_confirmed:
         years = sorted({day[:4] for day in read.days})
         year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
 
@@ -280,22 +280,22 @@ def _given_file(visit: Visit) -> tuple[str, bytes, str]:
         name = shorten(upload.filename, 200)
         is_ical = upload.filename.lower().endswith(".ics")
         return name, upload.file.read(), f"{name[:100]}.ics" if is_ical else name
-    text = _field(visit, "text").encode("utf-8", "surrogateescape")
-    return shorten(_field(visit, "origin"), 200) or "the text", text, "the text"
+    text = visit.typed("text").encode("utf-8", "surrogateescape")
+    return shorten(visit.typed("origin"), 200) or "the text", text, "the text"
 
 
 def delete_calendar(visit: Visit) -> Response:
     """Remove one, when that is confirmed."""
-    name, force = _field(visit, "name"), visit.form.get("force") == "yes"
-    if visit.form.get("confirmed") != "yes":
+    name, force = visit.typed("name"), visit.form.get("force") == "yes"
+    if not visit.is_confirmed:
         fields = {"name": name} | ({"force": "yes"} if force else {})
-        return visit.render(
-            "calendar_confirm.html",
-            title=f"Delete {name}",
-            question=f"Delete the calendar {name}?",
+        return visit.ask(
+            f"Delete the calendar {name}?",
+            "Delete",
+            visit.link("calendar", "delete"),
+            fields.items(),
+            back=visit.link("calendar", name=name),
             more="Entries that name it are quarantined when they are due." if force else "",
-            fields=fields,
-            name=name,
         )
     actor = visit.actor
 
@@ -305,11 +305,6 @@ def delete_calendar(visit: Visit) -> Response:
 
     ending = Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
     return make_change(visit, f"Delete {shorten(name, 200)}", remove, lambda _users: ending)
-
-
-def _field(visit: Visit, field: str) -> str:
-    value = visit.form.get(field)
-    return value if isinstance(value, str) else ""
 
 
 ROUTES: list[BaseRoute] = [

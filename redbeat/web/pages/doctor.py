@@ -73,7 +73,7 @@ def groups_of(found: Diagnosis, kind: str = "", first: int = 0) -> list[Group]:
 def show_doctor(visit: Visit) -> Response:
     """Return the page, or its part that changes."""
     workers = visit.query.get("workers") == "yes"
-    kind, first = visit.query.get("kind", ""), _number(visit.query.get("first", ""))
+    kind, first = visit.query.get("kind", ""), visit.number("first")
     # a user who opens the page wants to see what is so now
     result = ask_doctor(visit, workers=workers, fresh_seconds=FRESH_SECONDS if visit.is_fragment else 0.0)
     return visit.render(
@@ -89,10 +89,6 @@ def show_doctor(visit: Visit) -> Response:
         most=SHOWN,
         here=visit.link("doctor", workers="yes" if workers else None, kind=kind or None, first=first or None),
     )
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 7 else 0
 
 
 def look_again(visit: Visit) -> Response:
@@ -115,8 +111,8 @@ def show_fix(visit: Visit) -> Response:
 
 def do_fix(visit: Visit) -> Response:
     """Repair what was seen, and say what was done."""
-    kind, seen = str(visit.form.get("kind", "")), str(visit.form.get("seen", ""))
-    if visit.form.get("confirmed") != "yes":
+    kind, seen = visit.typed("kind"), visit.typed("seen")
+    if not visit.is_confirmed:
         return visit.see("doctor", "fix", kind=kind or None)
     jobs = visit.dashboard.jobs
     for workers in (False, True):

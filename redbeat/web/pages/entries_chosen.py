@@ -32,8 +32,8 @@ MAX_TOLD = 200
 
 def pause_entries(visit: Visit) -> Response:
     """Ask about entries that are to be paused; or pause them."""
-    names, note, typed = _chosen(visit), _typed(visit, "note"), _typed(visit, "until")
-    if not names or not _is_confirmed(visit):
+    names, note, typed = _chosen(visit), visit.typed("note").strip(), visit.typed("until").strip()
+    if not names or not visit.is_confirmed:
         return _ask(visit, "pause", names)
     try:
         until = read_time(typed, visit.now, visit.zone, ahead=True) if typed else None
@@ -50,7 +50,7 @@ def pause_entries(visit: Visit) -> Response:
 def resume_entries(visit: Visit) -> Response:
     """Ask about entries that are to be resumed; or resume them."""
     names = _chosen(visit)
-    if not names or not _is_confirmed(visit):
+    if not names or not visit.is_confirmed:
         return _ask(visit, "resume", names)
     result = pausing.resume_entries(visit.actor, Selection(names))
     left = f"{_counted(result.left)} not paused"
@@ -60,7 +60,7 @@ def resume_entries(visit: Visit) -> Response:
 def run_entries(visit: Visit) -> Response:
     """Ask about entries that are to run now; or send a run of each."""
     names = _chosen(visit)
-    if not names or not _is_confirmed(visit):
+    if not names or not visit.is_confirmed:
         return _ask(visit, "trigger", names)
     sent, repeated, failed, end = list[str](), list[str](), dict[str, str](), ""
     for name in names:
@@ -68,7 +68,7 @@ def run_entries(visit: Visit) -> Response:
             failed[name] = f"Not tried: {end}"
             continue
         try:
-            run = trigger_entry(visit.actor, name, request=request_of_form(_typed(visit, "once"), {}))
+            run = trigger_entry(visit.actor, name, request=request_of_form(visit.typed("once"), {}))
             (repeated if run.is_repeated else sent).append(name)
         except (BrokerUnavailable, StoreUnavailable) as exc:
             failed[name] = end = str(exc)  # each further one would take as long to fail
@@ -81,7 +81,7 @@ def run_entries(visit: Visit) -> Response:
 def delete_entries(visit: Visit) -> Response:
     """Ask about entries that are to be deleted; or delete them."""
     names = _chosen(visit)
-    if not names or not _is_confirmed(visit):
+    if not names or not visit.is_confirmed:
         return _ask(visit, "delete", names)
     found = read_rows(visit.app, [Row(name) for name in names])
     there = [name for name, entry in zip(names, found, strict=True) if entry is not None]
@@ -203,14 +203,6 @@ def _answer(
 def _chosen(visit: Visit) -> list[str]:
     """Return the names that were ticked, each once."""
     return list(dict.fromkeys(visit.names()))
-
-
-def _typed(visit: Visit, field: str) -> str:
-    return str(visit.form.get(field, "")).strip()
-
-
-def _is_confirmed(visit: Visit) -> bool:
-    return visit.form.get("confirmed") == "yes"
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -49,8 +49,7 @@ def _name(visit: Visit) -> str:
 
 
 def _typed(visit: Visit, *names: str) -> dict[str, str]:
-    found = {name: visit.form.get(name, "") for name in names}
-    return {name: value.strip() if isinstance(value, str) else "" for name, value in found.items()}
+    return {name: visit.typed(name).strip() for name in names}
 
 
 def _page(
@@ -210,7 +209,7 @@ def backfill(visit: Visit) -> Response:
 
     if problems:
         return show(visit, ())
-    if visit.form.get("confirmed") != "yes":
+    if not visit.is_confirmed:
         return show(visit, attempt(dry_run=True))
     return make_change(visit, f"Backfill: {one_line(name, 200)}", send, ending_of)
 

@@ -115,7 +115,7 @@ def plan_file(visit: Visit) -> Response:
 def apply_file(visit: Visit) -> Response:
     """Carry out the plan that was shown."""
     given, actor, zone = Given.of(visit), visit.actor, visit.zone
-    seen = str(visit.form.get("seen", ""))
+    seen = visit.typed("seen")
 
     def apply(tell: Tell[str], change: FileChange) -> Mapping[str, Any] | str:
         tell(f"Storing {counted(len(change.declared.entries), 'entry', 'entries')}")

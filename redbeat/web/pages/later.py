@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.errors import AccessDenied, EntryChanged, EntryNotFound, StoreRefused
+from redbeat.errors import EntryChanged, EntryNotFound, StoreRefused
 from redbeat.later.documents import arguments_in_words
 from redbeat.log.text import shorten
 from redbeat.operations import later
@@ -32,8 +31,7 @@ ABOUT_CANCEL = "It is never sent, and its result says REVOKED. There is no way b
 
 def show_later(visit: Visit) -> Response:
     """Return the list."""
-    text = visit.query.get("offset", "")
-    offset = int(text) if text.isdecimal() and len(text) < 10 else 0
+    offset = visit.number("offset")
     found, problem = StoredMessages([], 0, None), ""
     try:
         found = list_messages(visit.actor, limit=SHOWN, offset=offset)
@@ -87,20 +85,11 @@ def show_message(visit: Visit) -> Response:
 
 def cancel_message(visit: Visit) -> Response:
     """Take one away, when that is confirmed."""
-    task_id, revision = _field(visit, "task_id"), _field(visit, "revision")
-    if visit.form.get("confirmed") != "yes":
-        fields: dict[str, Any] = {"task_id": task_id, "revision": revision}
-        return visit.render(
-            "question.html",
-            title="Revoke",
-            action=visit.link("later", "cancel"),
-            question=f"Revoke {shorten(task_id, 200)}?",
-            label="Revoke",
-            more=ABOUT_CANCEL,
-            fields=fields,
-            cancel_url=visit.link("later"),
-            tone="danger primary",
-        )
+    task_id, revision = visit.typed("task_id"), visit.typed("revision")
+    if not visit.is_confirmed:
+        question, fields = f"Revoke {shorten(task_id, 200)}?", {"task_id": task_id, "revision": revision}
+        action, back = visit.link("later", "cancel"), visit.link("later")
+        return visit.ask(question, "Revoke", action, fields.items(), back=back, more=ABOUT_CANCEL)
     notice = f"Revoked {shorten(task_id, 200)}: it is never sent."
     try:
         later.cancel_message(visit.actor, task_id, seen=Seen([revision]) if revision else None)
@@ -115,13 +104,6 @@ def _eta_of(one: StoredMessage) -> datetime | None:
 
 def _gone(task_id: str) -> str:
     return f"{shorten(task_id, 200)} {GONE}" if task_id else "Give a task id."
-
-
-def _field(visit: Visit, name: str) -> str:
-    value = visit.form.get(name, "")
-    if not isinstance(value, str):
-        raise AccessDenied(f"{name} must be text.")
-    return value
 
 
 ROUTES: list[BaseRoute] = [

@@ -37,7 +37,7 @@ def show_login(visit: Visit) -> Response:
 
 def log_in(visit: Visit) -> Response:
     """Take a token that was typed."""
-    token = str(visit.form.get("token", "")).strip()
+    token = visit.typed("token").strip()
     session = _session_by_link(visit, token)
     if session is None and _takes_token(visit) and find_user(visit.app, token) is not None:
         session = token

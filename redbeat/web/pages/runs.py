@@ -64,7 +64,7 @@ def show_runs(visit: Visit) -> Response:
     """Return the page, or its part that changes."""
     filters = {field: visit.query.get(field, "").strip() for field in FILTERS}
     filters["match"] = visit.pattern("match")
-    limit = min(max(_number(visit.query.get("limit", "")), SHOWN), MOST)
+    limit = min(max(visit.number("limit"), SHOWN), MOST)
     result, errors = Result[FoundRuns](), dict[str, str]()
     try:
         states = _states_of(filters["state"])
@@ -148,10 +148,6 @@ def choices_with(choices: Sequence[tuple[str, str]], value: str) -> list[tuple[s
     """Return choices, and the one that came from elsewhere."""
     is_known = any(value == known for known, _ in choices)
     return [*choices] if is_known else [*choices, (value, value.replace("_", " "))]
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 7 else 0
 
 
 ROUTES: list[BaseRoute] = [page("/runs", show_runs)]

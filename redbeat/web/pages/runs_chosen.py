@@ -36,13 +36,13 @@ def _back(visit: Visit, notice: str, sent: str | None = None) -> Response:
     """Return to the list as it was, or to the page of the entry on which the button stands."""
     visit.dashboard.jobs.forget("runs")
     if visit.form.get("back") == "entry":
-        return visit.see("entry", notice=notice, name=str(visit.form.get("name", "")), sent=sent)
+        return visit.see("entry", notice=notice, name=visit.typed("name"), sent=sent)
     return visit.see("runs", notice=notice, **_kept(visit))
 
 
 def _kept(visit: Visit) -> dict[str, str | None]:
     """Return what the list was asked for."""
-    return {field: str(visit.form.get(f"kept_{field}") or "") or None for field in FILTERS}
+    return {field: visit.typed(f"kept_{field}") or None for field in FILTERS}
 
 
 def _due_of(text: str) -> datetime:
@@ -54,23 +54,23 @@ def _due_of(text: str) -> datetime:
 
 def do_rerun(visit: Visit) -> Response:
     """Send one run once more."""
-    name, due = str(visit.form.get("name", "")), str(visit.form.get("due", ""))
-    if visit.form.get("confirmed") != "yes":
+    name, due = visit.typed("name"), visit.typed("due")
+    if not visit.is_confirmed:
         question = "Send this run once more?"
         more = f"{name}, the run that was due at {due}. It has the same due time, and a task id of its own."
-        return _ask(visit, "/runs/rerun-one", question, "Send once more", more, {"name": name, "due": due})
+        return _ask(visit, "rerun-one", question, "Send once more", more, [("name", name), ("due", due)])
     run = rerun_entry(visit.actor, name, due=_due_of(due))
     return _back(visit, f"Sent once more; its task id is {run.task_id}.", run.task_id)
 
 
 def do_give_up(visit: Visit) -> Response:
     """End runs in progress as lost."""
-    name, task_ids = str(visit.form.get("name", "")), visit.names("task_id")
-    if visit.form.get("confirmed") != "yes":
+    name, task_ids = visit.typed("name"), visit.names("task_id")
+    if not visit.is_confirmed:
         question = f"Give up {counted(len(task_ids), 'run', 'runs')} of {name}?"
         fields = [("name", name), *(("task_id", task_id) for task_id in task_ids)]
         more = "It ends as lost, and what waits for it goes. No task is terminated."
-        return _ask(visit, "/runs/give-up", question, "Give up", more, fields)
+        return _ask(visit, "give-up", question, "Give up", more, fields)
     done = give_up(visit.actor, name, task_ids).runs
     left = len(task_ids) - len(done)
     notice = f"Gave up {counted(len(done), 'run', 'runs')}."
@@ -81,18 +81,15 @@ def do_give_up(visit: Visit) -> Response:
 
 def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: Any) -> Response:
     """Return the page that asks, where there is no script."""
-    pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
-    kept = [(name, visit.form.get(name, "")) for name in ("back", *(f"kept_{field}" for field in FILTERS))]
-    return visit.render(
-        "question.html",
-        title="Runs",
-        action=f"{visit.root}{path}",
-        question=question,
-        label=label,
+    kept = [(name, visit.typed(name)) for name in ("back", *(f"kept_{field}" for field in FILTERS))]
+    return visit.ask(
+        question,
+        label,
+        visit.link("runs", path),
+        [*fields, *((name, value) for name, value in kept if value)],
+        back=visit.link("runs"),
         more=more,
-        fields=[*pairs, *((name, value) for name, value in kept if value)],
-        cancel_url=visit.link("runs"),
-        tone="danger primary" if path == "/runs/give-up" else "primary",
+        tone="danger primary" if path == "give-up" else "primary",
     )
 
 
@@ -133,9 +130,9 @@ def show_rerun(visit: Visit) -> Response:
 
 def do_rerun_failed(visit: Visit) -> Response:
     """Send all runs once more that have failed since a time."""
-    since = str(visit.form.get("since", ""))
-    match = checked_pattern("match", str(visit.form.get("match", "")))
-    if visit.form.get("confirmed") != "yes":
+    since = visit.typed("since")
+    match = checked_pattern("match", visit.typed("match"))
+    if not visit.is_confirmed:
         return visit.see("runs", "rerun", since=since or None, match=match or None)
     try:
         begin = read_time(since, visit.now, visit.zone, ahead=False)
@@ -156,13 +153,11 @@ def do_rerun_chosen(visit: Visit) -> Response:
     chosen = [_run_of(value) for value in values]
     if not chosen:
         return _back(visit, "No run was ticked.")
-    if visit.form.get("confirmed") != "yes":
+    if not visit.is_confirmed:
         question = f"Send {counted(len(chosen), 'run', 'runs')} once more?"
         names = ", ".join(dict.fromkeys(one_line(name, 80) for name, _ in chosen[:10]))
         more = f"{names}{' and others' if len(chosen) > 10 else ''}. {ONCE_MORE}"
-        return _ask(
-            visit, "/runs/rerun-chosen", question, "Send once more", more, [("run", one) for one in values]
-        )
+        return _ask(visit, "rerun-chosen", question, "Send once more", more, [("run", one) for one in values])
     actor = visit.actor
 
     def send(tell: Tell[str]) -> RerunMany:
