@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
@@ -196,6 +196,43 @@ class Found(Coverage):
         return self.place is None
 
 
+def look_through(
+    order: Order,
+    place: Place,
+    seconds: float,
+    choose: Callable[[Sequence[Row]], Iterable[tuple[int, RedBeatSchedulerEntry]]],
+    is_named: Callable[[str], bool] = lambda _name: True,
+) -> Iterator[tuple[RedBeatSchedulerEntry | None, Place | None]]:
+    """Yield the wanted entries in ``order`` from ``place`` on, each with the place behind it.
+
+    When the time is up, the last item is None with the place where a look goes on; when all was looked
+    through, None without a place.
+
+    Arguments:
+        seconds: for how long; at least one slice is looked through.
+        choose: returns the wanted entries of a slice, each with the number of its row.
+        is_named: the names of rows that aren't left out before they are read.
+    """
+    ends_at = time.perf_counter() + seconds
+    while rows := order.slice(offset := order.offset_of(place), SLICE_OF_NAMES):
+        named = [Place(row, offset + at) for at, row in enumerate(rows, start=1) if is_named(row.name)]
+        for some in in_chunks(named, SLICE):
+            for at, entry in choose([one.after for one in some if one.after is not None]):
+                yield entry, some[at]
+            place = some[-1]
+            if time.perf_counter() >= ends_at and (place.after != rows[-1] or len(rows) == SLICE_OF_NAMES):
+                yield None, place
+                return
+        # its place is found anew, as entries may be moved from before it to behind it meanwhile
+        place = Place(rows[-1], offset + len(rows))
+        if len(rows) < SLICE_OF_NAMES:
+            break
+        if time.perf_counter() >= ends_at:
+            yield None, place
+            return
+    yield None, None
+
+
 def search(
     app: Any,
     order: Order,
@@ -209,11 +246,9 @@ def search(
     """Look through ``order`` from ``place`` on until ``limit`` entries are found or the time is up.
 
     Arguments:
-        seconds: for how long; at least one slice is looked through.
         queue_of: returns the name of the queue to which an entry's messages go; '' where it can't be told.
     """
-    ends_at, store = time.perf_counter() + seconds, Store(app)
-    is_named, is_task = text_filter(wanted.match), text_filter(wanted.task)
+    store, is_task, total = Store(app), text_filter(wanted.task), order.count()
 
     def is_wanted(entry: RedBeatSchedulerEntry) -> bool:
         return (
@@ -222,39 +257,28 @@ def search(
             and (not wanted.queue or fnmatchcase(queue_of(entry), wanted.queue))
         )
 
-    def choose(rows: Sequence[tuple[int, Row]]) -> list[tuple[int, RedBeatSchedulerEntry]]:
-        """Return the entries that are wanted, each with the number of its row."""
+    def choose(rows: Sequence[Row]) -> Sequence[tuple[int, RedBeatSchedulerEntry]]:
+        chosen = list(enumerate(rows))
         if wanted.owner:  # asked by the names, which is quick
-            are_theirs = are_owned_by(store, wanted.owner, [row.name for _, row in rows])
-            rows = [one for one, is_theirs in zip(rows, are_theirs, strict=True) if is_theirs]
-        entries = read_rows(app, [row for _, row in rows])
-        chosen = [(at, one) for (at, _), one in zip(rows, entries, strict=True) if one and is_wanted(one)]
-        if wanted.outcome and chosen:
+            are_theirs = are_owned_by(store, wanted.owner, [row.name for row in rows])
+            chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
+        entries = read_rows(app, [row for _, row in chosen])
+        found = [(at, one) for (at, _), one in zip(chosen, entries, strict=True) if one and is_wanted(one)]
+        if wanted.outcome:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
-            lasts = read_last(app, [entry.key for _, entry in chosen])
-            chosen = [one for one, last in zip(chosen, lasts, strict=True) if last.outcome == outcome]
-        return chosen
+            lasts = read_last(app, [entry.key for _, entry in found])
+            found = [one for one, last in zip(found, lasts, strict=True) if last.outcome == outcome]
+        return found
 
     found: list[RedBeatSchedulerEntry] = []
-    count, offset = order.count(), order.offset_of(place)
-    while rows := order.slice(offset, SLICE_OF_NAMES):
-        is_end = len(rows) < SLICE_OF_NAMES
-        named = ((at, row) for at, row in enumerate(rows) if is_named(row.name))
-        for some in in_chunks(named, SLICE):
-            chosen = choose(some)[: limit - len(found)]
-            found += [entry for _, entry in chosen]
-            last = chosen[-1][0] if len(found) == limit else some[-1][0]
-            is_over = len(found) == limit or time.perf_counter() >= ends_at
-            if is_over and not (is_end and last + 1 == len(rows)):
-                return Found(found, offset + last + 1, count, Place(rows[last], offset + last + 1))
-        offset += len(rows)
-        if is_end:
+    following: Place | None = None
+    for entry, behind in look_through(order, place, seconds, choose, text_filter(wanted.match)):
+        following = behind
+        if entry is not None:
+            found.append(entry)
+        if len(found) == limit:
             break
-        place = Place(rows[-1], offset)
-        if time.perf_counter() >= ends_at:
-            return Found(found, offset, count, place)
-        offset = order.offset_of(place)  # entries may have been moved from before it to behind it meanwhile
-    return Found(found, offset, count, None)
+    return Found(found, total if following is None else following.offset, total, following)
 
 
 def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Annotated, Any, NamedTuple
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.search import ByNextRun, Place, Row, read_rows
+from redbeat.entries.search import ByNextRun, Place, Row, look_through, read_rows
 from redbeat.errors import (
     AccessDenied,
     ArgumentInvalid,
@@ -31,9 +31,8 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.operation import Option
 
-#: for how long one call looks through entries, seconds; how many it reads at a time, and at how many names it
-#: looks where only matching entries are read
-BUDGET_SECONDS, SLICE, SLICE_OF_NAMES = 0.5, 200, 2000
+#: for how long one call looks through entries, seconds
+BUDGET_SECONDS = 0.5
 #: how many entries a server changes in one call, and for how long it goes on one by one, seconds
 MAX_SELECTED, MAX_SECONDS = 1000, 5.0
 
@@ -169,27 +168,22 @@ def look_at_each(
 
     It ends when there are ``limit`` of them, or after ``BUDGET_SECONDS``.
     """
-    order, place = ByNextRun(app), _place_at(cursor)
-    ends_at = time.perf_counter() + BUDGET_SECONDS
-    found: list[Found] = []
-    size = SLICE if match is None else SLICE_OF_NAMES
-    while rows := order.slice(order.offset_of(place), size):
-        named = [at for at, row in enumerate(rows) if match is None or fnmatchcase(row.name, match)]
-        for some in (named[first : first + SLICE] for first in range(0, len(named), SLICE)):
-            for at, entry in zip(some, read_rows(app, [rows[at] for at in some]), strict=True):
-                if entry is None or not is_wanted(entry):
-                    continue
-                found.append(Found(entry, _cursor_at(rows[at], place.offset + at + 1)))
-                if len(found) == limit:
-                    return found, found[-1].cursor
-            if time.perf_counter() >= ends_at:
-                return found, _cursor_at(rows[some[-1]], place.offset + some[-1] + 1)
-        place = Place(rows[-1], place.offset + len(rows))
-        if len(rows) < size:
+
+    def choose(rows: Sequence[Row]) -> Iterator[tuple[int, RedBeatSchedulerEntry]]:
+        entries = enumerate(read_rows(app, rows))
+        return ((at, entry) for at, entry in entries if entry is not None and is_wanted(entry))
+
+    def is_named(name: str) -> bool:
+        return match is None or fnmatchcase(name, match)
+
+    found, following = list[Found](), None
+    for entry, behind in look_through(ByNextRun(app), _place_at(cursor), BUDGET_SECONDS, choose, is_named):
+        following = None if behind is None else _cursor_at(behind)
+        if entry is not None and following is not None:
+            found.append(Found(entry, following))
+        if len(found) == limit:
             break
-        if time.perf_counter() >= ends_at:
-            return found, _cursor_at(rows[-1], place.offset)
-    return found, None
+    return found, following
 
 
 # -- cursors
@@ -220,8 +214,8 @@ def invalid_cursor() -> ArgumentInvalid:
     return ArgumentInvalid("cursor", "must be `next` of an earlier answer.")
 
 
-def _cursor_at(row: Row, offset: int) -> str:
-    return encode_cursor([row.name, row.member, row.score, offset])
+def _cursor_at(place: Place) -> str:
+    return encode_cursor([*(place.after or ("", "", None)), place.offset])
 
 
 def _place_at(cursor: str | None) -> Place:
