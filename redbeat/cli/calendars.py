@@ -118,10 +118,10 @@ def set_(session: Session, name: str, days: Any, without: Sequence[str], about: 
     a span between two times with offsets (2026-12-24T18:00+01:00/2026-12-25T06:00+01:00). The next runs of
     entries that name the calendar are computed again.
     """
-    is_empty = not days and not without and about is None
-    if is_empty and not read_one(Store(session.app), name).is_missing:
+    changes = {**dict(days), **dict.fromkeys(without)}
+    if not changes and about is None and not read_one(Store(session.app), name).is_missing:
         raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
-    _report(session, calendars.set_(session.actor, name, dict(days), without=without, about=about))
+    _report(session, calendars.set_(session.actor, name, changes, about=about))
 
 
 @calendar.command("import", cls=SessionCommand, short_help="store the days of a file, such as .ics")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,15 @@ class Declared:
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Makes plain values only, as ``yaml.safe_load`` does. Dates, and times like 12:30, stay text."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:str" and key.value in seen:
+                problem = f"{printable(key.value)} appears twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value if isinstance(key.value, str) else None)
+        return super().construct_mapping(node, deep)
 
 
 #: how many digits a number has at most, as Python has it for decimal ones
@@ -278,7 +287,7 @@ def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            lines = dict(_lines_of(node, origin))
+            lines = dict(_lines_of(node))
             return (None if node is None else loader.construct_document(node)), lines
         finally:
             loader.dispose()
@@ -325,29 +334,13 @@ def _check_size(text: str, origin: str) -> None:
             raise FileError(f"{origin}, line {line}: {reason}", origin, line)
 
 
-def _lines_of(
-    node: Any, origin: str, path: Path = (), visited: set[int] | None = None
-) -> Iterator[tuple[Path, int]]:
-    """Yield the lines of sections, entries and fields; raise FileError for a name that appears twice."""
-    visited = set() if visited is None else visited
-    if len(path) >= 3:  # values inside a field have no line; aliases may lead to them again
-        if id(node) in visited:
-            return
-        visited.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            yield from _lines_of(item, origin, (*path, number), visited)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    seen: set[Hashable] = set()
-    for key, value in node.value:
-        line, name = key.start_mark.line + 1, key.value if isinstance(key.value, str) else None
-        if name in seen and name != "<<":
-            raise FileError(f"{origin}, line {line}: {printable(str(name))} appears twice.", origin, line)
-        seen.add(name)
-        if len(path) < 3:
-            yield (*path, name), line
-        yield from _lines_of(value, origin, (*path, name), visited)
+def _lines_of(node: Any, path: Path = ()) -> Iterator[tuple[Path, int]]:
+    """Yield the lines of sections, entries and fields."""
+    if isinstance(node, yaml.MappingNode) and len(path) < 3:
+        for key, value in node.value:
+            name = key.value if isinstance(key.value, str) else None
+            yield (*path, name), key.start_mark.line + 1
+            yield from _lines_of(value, (*path, name))
 
 
 def write_file(declared: Declared, *, is_json: bool = False) -> str:

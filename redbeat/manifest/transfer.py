@@ -151,11 +151,11 @@ def _item_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
 
 def _fields_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
     """Return a definition and a policy as fields of a file; {}: importing these would store others."""
-    if _is_deep(stored.definition or "") or _is_deep(stored.policy or ""):
-        return {}
     try:
         encoded = encode_entry(entry, Stored(stored.key))
         item = shown_of(*encoded)
+        if _count_containers(encoded[0]) > MAX_LEVELS and _has_levels(item, MAX_LEVELS):
+            return {}
         again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
         is_same = encode_entry(again, Stored(stored.key)) == encoded
         return item if is_same and _is_all(encoded, stored, entry.name) else {}
@@ -176,24 +176,19 @@ def _is_all(encoded: tuple[str, str], stored: Stored, name: str) -> bool:
     return bool(definition == given and policy == its_policy)
 
 
-def _is_deep(text: str) -> bool:
-    """Return True if JSON is nested so deeply that some versions of Python read it, and can't write it."""
-    if text.count("[") + text.count("{") <= MAX_LEVELS:
-        return False
-    try:
-        return _has_levels(json.loads(text), MAX_LEVELS)
-    except (ValueError, RecursionError):
-        return True
-
-
 def _has_levels(value: Any, levels: int) -> bool:
+    """Return True if a value is nested more deeply; some versions of Python read it, and can't write it."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_has_levels(one, levels - 1) for one in inner)
 
 
+def _count_containers(text: str) -> int:
+    return text.count("[") + text.count("{")
+
+
 def _raw(text: str | None) -> Any:
     """Return a field for ``stored``: as an object, if writing it gives ``text`` again, else as text."""
-    if _is_deep(text or ""):
+    if _count_containers(text or "") > MAX_LEVELS:
         return text
     try:
         value = json.loads(text or "")

@@ -131,16 +131,16 @@ def find(actor: Actor, name: str, revision: str | None = None) -> StoredCalendar
 def set_(
     actor: Actor,
     name: str,
-    days: Mapping[Any, str] | Iterable[Any] = (),
+    days: Mapping[str, str | None],
     *,
-    without: Iterable[Any] = (),
     about: Annotated[str | None, Option("What the calendar is for.")] = None,
     revision: str | None = None,
 ) -> Calendar:
     """Add days to a calendar, and remove others; return it. If it is missing, it is created.
 
     Arguments:
-        days, without, about: as :meth:`redbeat.calendars.Calendar.change` takes them.
+        days: days and spans with their labels; None for one to remove.
+        about: None: it stays.
         revision: as :func:`redbeat.calendars.store_calendar` takes it.
 
     Raises:
@@ -149,7 +149,9 @@ def set_(
     """
     _check_texts(name, about)
     try:
-        added, removed = Calendar(name, days, app=actor.app).days, [*map(spelled, without)]
+        labels = {day: label for day, label in days.items() if label is not None}
+        added = Calendar(name, labels, app=actor.app).days
+        removed = [spelled(day) for day, label in days.items() if label is None]
     except ValueError as exc:
         raise CalendarError(str(exc), name) from exc
 

@@ -79,11 +79,9 @@ def put_calendar(call: Call) -> Answer:
 
 def patch_calendar(call: Call) -> Answer:
     """Add days to a calendar, and remove those that are null."""
-    days: Mapping[str, str | None] = call.body["days"] or {}
-    added = {day: label for day, label in days.items() if label is not None}
-    removed, about = [day for day, label in days.items() if label is None], call.body["about"]
+    days, about = call.body["days"] or {}, call.body["about"]
     with _as_seen(call) as (stored, revision):
-        calendars.set_(call.actor, call.name, added, without=removed, about=about, revision=revision)
+        calendars.set_(call.actor, call.name, days, about=about, revision=revision)
     return _answer(call, is_new=stored.is_missing)
 
 

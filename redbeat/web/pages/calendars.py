@@ -181,14 +181,14 @@ def set_calendar(visit: Visit) -> Response:
 
     def store(tell: Tell[str]) -> Calendar:
         tell(_RETIMED)
-        added, without = {f"{first}/{last}" if last else first: typed["label"].strip()}, removed
+        changes: dict[str, str | None] = dict.fromkeys(removed)
         if has_text:
-            edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name)
-            added = {day: label for day, label in edited.items() if stored.days.get(day) != label}
-            without = [day for day in stored.days if day not in edited]
-        elif removed:
-            added = {}
-        return calendars.set_(actor, name, added, without=without, about=about, revision=revision)
+            edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name).days
+            changes = dict.fromkeys(day for day in stored if day not in edited)
+            changes |= {day: label for day, label in edited.items() if stored.get(day) != label}
+        elif not removed:
+            changes[f"{first}/{last}" if last else first] = typed["label"].strip()
+        return calendars.set_(actor, name, changes, about=about, revision=revision)
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
         words, place = _sentence(error), "text"
