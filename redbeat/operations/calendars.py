@@ -191,8 +191,6 @@ def read_import(
         fields = read_calendar(text, name, origin)
         stands = fields.get("about", "") if about is None else about
         return Calendar(name, fields.get("days") or (), stands, actor.app)
-    except RecursionError:
-        raise CalendarError(f"{origin}: is nested too deeply.", name) from None
     except (ValueError, ConfigurationError) as exc:
         raise CalendarError(str(exc), name) from exc
 

@@ -6,7 +6,6 @@ shown instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
@@ -87,12 +86,8 @@ class Given:
         """
         if self.problem:
             raise FileError(self.problem, self.origin)
-        try:
-            declared = read_file(self.text, self.origin)
-        except RecursionError:
-            raise FileError(f"{self.origin}: is nested too deeply.", self.origin) from None
-        owner = self.owner or None
-        return FileChange(declared, self.verb, owner, self.prune, self.take_over, self.replace)
+        declared = read_file(self.text, self.origin)
+        return FileChange(declared, self.verb, self.owner or None, self.prune, self.take_over, self.replace)
 
 
 def show_files(visit: Visit) -> Response:
@@ -102,65 +97,52 @@ def show_files(visit: Visit) -> Response:
 
 def plan_file(visit: Visit) -> Response:
     """Show what a file would change."""
-    given, actor, zone = Given.of(visit), visit.actor, visit.zone
-
-    def plan(tell: Tell[str], change: FileChange) -> Mapping[str, Any]:
-        count = counted(len(change.declared.entries), "entry", "entries")
-        tell(f"Comparing {count} with the schedule")
-        return _shown(actor, change, files.plan_file(actor, change), zone, is_new=False)
-
-    return _make_change(visit, given, "Plan", plan)
+    return _handle(visit, is_applying=False)
 
 
 def apply_file(visit: Visit) -> Response:
     """Carry out the plan that was shown."""
-    given, actor, zone = Given.of(visit), visit.actor, visit.zone
-    seen = visit.typed("seen")
+    return _handle(visit, is_applying=True)
 
-    def apply(tell: Tell[str], change: FileChange) -> Mapping[str, Any] | str:
-        tell(f"Storing {counted(len(change.declared.entries), 'entry', 'entries')}")
+
+def _handle(visit: Visit, *, is_applying: bool) -> Response:
+    """Plan or apply a file; show the plan or the outcome, or the form with its error."""
+    given, actor, zone, seen = Given.of(visit), visit.actor, visit.zone, visit.typed("seen")
+
+    def work(tell: Tell[str]) -> dict[str, Any] | str:
+        change = given.change()
+        count = counted(len(change.declared.entries), "entry", "entries")
+        tell(f"Storing {count}" if is_applying else f"Comparing {count} with the schedule")
+        if not is_applying:
+            return _shown(actor, change, files.plan_file(actor, change), zone)
         done = files.apply_file(actor, change, seen=seen)
-        if not done.is_done:
-            return _shown(actor, change, done.plan, zone, is_new=True)
-        return files.summary_of(done.plan.to_dict(), is_done=True)
+        if done.is_done:
+            return files.summary_of(done.plan.to_dict(), is_done=True)
+        return _shown(actor, change, done.plan, zone)
 
-    return _make_change(visit, given, given.verb.capitalize(), apply)
-
-
-def _make_change(
-    visit: Visit,
-    given: Given,
-    title: str,
-    work: Callable[[Tell[str], FileChange], Mapping[str, Any] | str],
-) -> Response:
-    """Do ``work`` with the file; show the plan or the words that it returns, or the form with its error."""
-
-    def end(made: Mapping[str, Any] | str) -> Ending:
-        place = ("files",)
+    def end(made: dict[str, Any] | str) -> Ending:
         if isinstance(made, str):
-            return Ending(made, place, forgets=("calendars",))
-        status = 412 if made["is_new"] else 200
-        words = (
-            f"{'The schedule has changed, so nothing was done. ' if made['is_new'] else ''}{made['summary']}"
-        )
-        return Ending(
-            words,
-            place,
-            status=status,
-            page=lambda visit: visit.render("files_plan.html", status, given=given, **made),
-        )
+            return Ending(made, ("files",), forgets=("calendars",))
+        words = f"{'The schedule has changed, so nothing was done. ' if is_applying else ''}{made['summary']}"
+        status = 412 if is_applying else 200
+
+        def show(visit: Visit) -> Response:
+            return visit.render("files_plan.html", status, given=given, is_new=is_applying, **made)
+
+        return Ending(words, ("files",), status=status, page=show)
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
         return _form(visit, given, str(error), status)
 
-    return make_form_change(visit, title, lambda tell: work(tell, given.change()), end, again, "files")
+    title = given.verb.capitalize() if is_applying else "Plan"
+    return make_form_change(visit, title, work, end, again, "files")
 
 
 def _form(visit: Visit, given: Given | None, problem: str, status: int = 200) -> Response:
     return visit.render("files.html", status, title="Files", given=given, problem=problem)
 
 
-def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo, *, is_new: bool) -> dict[str, Any]:
+def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo) -> dict[str, Any]:
     """Return what is shown of a plan; the plan itself may be large."""
     document = files.document_of(actor, plan)
     left = files.left_of(document)
@@ -170,7 +152,6 @@ def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo, *, is_new
         "summary": files.summary_of(document),
         "number": len(plan.names),
         "removed": len(document["removed"]) + len(document["calendars"]["removed"]),
-        "is_new": is_new,
         "left": [] if change.prune else left[:MAX_LEFT],
         "more_left": max(len(left) - MAX_LEFT, 0),
         "warnings": document["warnings"][:MAX_WARNINGS],
