@@ -6,11 +6,12 @@ import click
 
 from redbeat.cli.flags import LIMIT, json_flag, pass_session, zone_options
 from redbeat.cli.names import NAME
+from redbeat.cli.operations import options_of
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import END, MIDDLE, Column, print_table, styled, titled
-from redbeat.cli.values import BACK
 from redbeat.entries.audit import AuditRecord, details_in_words, find_records
 from redbeat.entries.wording import clock, one_line
+from redbeat.operations.operating import list_audit
 from redbeat.schedules.times import TypedTime
 
 #: how many names of a record are shown
@@ -19,17 +20,7 @@ MAX_SHOWN = 5
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option("--user", metavar="PATTERN", help="Only changes by this user; * and ? are wildcards.")
-@click.option(
-    "--verb",
-    metavar="VERB",
-    help="Only changes by this command: pause, calendar, 'calendar set'; * and ? are wildcards.",
-)
-@click.option(
-    "--since",
-    type=BACK,
-    help="Only changes since this time: 1d, 'yesterday 9:00', or 2030-12-24T18:00.",
-)
+@options_of(list_audit, "user", "verb", "since")
 @LIMIT
 @zone_options
 @json_flag("JSON: one object per change and line")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -92,30 +91,22 @@ def _document(
 
 
 def _show(session: Session, found: Findings, is_complete: bool) -> None:
-    if found.obstacles:
-        count = counted(len(found.obstacles))
-        session.say(f"celery-redbeat 2.x can't run {count} of {found.seen}:", "bold")
-        lines = [_line_of(one) for one in found.obstacles]
-        _show_some(session, lines, is_complete)
-    if found.ignored:
-        session.say(f"It would run {counted(len(found.ignored))} differently than asked for:", "bold")
-        lines = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
-        _show_some(session, lines, is_complete)
-    if found.away:
-        session.say(f"{counted(len(found.away))} taken out for it already:", "bold")
-        _show_some(session, [one_line(name) for name in found.away], is_complete)
+    ignored = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
+    for title, lines in (
+        (
+            f"celery-redbeat 2.x can't run {counted(len(found.obstacles))} of {found.seen}:",
+            [_line_of(one) for one in found.obstacles],
+        ),
+        (f"It would run {counted(len(ignored))} differently than asked for:", ignored),
+        (f"{counted(len(found.away))} taken out for it already:", [*found.away]),
+    ):
+        if lines:
+            shown = [in_words_of(line, session.zone) for line in lines]
+            session.list_some(title, shown, None if is_complete else MAX_SHOWN, "--all")
 
 
 def _line_of(one: Obstacle) -> str:
     return f"{one_line(one.name)}: {EFFECTS[one.trouble.effect]}: {one_line(one.trouble.reason)}"
-
-
-def _show_some(session: Session, lines: Sequence[str], is_complete: bool) -> None:
-    shown = lines if is_complete else lines[:MAX_SHOWN]
-    for line in shown:
-        session.say(f"  {in_words_of(line, session.zone)}")
-    if len(shown) < len(lines):
-        session.say(f"  and {len(lines) - len(shown)} more; --all shows them.")
 
 
 def _conclude(

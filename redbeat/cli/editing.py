@@ -149,7 +149,7 @@ def set_(
         show_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
     elif name is not None:
         before = _before(entry_called(session, name), fields, removed)
-        with session.actor.doing("set", names, details, before):
+        with session.actor.doing("set", names, details, before=before):
             change(name)
         report_entry(session, name, "Changed")
     elif names:

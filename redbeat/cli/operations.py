@@ -83,7 +83,8 @@ def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Comma
         help=option.help,
         default=parameter.default,
         required=parameter.is_required,
-        metavar="TEXT" if parameter.type is str else None,
+        show_default=parameter.default is not None,
+        metavar=("PATTERN" if option.is_pattern else "TEXT") if parameter.type is str else None,
     )
 
 

@@ -290,13 +290,13 @@ class Session:
             line.pad_left(indent)
         self.draw(lines)
 
-    def list_some(self, title: str, lines: Sequence[str], most: int) -> None:
-        """Print a title, and the first of these lines below it."""
+    def list_some(self, title: str, lines: Sequence[str], most: int | None, rest: str = "--json") -> None:
+        """Print a title, and below it at most so many lines; ``rest`` is the option that has all of them."""
         self.say(title, "bold")
         for line in lines[:most]:
             self.say(f"  {one_line(line)}")
-        if len(lines) > most:
-            self.say(f"  and {len(lines) - most} more; --json has them all.")
+        if most is not None and len(lines) > most:
+            self.say(f"  and {len(lines) - most} more; {rest} shows them.")
 
     def draw(self, lines: Iterable[Text]) -> None:
         """Print lines that were fitted to the width already."""

@@ -15,12 +15,11 @@ from rich.text import Text
 
 from redbeat.cli.flags import ONE_OBJECT, ONLY_MATCHING, pass_session, zone_options
 from redbeat.cli.listing import note_untold
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.tables import MIDDLE, shortened
-from redbeat.cli.values import BACK
 from redbeat.entries.timeline import (
-    GROUPS,
     Chart,
     Counting,
     Row,
@@ -32,6 +31,7 @@ from redbeat.entries.timeline import (
 )
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable
+from redbeat.operations.operating import show_timeline
 from redbeat.schedules.durations import length_in_words
 from redbeat.schedules.times import TypedTime
 
@@ -45,23 +45,7 @@ PIPED_WIDTH = 120
 
 
 @click.command(cls=ReadingCommand)
-@click.option(
-    "--hours",
-    type=click.FloatRange(0.25, 24 * 366),
-    default=24.0,
-    show_default=True,
-    help="How many hours to show.",
-)
-@click.option("--start", type=BACK, help="When the chart begins. Default: now.")
-@click.option(
-    "--by",
-    "group",
-    type=click.Choice(list(GROUPS)),
-    default="load",
-    show_default=True,
-    help="What a row stands for: an entry, the busiest first (load) or the next to run first (next); a task; "
-    "or all entries with the same prefix, the name up to the first of . : / _ -",
-)
+@options_of(show_timeline, "hours", "start", "by")
 @ONLY_MATCHING
 @click.option(
     "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show at most this many rows."
@@ -73,7 +57,7 @@ def timeline(
     session: Session,
     hours: float,
     start: TypedTime | None,
-    group: str,
+    by: str,
     match: str | None,
     rows: int,
 ) -> None:
@@ -95,12 +79,12 @@ def timeline(
     found = counting.found()
     note_untold(session, found.untold)
     if session.is_json:
-        session.print_json(found.to_dict(group))
+        session.print_json(found.to_dict(by))
         return
-    shown = found.rows[group]
+    shown = found.rows[by]
     name_width = min(name_width, max([cell_len(printable(row.name)) for row in shown] + [len("total")]))
     session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
-    for line in _lines(found, group, zone, name_width):
+    for line in _lines(found, by, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)
     total = found.total.counts
     peak = max(total)

@@ -113,7 +113,13 @@ def show_timeline(
     *,
     hours: Annotated[float, Option("How many hours.", least=0.25, most=24 * 366)] = 24.0,
     start: Annotated[Moment | None, Option("When it begins. Default: now.")] = None,
-    by: Annotated[Literal["load", "next", "task", "prefix"], Option("What a row stands for.")] = "load",
+    by: Annotated[
+        Literal["load", "next", "task", "prefix"],
+        Option(
+            "What a row stands for: an entry, the busiest first (load) or the next to run first (next); a "
+            "task; or all entries with the same prefix, the name up to the first of . : / _ -"
+        ),
+    ] = "load",
     match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
     columns: Annotated[int, Option("At most so many columns.", least=5, most=1000)] = 96,
     rows: Annotated[int, Option("At most so many rows; the total has all.", least=0, most=1000)] = 40,

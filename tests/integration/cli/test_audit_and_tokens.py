@@ -115,6 +115,15 @@ def test_command_that_changes_nothing_writes_no_audit_record(
         assert records(app) == [], arguments
 
 
+def test_audit_record_of_a_changed_field_has_its_former_value(
+    ask: Call, add: Callable[..., Any], app: Celery
+) -> None:
+    add("a", jitter=5)
+    ask("set", "a", "--jitter", "7")
+    [record] = records(app)
+    assert (record.before["jitter"], record.details["jitter"]) == (5, 7)
+
+
 def test_audit_record_is_written_before_the_change(
     ask: Call, add: Callable[..., Any], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
