@@ -44,6 +44,8 @@ from redbeat.entries.saving import retry_when_changed, why_never
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.log.text import counted
+from redbeat.operations.editing import delete_entries
+from redbeat.operations.selection import Selection
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -256,16 +258,17 @@ def delete(session: Session, names: tuple[str, ...], match: str | None) -> None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
     for name in names:
         listed_entry(session, name)  # raises before anything is written
-    chosen = list(dict.fromkeys([*names, *(select(session, match)[0] if match is not None else ())]))
+    found = select(session, match)[0] if match is not None else ()
+    chosen = Selection([*dict.fromkeys([*names, *found])], match, is_whole=True)
+    done = delete_entries(session.actor, chosen, dry_run=True)
+    what = counted(len(done.names), "entry", "entries")
     if session.is_dry_run:
         if session.is_json:
-            session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
+            session.print_json({"deleted": 0, "names": done.names, "is_dry_run": True})
         else:
-            show_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
+            show_names(session, done.names, f"{what} would be deleted.")
         return
-    ask_about(session, "Delete", chosen)
-    details = {} if match is None else {"match": match}
-    with session.actor.doing("delete", chosen, details), meter("Deleting", len(chosen)) as progress:
-        total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
-    words = f"Deleted {counted(len(chosen), 'entry', 'entries')}."
-    session.report({"deleted": total, "names": chosen}, words)
+    ask_about(session, "Delete", done.names)
+    with meter("Deleting", len(done.names)) as progress:
+        done = delete_entries(session.actor, chosen, progress=progress)
+    session.report({"deleted": done.deleted, "names": done.names}, f"Deleted {what}.")
