@@ -67,6 +67,7 @@ from redbeat.policy.policy import (
     PolicyHolder,
     decode_policy,
     given_of,
+    own_parameters,
     read_policy,
 )
 from redbeat.schedules.occurrences import first_run, next_run
@@ -538,14 +539,14 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
 
-    def _moved_fields(self, stored: Stored) -> set[str]:
+    def _moved_fields(self, stored: Stored) -> frozenset[str]:
         """Return which fields of a policy in the stored definition are in the policy from now on."""
         try:
             definition = self.decode_definition(stored.definition or "{}")
             _, ignored = read_policy(definition, decode_policy(stored.policy), self.app.timezone)
         except (ValueError, RecursionError, AttributeError):  # it can't be used, and is replaced
-            return set(FIELDS)
-        return {name for name in FIELDS if name not in ignored and not self.has_own(name)}
+            return NAMES
+        return NAMES - ignored.keys() - own_parameters(type(self).__init__).keys()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {**self.__dict__, "app": self.app})

@@ -236,19 +236,18 @@ class PolicyHolder(PolicyAttributes):
     name: Any
     policy: Policy = NO_POLICY
 
-    @classmethod
-    def has_own(cls, field: str) -> bool:
-        """Return True if the constructor of a subclass names this field, so that it is the subclass's own."""
-        return field in own_parameters(cls.__init__)
-
     def set_field(self, name: str, value: Any) -> None:
         """Change a field of the policy.
 
-        A subclass of 2.x times may call an attribute of its own so: what is usable is a policy, too.
+        The constructor of a subclass of 2.x times may take an attribute of this name: what is usable is a
+        policy, too.
         """
-        if self.has_own(name):
+        if name in own_parameters(type(self).__init__):
             self.__dict__[name] = value
-            value = None if _find_problem(name, value) else value
+            try:
+                _checked(name, value)
+            except ValueError:
+                value = None
         self.set_policy({name: value})
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
@@ -320,27 +319,17 @@ def read_policy(
     Raises:
         ValueError: a value in ``given`` isn't allowed.
     """
-    own = {
-        name: definition[name] for name in FIELDS if name not in given and definition.get(name) is not None
-    }
-    reasons = {name: _find_problem(name, value) for name, value in own.items()}
-    ignored = {name: reason for name, reason in reasons.items() if reason}
-    usable = {name: value for name, value in own.items() if not reasons[name]}
-    try:
-        return make_policy({**usable, **given}, zone), ignored
-    except ValueError as exc:
-        if not usable:
-            raise
-        policy = make_policy(given, zone)  # if it can't be used by itself, that is the error
-        return policy, {**ignored, **dict.fromkeys(usable, str(exc))}
-
-
-def _find_problem(name: str, value: Any) -> str:
-    try:
-        _checked(name, value)
-    except ValueError as exc:
-        return str(exc)
-    return ""
+    policy, values, ignored = make_policy(given, zone), dict(given), dict[str, str]()
+    for name in FIELDS:
+        if name in given or definition.get(name) is None:
+            continue
+        try:
+            policy = make_policy({**values, name: definition[name]}, zone)
+        except ValueError as exc:
+            ignored[name] = str(exc)
+        else:
+            values[name] = definition[name]
+    return policy, ignored
 
 
 def decode_policy(text: str | None) -> dict[str, Any]:
