@@ -18,6 +18,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES, Coverage, entries_at, entries_called
 from redbeat.entries.runs import read_last
 from redbeat.history import OUTCOMES
+from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
 from redbeat.store.figures import count_entry_states
 from redbeat.store.members import count_members, place_after, read_slice
@@ -312,24 +313,35 @@ def count_states(
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     store, began = Store(app), time.monotonic()
-    total, cursor = count_members(store), "0"
-    found = Counter[str]()
-    parts = list(store.all_parts)
-    while parts and time.monotonic() < began + max_seconds:
-        slice_began = time.monotonic()
-        page = count_entry_states(store, parts[-1], cursor, STATES_SLICE)
+    total, found = count_members(store), Counter[str]()
+    step_began = began
+    for keys in store.all_parts:
+        for _, counts in count_part(store, keys, SLICE):
+            found.update(counts)
+            now = time.monotonic()
+            if now >= began + max_seconds:
+                return _counts_of(found, total)
+            if step_began > began + AT_ONCE_SECONDS:
+                time.sleep(now - step_began)
+            tell(_counts_of(found, total))
+            step_began = time.monotonic()
+    return StateCounts(_counts_of(found, total).states, total, total)
+
+
+def count_part(store: Store, keys: Keys, limit: int) -> Iterator[tuple[float, Counter[str]]]:
+    """Count the entries of a part by their states; yield each step's counts, with the server's UNIX seconds.
+
+    Arguments:
+        limit: how many entries whose state isn't obvious are read in one step.
+    """
+    cursor = ""
+    while cursor != "0":
+        page = count_entry_states(store, keys, cursor or "0", STATES_SLICE)
         cursor = page.cursor
-        if cursor == "0":
-            parts.pop()
-        found.update({"scheduled": page.scheduled, "due": page.due})
+        yield page.now, Counter(scheduled=page.scheduled, due=page.due)
         others = list(page.others.items())
-        for first in range(0, len(others), SLICE):
-            found.update(states_of(store, dict(others[first : first + SLICE])))
-        if slice_began > began + AT_ONCE_SECONDS:
-            time.sleep(time.monotonic() - slice_began)
-        tell(_counts_of(found, total))
-    counts = _counts_of(found, total)
-    return counts if parts else StateCounts(counts.states, total, total)
+        for first in range(0, len(others), limit):
+            yield page.now, Counter(states_of(store, dict(others[first : first + limit])))
 
 
 def _counts_of(found: Counter[str], total: int) -> StateCounts:

@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from redbeat.entries.query import STATES
-from redbeat.entries.search import states_of
+from redbeat.entries.search import count_part
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.leadership import Leadership
@@ -30,7 +30,6 @@ from redbeat.store.figures import (
     OTHER,
     TELLER_MS,
     Labels,
-    count_entry_states,
     forget_figures,
     read_labels,
     read_totals,
@@ -51,8 +50,8 @@ UPKEEP_SECONDS = 60.0
 #: after how long without an answer the totals are read anew; less than it takes until another beat may have
 #: taken some; seconds
 GAP_SECONDS = 6.0
-#: how many entries are counted by their states in one script, and how many steps are made in one second
-SLICE, STEPS = 60, 33
+#: how many steps of a count of the entries by their states are made in one second
+STEPS = 33
 #: how many entries whose state isn't obvious are read at a time: it takes about a millisecond
 OTHERS = 10
 #: how many times as long as a count took nothing is counted after it; and for so many seconds at least
@@ -289,26 +288,18 @@ class Gathering:
         while True:
             began_at = time.monotonic()
             for part in list(self._parts.values()):
-                yield from self._count_part(part)
+                found = Counter[str]()
+                for step in count_part(self._store, part.keys, OTHERS):
+                    counted_at, counts = step
+                    found.update(counts)
+                    yield
+                part.states, part.states_at = {state: found[state] for state in STATES}, counted_at
             now = time.monotonic()
             rest_until = now + max(REST * (now - began_at), MIN_REST_SECONDS)
             while time.monotonic() < rest_until and all(
                 part.states is not None for part in self._parts.values()
             ):
                 yield
-
-    def _count_part(self, part: View) -> Iterator[None]:
-        found, cursor = Counter[str](), ""
-        while cursor != "0":
-            page = count_entry_states(self._store, part.keys, cursor or "0", SLICE)
-            cursor = page.cursor
-            found.update({"scheduled": page.scheduled, "due": page.due})
-            yield
-            others = list(page.others.items())
-            for first in range(0, len(others), OTHERS):
-                found.update(states_of(self._store, dict(others[first : first + OTHERS])))
-                yield
-        part.states, part.states_at = {state: found[state] for state in STATES}, page.now
 
 
 def _id_in(name: str) -> str:
