@@ -345,7 +345,11 @@ class Jobs:
         self, name: str, job: Job, work: Callable[[Tell[Any]], Any], slot: AbstractContextManager[Any]
     ) -> None:
         job.state, job.progress = State.QUEUED, None
-        threading.Thread(target=self._run, args=(job, work, slot), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(job, work, slot), name=name, daemon=True).start()
+        except RuntimeError:  # this process has no more threads
+            job.state = State.IDLE
+            raise
 
     def _run(self, job: Job, work: Callable[[Tell[Any]], Any], slot: AbstractContextManager[Any]) -> None:
         result, problem, state = None, None, State.DONE
