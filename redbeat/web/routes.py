@@ -91,12 +91,12 @@ def sentence_of(exc: Exception) -> str:
 
 def page(path: str, show: Handler, *, right: Right | None = Right.READ) -> Route:
     """Return the route of a page that is only shown; None: everybody may see it."""
-    return Route(path, _endpoint(show, right), methods=["GET"], name=show.__name__)
+    return Route(path, _endpoint(show, right), methods=["GET"])
 
 
 def action(path: str, act: Handler, *, right: Right | None) -> Route:
     """Return the route of a form; None: everybody may send it, such as that with which they log in."""
-    return Route(path, _endpoint(act, right), methods=["POST"], name=act.__name__)
+    return Route(path, _endpoint(act, right), methods=["POST"])
 
 
 def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], object]:

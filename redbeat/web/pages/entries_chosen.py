@@ -1,13 +1,15 @@
 """Pause, resume, run and delete entries: one from its page or its row, or all that are ticked in the list.
 
-Invariant: what became of each is told, and what can't be undone is asked first.
+Invariant: the outcome of each is told, and what can't be undone is asked first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -16,10 +18,10 @@ from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule
 from redbeat.entries.search import Row, read_rows
 from redbeat.entries.wording import in_words_of, one_line
-from redbeat.errors import ArgumentInvalid, BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
+from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.log.text import closed
 from redbeat.operations import editing, pausing
-from redbeat.operations.running import request_of_form, trigger_entry
+from redbeat.operations.running import request_of_form, trigger_entries
 from redbeat.operations.selection import Selection
 from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
@@ -30,105 +32,104 @@ from redbeat.web.visit import Visit
 MAX_TOLD = 200
 
 
-def pause_entries(visit: Visit) -> Response:
-    """Ask about entries that are to be paused; or pause them."""
-    names, note, typed = _chosen(visit), visit.typed("note").strip(), visit.typed("until").strip()
-    if not names or not visit.is_confirmed:
-        return _ask(visit, "pause", names)
+class Outcome(NamedTuple):
+    """The outcome for entries: the changed ones, why others failed, and those left as they were."""
+
+    changed: Sequence[str]
+    failed: Mapping[str, str] = {}
+    left: Sequence[str] = ()
+
+
+def _pause(visit: Visit, names: list[str]) -> Outcome:
+    typed, note = visit.typed("until").strip(), visit.typed("note").strip()
     try:
         until = read_time(typed, visit.now, visit.zone, ahead=True) if typed else None
-        result = pausing.pause_entries(visit.actor, Selection(names), note=note or None, until=until)
-    except ArgumentInvalid as exc:
-        problem = in_words_of(exc.reason, visit.zone)
-        return _ask(visit, "pause", names, note=note, until=typed, problem=problem)
     except ValueError as exc:
-        return _ask(visit, "pause", names, note=note, until=typed, problem=str(exc))
-    left = f"{_counted(result.left)} paused or disabled already"
-    return _answer(visit, names, "Paused", result.changed, result.failed, result.left, left)
+        raise ArgumentInvalid("until", str(exc)) from exc
+    result = pausing.pause_entries(visit.actor, Selection(names), note=note or None, until=until)
+    return Outcome(result.changed, result.failed, result.left)
 
 
-def resume_entries(visit: Visit) -> Response:
-    """Ask about entries that are to be resumed; or resume them."""
-    names = _chosen(visit)
-    if not names or not visit.is_confirmed:
-        return _ask(visit, "resume", names)
+def _resume(visit: Visit, names: list[str]) -> Outcome:
     result = pausing.resume_entries(visit.actor, Selection(names))
-    left = f"{_counted(result.left)} not paused"
-    return _answer(visit, names, "Resumed", result.changed, result.failed, result.left, left)
+    return Outcome(result.changed, result.failed, result.left)
 
 
-def run_entries(visit: Visit) -> Response:
-    """Ask about entries that are to run now; or send a run of each."""
-    names = _chosen(visit)
-    if not names or not visit.is_confirmed:
-        return _ask(visit, "trigger", names)
-    sent, repeated, failed, end = list[str](), list[str](), dict[str, str](), ""
-    for name in names:
-        if end:
-            failed[name] = f"Not tried: {end}"
-            continue
-        try:
-            run = trigger_entry(visit.actor, name, request=request_of_form(visit.typed("once"), {}))
-            (repeated if run.is_repeated else sent).append(name)
-        except (BrokerUnavailable, StoreUnavailable) as exc:
-            failed[name] = end = str(exc)  # each further one would take as long to fail
-        except RedBeatError as exc:
-            failed[name] = str(exc)
-    left = f"{_counted(repeated)} sent a run by this form before"
-    return _answer(visit, names, "Sent a run of", sent, failed, repeated, left)
+def _trigger(visit: Visit, names: list[str]) -> Outcome:
+    request = request_of_form(visit.typed("once"), {})
+    result = trigger_entries(visit.actor, Selection(names, is_whole=True), request=request)
+    sent = [name for name in result.sent if name not in result.repeated]
+    untried = dict.fromkeys(result.left, f"Not tried: {result.reason}")
+    return Outcome(sent, {**result.failed, **untried}, result.repeated)
 
 
-def delete_entries(visit: Visit) -> Response:
-    """Ask about entries that are to be deleted; or delete them."""
-    names = _chosen(visit)
-    if not names or not visit.is_confirmed:
-        return _ask(visit, "delete", names)
+def _delete(visit: Visit, names: list[str]) -> Outcome:
     found = read_rows(visit.app, [Row(name) for name in names])
     there = [name for name, entry in zip(names, found, strict=True) if entry is not None]
     try:
         editing.delete_entries(visit.actor, Selection(names))
     except EntryError as exc:
-        return _answer(visit, names, "Deleted", [], dict.fromkeys(names, str(exc)))
-    return _answer(visit, names, "Deleted", there, {})
+        return Outcome([], dict.fromkeys(names, str(exc)))
+    return Outcome(there)
 
 
 @dataclass(frozen=True)
 class Verb:
-    """How a verb is called on its button and in its question, and what is to be known before."""
+    """What may be done with entries.
 
+    Attributes:
+        label: of its button; ``tone`` is its look.
+        more: what is said below the question.
+        done: the words before what was changed, and ``left`` those behind what was left as it was.
+    """
+
+    right: Right
     label: str
     more: str
+    act: Callable[[Visit, list[str]], Outcome]
+    done: str
+    left: str = ""
     tone: str = "primary"
 
 
 VERBS = {
     "pause": Verb(
+        Right.PAUSE,
         "Pause",
         "Nothing is sent until they are resumed. Those that are paused or disabled stay as they are.",
+        _pause,
+        "Paused",
+        "paused or disabled already",
     ),
     "resume": Verb(
-        "Resume", "Each is due at its next time from now on. Those that aren't paused stay as they are."
+        Right.PAUSE,
+        "Resume",
+        "Each is due at its next time from now on. Those that aren't paused stay as they are.",
+        _resume,
+        "Resumed",
+        "not paused",
     ),
-    "trigger": Verb("Run now", "The task of each is sent once, at once. Their schedules stay as they are."),
+    "trigger": Verb(
+        Right.RUN,
+        "Run now",
+        "The task of each is sent once, at once. Their schedules stay as they are.",
+        _trigger,
+        "Sent a run of",
+        "sent a run by this form before",
+    ),
     "delete": Verb(
+        Right.DELETE,
         "Delete",
         "Their histories and counts of runs go, too. The only way back is a file that was exported before.",
-        "danger primary",
+        _delete,
+        "Deleted",
+        tone="danger primary",
     ),
 }
 
 
-def ask_about_pause(visit: Visit) -> Response:
-    """Ask for the note and the end of a pause."""
-    return _ask(visit, "pause", visit.request.query_params.getlist("name"))
-
-
-def ask_about_delete(visit: Visit) -> Response:
-    """Ask whether an entry is to be deleted."""
-    return _ask(visit, "delete", visit.request.query_params.getlist("name"))
-
-
-def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typed: str) -> Response:
+def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "") -> Response:
+    """Return the page that asks about entries before anything is done."""
     if not names:
         return visit.see("entries", notice="Nothing was chosen.", **View.of(visit.query).here())
     lines = lines_of(visit, names)
@@ -147,8 +148,20 @@ def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typ
         address=visit.link("entries", verb, **View.of(visit.query).here(), back=visit.query.get("back")),
         back=_back(visit, names),
         problem=problem,
-        typed={"note": "", "until": "", **typed},
+        typed={"note": visit.typed("note"), "until": visit.typed("until")},
     )
+
+
+def _act(visit: Visit, verb: str) -> Response:
+    """Do what the form asks for, if that is confirmed."""
+    names = list(dict.fromkeys(visit.names()))
+    if not names or not visit.is_confirmed:
+        return _ask(visit, verb, names)
+    try:
+        outcome = VERBS[verb].act(visit, names)
+    except ArgumentInvalid as exc:
+        return _ask(visit, verb, names, in_words_of(exc.reason, visit.zone))
+    return _answer(visit, names, VERBS[verb], outcome)
 
 
 def _place(visit: Visit, names: Sequence[str]) -> tuple[str, Mapping[str, object]]:
@@ -163,20 +176,16 @@ def _back(visit: Visit, names: Sequence[str]) -> str:
     return visit.link(place, **query)
 
 
-def _answer(
-    visit: Visit,
-    names: Sequence[str],
-    done: str,
-    changed: Sequence[str],
-    failed: Mapping[str, str],
-    left: Sequence[str] = (),
-    about_left: str = "",
-) -> Response:
+def _answer(visit: Visit, names: Sequence[str], verb: Verb, outcome: Outcome) -> Response:
     """Tell the outcome: beside the entries' rows, in a notice, or on a page if not all was done."""
-    failed = {name: in_words_of(words, visit.zone) for name, words in failed.items()}
+    changed, left = outcome.changed, outcome.left
+    failed = {name: in_words_of(words, visit.zone) for name, words in outcome.failed.items()}
     known = {*changed, *failed, *left}
     gone = [name for name in names if name not in known]
-    told = "; ".join([*([f"{done} {_which(changed)}"] if changed else []), *([about_left] if left else [])])
+    parts = [f"{verb.done} {_which(changed)}"] if changed else []
+    if left:
+        parts.append(f"{'1 entry was' if len(left) == 1 else f'{len(left):,} entries were'} {verb.left}")
+    told = "; ".join(parts)
     if visit.is_fragment:
         tone = "good" if changed else "warn"
         if failed:
@@ -196,17 +205,10 @@ def _answer(
             gone=gone[:MAX_TOLD],
             back=_back(visit, names),
         )
-    place, query = _place(visit, names) if done != "Deleted" else ("entries", View.of(visit.query).here())
+    place, query = (
+        _place(visit, names) if verb is not VERBS["delete"] else ("entries", View.of(visit.query).here())
+    )
     return visit.see(place, notice=f"{told[:1].upper()}{told[1:]}." if told else "", **query)
-
-
-def _chosen(visit: Visit) -> list[str]:
-    """Return the names that were ticked, each once."""
-    return list(dict.fromkeys(visit.names()))
-
-
-def _counted(names: Sequence[str]) -> str:
-    return "1 entry was" if len(names) == 1 else f"{len(names):,} entries were"
 
 
 def _which(names: Sequence[str]) -> str:
@@ -217,11 +219,12 @@ def _one(name: str) -> str:
     return one_line(name, 100)
 
 
-ROUTES: list[BaseRoute] = [
-    page("/entries/pause", ask_about_pause, right=Right.PAUSE),
-    action("/entries/pause", pause_entries, right=Right.PAUSE),
-    action("/entries/resume", resume_entries, right=Right.PAUSE),
-    action("/entries/trigger", run_entries, right=Right.RUN),
-    page("/entries/delete", ask_about_delete, right=Right.DELETE),
-    action("/entries/delete", delete_entries, right=Right.DELETE),
-]
+def _routes_of(verb: str) -> list[BaseRoute]:
+    def ask(visit: Visit) -> Response:
+        return _ask(visit, verb, visit.request.query_params.getlist("name"))
+
+    path, right = f"/entries/{verb}", VERBS[verb].right
+    return [page(path, ask, right=right), action(path, partial(_act, verb=verb), right=right)]
+
+
+ROUTES = [route for verb in VERBS for route in _routes_of(verb)]

@@ -17,12 +17,12 @@ from tests.support.dashboards import Browser, dashboard_of
 #: pages and forms that take more than the right to read
 OF_PAGES = {
     "pause": (
-        "GET /entries/pause", "POST /entries/pause", "POST /entries/resume",
+        "GET /entries/pause", "POST /entries/pause", "GET /entries/resume", "POST /entries/resume",
     ),
     "run": (
-        "POST /entries/trigger", "GET /entry/run", "POST /entry/run", "GET /entry/backfill",
-        "POST /entry/backfill", "GET /runs/rerun",
-        "POST /runs/rerun", "POST /runs/rerun-one", "POST /runs/rerun-chosen", "POST /runs/give-up",
+        "GET /entries/trigger", "POST /entries/trigger", "GET /entry/run", "POST /entry/run",
+        "GET /entry/backfill", "POST /entry/backfill", "GET /runs/rerun", "POST /runs/rerun",
+        "POST /runs/rerun-one", "POST /runs/rerun-chosen", "POST /runs/give-up",
     ),
     "edit": (
         "GET /entry/new", "GET /entry/edit", "POST /entry/edit", "POST /entry/preview", "POST /entry/save",
