@@ -31,7 +31,7 @@ from celery.utils.collections import ChainMap
 from kombu import pools
 from kombu.transport import memory
 
-from redbeat.declared import targets
+from redbeat.declared import decorator
 from redbeat.schedules.occurrences import KINDS
 from tests.faults.rounds import IS_LONG, lines_of
 from tests.support import machine, topologies, venv
@@ -174,8 +174,8 @@ def apps_stay_with_their_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def what_is_declared_stays_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule beside a task of one test is no stray in the log of another."""
-    monkeypatch.setattr(targets, "_declared", WeakKeyDictionary())  # only the end of a process forgets all
-    monkeypatch.setattr(targets, "_named", WeakValueDictionary())  # and this
+    monkeypatch.setattr(decorator, "_declared", WeakKeyDictionary())  # only the end of a process forgets all
+    monkeypatch.setattr(decorator, "_named", WeakValueDictionary())  # and this
 
 
 @pytest.fixture(autouse=True)

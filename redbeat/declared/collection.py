@@ -1,4 +1,5 @@
-"""What an application's code has declared: an entry for each ``@scheduled`` over or under one of its tasks.
+"""What the code of an application declares: an entry for each ``@scheduled`` at one of its tasks, and those
+of ``beat_schedule``.
 
 Invariant: a schedule belongs to the application whose ``@app.task`` has made its task, and with
 ``@shared_task`` to each that has the task. Celery gives the tasks of an application to the others of the
@@ -9,15 +10,17 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 from celery import Task, _state
 from celery.local import PromiseProxy, Proxy
 
+from redbeat.config.config import ensure_conf
 from redbeat.declared.declaration import Declaration
-from redbeat.declared.django_tasks import is_django_task, options_of
-from redbeat.declared.targets import (
+from redbeat.declared.decorator import (
     Shared,
     all_declared,
     is_noted_for_another,
@@ -25,6 +28,10 @@ from redbeat.declared.targets import (
     read_unevaluated,
     targets_of,
 )
+from redbeat.declared.django_tasks import is_django_task, options_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.validation import find_entry_problem, find_name_problem
+from redbeat.errors import EntryError, RedBeatError
 from redbeat.log.text import quoted
 
 
@@ -219,3 +226,59 @@ def _do_others_run(app: Any, target: Any) -> bool:
         for task in list(other._tasks.values())  # noqa: SLF001 - `tasks` would finalize it
         for one in targets_of(task)
     )
+
+
+# -- beat_schedule
+
+
+@dataclass(frozen=True)
+class StaticEntry:
+    """An entry of ``beat_schedule``.
+
+    Attributes:
+        entry: None: it is invalid, and ``problem`` says why.
+    """
+
+    name: str
+    entry: RedBeatSchedulerEntry | None
+    problem: str
+
+
+def read_static_entries(app: Any) -> list[StaticEntry]:
+    """Return the entries of the ``beat_schedule`` of ``app``."""
+    return [_read(app, name, fields) for name, fields in dict(app.conf.beat_schedule).items()]
+
+
+def _read(app: Any, name: Any, fields: Any) -> StaticEntry:
+    problem = find_name_problem(name, ensure_conf(app).reserved_names)
+    try:
+        if not isinstance(fields, Mapping) and not hasattr(fields, "schedule"):
+            raise EntryError(f"{name}: must be a dict with task and schedule, got {fields!r}.", str(name))
+        given = dict(fields) if isinstance(fields, Mapping) else dict(fields.__dict__)
+        entry = RedBeatSchedulerEntry(**{**given, "name": name, "app": app})
+        problem = problem or find_entry_problem(entry)
+    except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+        said = str(exc) if isinstance(exc, RedBeatError) else f"{type(exc).__name__}: {exc}"
+        problem = problem or said.removeprefix(f"{name}: ")
+    return StaticEntry(str(name), None if problem else entry, problem or "")
+
+
+# -- the modules with the tasks, imported once, as a worker and a beat do
+
+_loaded = WeakSet[Any]()
+
+
+def load_tasks(app: Any) -> None:
+    """Import the modules with the tasks of ``app`` if this process has not; raise what they raise.
+
+    Celery's import runs the system checks of a Django project, so a check that calls this would run itself.
+    """
+    if not is_worker_or_beat(app) and app.loader not in _loaded:
+        app.loader.import_default_modules()
+        _loaded.add(app.loader)
+    app.finalize()
+
+
+def is_worker_or_beat(app: Any) -> bool:
+    """Return True if Celery imports, or has imported, the modules for a worker or beat of ``app``."""
+    return bool(getattr(app.loader, "worker_initialized", False))

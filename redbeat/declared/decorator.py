@@ -1,13 +1,47 @@
-"""``@scheduled``: the decorator."""
+"""``@scheduled``: the decorator, and which declarations belong to which function, class or task.
+
+Invariant: nothing is changed about a task, and none is evaluated, which would finalize its application too
+early. What isn't used any more is forgotten with its declarations.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from celery import Task, _state
+from celery.local import PromiseProxy, Proxy
 
 from redbeat.declared.declaration import Declaration, Place, make_declaration
-from redbeat.declared.targets import attach
+from redbeat.declared.django_tasks import is_django_task, without_function
+from redbeat.log.text import quoted
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A ``shared_task``.
+
+    Attributes:
+        name: that it was given; None: it has that of its function.
+    """
+
+    name: str | None
+
+
+#: functions, classes and tasks to the declarations of each
+_declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
+#: names to the declaration that has one
+_named: WeakValueDictionary[str, Declaration] = WeakValueDictionary()
+#: functions to the application whose ``@app.task`` has taken them
+_owners: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
+#: the attribute of a task that isn't evaluated yet, which must be neither hashed nor compared
+_UNEVALUATED = "_redbeat_declared"
+
 
 if TYPE_CHECKING:
     from redbeat.declared.signatures import scheduled as scheduled
@@ -51,3 +85,212 @@ def _decorator(place: Place, misplaced: tuple[Any, ...], fields: Mapping[str, An
         return task
 
     return decorate
+
+
+def attach(task: Any, declaration: Declaration) -> None:
+    """Note that ``declaration`` belongs to ``task``, which is what another decorator has made, or is given.
+
+    Raises:
+        DeclarationError: it is no task, can't be called so, or has a schedule of that name already.
+    """
+    kind = type(task)  # a Proxy claims to be of the class of what it stands for
+    if kind is PromiseProxy and not task.__evaluated__():
+        _attach_later(task, declaration)
+    elif kind is Proxy:
+        function, name = read_shared(task) or (None, None)
+        if function is None:
+            raise declaration.fault("this shared task hides its function; put @scheduled under @shared_task.")
+        check_call(declaration, function, may_be_bound=True)
+        _add(function, replace(declaration, over=Shared(name)))
+    elif is_django_task(task):
+        _check_django(task, declaration)
+        _add(task.func, replace(declaration, over=without_function(task)))
+    else:
+        found = task._get_current_object() if kind is PromiseProxy else task  # noqa: SLF001
+        if isinstance(found, Task):
+            if found.typing:
+                check_call(declaration, found.run)
+        elif callable(found) and not _is_no_function(found):
+            check_call(declaration, found, may_be_bound=True)
+        elif not (inspect.isclass(found) and issubclass(found, Task)):
+            raise declaration.fault(_misplaced(found))
+        _add(found, declaration)
+
+
+def all_declared() -> list[tuple[Any, list[Declaration]]]:
+    """Return all functions, classes and tasks, each with its declarations, in the order of the code."""
+    # a copy of the references, as another thread may import a module meanwhile
+    targets = [target for reference in _declared.keyrefs() if (target := reference()) is not None]
+    return [(target, list(_declared.get(target, ()))) for target in targets]
+
+
+@_state.connect_on_app_finalize  # before it is given the tasks of others
+def note_owner(app: Any) -> None:
+    """Note which functions are those of tasks of ``app``, as long as that is to be seen."""
+    for proxy in app._pending:  # noqa: SLF001
+        if type(proxy) is not PromiseProxy:
+            continue
+        if proxy.__evaluated__():
+            functions = targets_of(proxy._get_current_object())  # noqa: SLF001
+        else:
+            functions = iter([read_unevaluated(proxy).function])
+        for function in functions:
+            if isinstance(function, Hashable) and function in _declared:
+                _owners[function] = weakref.ref(app)
+
+
+def is_noted_for_another(function: Any, app: Any) -> bool:
+    """Tell whether this is known to be the function of a task of another application, which may be gone."""
+    for one in _state._get_active_apps():  # noqa: SLF001
+        if not one.finalized:
+            note_owner(one)
+    known = _owners.get(function)
+    return known is not None and known() is not app
+
+
+def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:
+    """Return the function of a ``shared_task``, and the name that the task was given; None: it isn't one."""
+    local = object.__getattribute__(proxy, "_Proxy__local")
+    if not inspect.isfunction(local):
+        return None
+    held = inspect.getclosurevars(local).nonlocals
+    return (held["fun"], held.get("name")) if callable(held.get("fun")) else None
+
+
+class Unevaluated(NamedTuple):
+    """What is known of a task that isn't evaluated yet.
+
+    Attributes:
+        is_bound: its function is given the task.
+        is_typed: Celery checks its arguments when it is sent.
+    """
+
+    app: Any
+    function: Callable[..., Any]
+    is_bound: bool
+    is_typed: bool
+
+
+def read_unevaluated(proxy: Any) -> Unevaluated:
+    """Return what is known of a task of ``@app.task``, without evaluating it."""
+    app = object.__getattribute__(proxy, "_Proxy__local").__self__  # that is the application's method
+    (function,) = object.__getattribute__(proxy, "_Proxy__args")
+    options = object.__getattribute__(proxy, "_Proxy__kwargs")
+    base = options.get("base") or app.task_cls  # that may be the name of one
+    said = (options.get("typing"), getattr(base, "typing", None), app.strict_typing)
+    is_typed = next((one for one in said if one is not None), True)
+    return Unevaluated(app, function, bool(options.get("bind")), bool(is_typed))
+
+
+def targets_of(task: Any) -> Iterator[Any]:
+    """Yield what may have been decorated so that ``task`` has a schedule; nothing that its class inherits.
+
+    That is the task, its class, its function, and those that it wraps.
+    """
+    yield task
+    yield type(task)
+    run = vars(type(task)).get("run")
+    seen: set[int] = set()
+    while run is not None and id(run) not in seen:
+        seen.add(id(run))
+        yield run
+        run = getattr(run, "__wrapped__", None)  # a staticmethod has it, too
+
+
+def _attach_later(proxy: Any, declaration: Declaration) -> None:
+    known = read_unevaluated(proxy)
+    if known.is_typed:
+        check_call(declaration, known.function, is_bound=known.is_bound)
+    try:
+        declared = object.__getattribute__(proxy, _UNEVALUATED)
+    except AttributeError:
+        declared = []
+        object.__setattr__(proxy, _UNEVALUATED, declared)
+
+        def attach_all() -> None:
+            for one in declared:
+                _add(proxy._get_current_object(), one)  # noqa: SLF001 - it has been evaluated just now
+
+        proxy.__then__(attach_all)
+    _add_to(declared, declaration)
+
+
+def _add(target: Any, declaration: Declaration) -> None:
+    try:
+        declared = _declared.setdefault(target, [])
+    except TypeError as exc:  # it can't be referred to weakly
+        raise declaration.fault(_misplaced(target)) from exc
+    _add_to(declared, declaration)
+
+
+def _is_no_function(target: Any) -> bool:
+    return inspect.isclass(target) or inspect.ismethod(target) or inspect.isbuiltin(target)
+
+
+def _misplaced(target: Any) -> str:
+    return f"must stand over or under @app.task or @shared_task, and not over {quoted(target)}."
+
+
+def _add_to(declared: list[Declaration], new: Declaration) -> None:
+    declared[:] = [one for one in declared if not new.place.is_again(one.place)]
+    for one in declared:
+        if one.name == new.name:
+            what = "without a name=" if new.name is None else f"called {new.name!r}"
+            raise new.fault(f"this task has a schedule {what} already, at {one.place}.", one.place)
+    _check_name(new)
+    declared.append(new)
+
+
+def _check_name(new: Declaration) -> None:
+    """Raise DeclarationError if another task has a schedule of that name.
+
+    That is known here if there is only one application, to which all belong. Otherwise it is found out when
+    they are collected.
+    """
+    if new.name is None:
+        return
+    one = _named.get(new.name)
+    apps = {id(app) for app in _state._get_active_apps()} - {id(_state.default_app)}  # noqa: SLF001
+    if one is not None and one is not new and len(apps) <= 1 and not new.place.is_again(one.place):
+        raise new.fault(f"there is a schedule called {new.name!r} already, at {one.place}.", one.place)
+    _named[new.name] = new
+
+
+def check_call(
+    declaration: Declaration,
+    function: Callable[..., Any],
+    *,
+    is_bound: bool = False,
+    may_be_bound: bool = False,
+) -> None:
+    """Raise DeclarationError if ``function`` can't be called with its arguments.
+
+    Arguments:
+        is_bound: the function is given the task before them.
+        may_be_bound: it isn't known yet whether it is.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # some functions that aren't written in Python tell nothing
+        return
+    try:
+        signature.bind(*([None] if is_bound else []), *declaration.args, **declaration.kwargs)
+    except TypeError as exc:
+        if may_be_bound:
+            try:
+                signature.bind(None, *declaration.args, **declaration.kwargs)
+            except TypeError:
+                pass
+            else:
+                return
+        name = getattr(function, "__qualname__", function)
+        raise declaration.fault(
+            f"{name} can't be called with its args and kwargs: {exc}. (Where a decorator in "
+            "between gives it others, @scheduled must stand above that one.)"
+        ) from exc
+
+
+def _check_django(task: Any, declaration: Declaration) -> None:
+    if task.run_after is not None:
+        raise declaration.fault("a task with run_after can't be scheduled: the schedule says when it runs.")
+    check_call(declaration, task.func, is_bound=task.takes_context)

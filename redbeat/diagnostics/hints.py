@@ -11,8 +11,7 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.config.suggestions import did_you_mean
-from redbeat.declared.collection import collect_declared
-from redbeat.declared.modules import load_tasks
+from redbeat.declared.collection import collect_declared, load_tasks
 from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError
 from redbeat.store.owners import are_static

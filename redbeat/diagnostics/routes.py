@@ -24,7 +24,7 @@ from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 from kombu.utils.imports import symbol_by_name
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.declared.modules import load_tasks
+from redbeat.declared.collection import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry

@@ -10,7 +10,7 @@ import threading
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from redbeat.declared.modules import load_tasks
+from redbeat.declared.collection import load_tasks
 from redbeat.log.logger import web_logger as logger
 
 

@@ -21,8 +21,7 @@ from celery.utils.time import humanize_seconds
 
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
-from redbeat.declared.collection import collect_declared
-from redbeat.declared.modules import load_tasks
+from redbeat.declared.collection import collect_declared, load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
 from redbeat.entries.calendar_loading import save_by_calendars

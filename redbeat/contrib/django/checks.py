@@ -17,8 +17,7 @@ from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A
 
 from redbeat.config.config import ensure_conf, spelled
 from redbeat.contrib.django.celery_app import SETTING, find_app
-from redbeat.declared.modules import is_worker_or_beat
-from redbeat.declared.static_entries import read_static_entries
+from redbeat.declared.collection import is_worker_or_beat, read_static_entries
 from redbeat.entries.wording import label_of
 from redbeat.errors import ConfigurationError
 from redbeat.log.text import printable

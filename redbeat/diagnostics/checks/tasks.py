@@ -14,9 +14,7 @@ from kombu.serialization import dumps
 from kombu.utils.functional import maybe_evaluate
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.declared.collection import collect_declared
-from redbeat.declared.modules import load_tasks
-from redbeat.declared.static_entries import read_static_entries
+from redbeat.declared.collection import collect_declared, load_tasks, read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row, said
 from redbeat.diagnostics.findings import Finding, found
 from redbeat.diagnostics.routes import Group, ask_workers, find_entry_obstacle

@@ -18,7 +18,7 @@ from kombu.transport.redis import Channel
 from kombu.utils.imports import symbol_by_name
 
 from redbeat.config.settings import OPTIONS
-from redbeat.declared.static_entries import read_static_entries
+from redbeat.declared.collection import read_static_entries
 from redbeat.diagnostics.checks.beats import check_lock
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.downgrade import EFFECTS, find_ignored, find_trouble

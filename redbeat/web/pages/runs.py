@@ -45,13 +45,6 @@ _CHOICES = (
     *((state, f"only {state}") for state in IN_PROGRESS if state != "running"),
     *((outcome, f"only {outcome.replace('_', ' ')}") for outcome in OUTCOMES if outcome != "sent"),
 )
-#: the same as the beginning of a sentence
-_LISTED = {
-    "": "Runs in progress, and those that have failed, were lost or never started",
-    "running": "Runs in progress",
-    FAILED: "Runs that have failed, were lost or never started",
-    "all": "All runs that are known",
-}
 #: by what runs are looked for
 FILTERS = ("state", "since", "match", "name")
 #: what is said before runs are sent once more
@@ -77,7 +70,7 @@ def show_runs(visit: Visit) -> Response:
     if not errors:
         result = _search(visit, states, since, filters, limit)
     runs = result.found.runs if result.found is not None else ()
-    spans = choices_with(SPANS, filters["since"])
+    choices, spans = choices_with(_CHOICES, filters["state"]), choices_with(SPANS, filters["since"])
     here = _here(visit, filters, limit=limit if limit > SHOWN else None)
     return visit.render(
         "runs_part.html" if visit.is_fragment else "runs.html",
@@ -87,17 +80,12 @@ def show_runs(visit: Visit) -> Response:
         rows=[(run, remark_on(run, visit.now, visit.zone)) for run in runs],
         filters=filters,
         errors=errors,
-        choices=choices_with(_CHOICES, filters["state"]),
+        choices=choices,
         spans=spans,
         here=here,
         more=_here(visit, filters, limit=min(limit * 4, MOST)) if limit < MOST else None,
-        listed=_LISTED.get(filters["state"], f"Runs that are {filters['state'].replace('_', ' ')}"),
+        listed=dict(choices)[filters["state"]],
         within=dict(spans)[filters["since"]],
-        others=[
-            (label, _here(visit, {**filters, "state": state}))
-            for state, label in _CHOICES[:4]
-            if state != filters["state"]
-        ],
         value_of=lambda run: json.dumps([run.name, run.due.isoformat()]),
         untracked=UNTRACKED
         if any(run.state == "sent" for run in runs) and not Runs(Store(visit.app)).has_workers()

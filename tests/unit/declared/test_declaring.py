@@ -27,7 +27,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import scheduled
 from redbeat.declared import declared_entries
 from redbeat.declared.collection import collect_declared
-from redbeat.declared.targets import note_owner
+from redbeat.declared.decorator import note_owner
 from redbeat.errors import DeclarationError
 
 
