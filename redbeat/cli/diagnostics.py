@@ -13,10 +13,10 @@ from rich.text import Text
 
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, json_flag, pass_session, zone_options
 from redbeat.cli.names import NAME
+from redbeat.cli.operations import options_of
 from redbeat.cli.options import routing_options
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_table
-from redbeat.cli.values import BACK
 from redbeat.delivery.guard import in_words
 from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.facts import read_facts
@@ -33,6 +33,7 @@ from redbeat.diagnostics.why import VERDICTS, explain
 from redbeat.entries.wording import clock, in_words_of, label_of, one_line
 from redbeat.log.text import counted, printable
 from redbeat.operations.operating import fix_findings
+from redbeat.operations.reading import explain_run
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, Seconds
 from redbeat.schedules.times import TypedTime
@@ -148,9 +149,7 @@ def _show_finding(session: Session, finding: Finding) -> None:
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME)
-@click.option(
-    "--at", type=BACK, help="When the run was due. Default: the latest time of the schedule before now."
-)
+@options_of(explain_run, "at")
 @zone_options
 @ONE_OBJECT
 @pass_session

@@ -20,17 +20,16 @@ from redbeat.cli.flags import (
     OBJECT_PER_ENTRY,
     OBJECT_PER_RUN,
     ONE_OBJECT,
-    ONLY_MATCHING,
     pass_session,
     zone_options,
 )
 from redbeat.cli.later import list_messages
 from redbeat.cli.names import NAME, listed_entry
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, print_history, print_runs, style_of
 from redbeat.cli.session import TERMINAL_ROWS, ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import END, MIDDLE, START, Column, print_fields, print_table, styled, titled
-from redbeat.cli.values import AHEAD
 from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of, iso, outcome_of, overview_of, policy_rows
@@ -54,6 +53,7 @@ from redbeat.entries.wording import (
 from redbeat.errors import EntryError
 from redbeat.history import COUNTED_OUTCOMES
 from redbeat.log.text import counted, printable
+from redbeat.operations.reading import list_entries, next_of_all
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.times import TypedTime
@@ -99,21 +99,10 @@ def _last_run(entry: Any) -> datetime | None:
 
 def filters(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give ``command`` the options that choose entries."""
-    for option in (
-        click.option(
-            "--due-before", type=AHEAD, help="Only entries whose next run is due at this time or before."
-        ),
-        click.option(
-            "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
-        ),
-        click.option("--state", type=click.Choice(list(STATES)), help="Only entries in this state."),
-        click.option(
-            "--task", metavar="PATTERN", help="Only entries whose task matches; * and ? are wildcards."
-        ),
-        ONLY_MATCHING,
-    ):
-        command = option(command)
-    return command
+    enabled = click.option(
+        "--enabled/--disabled", default=None, help="Only enabled entries, or only disabled ones."
+    )
+    return options_of(list_entries, "match", "task", "state", "due_before")(enabled(command))
 
 
 def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
@@ -346,8 +335,7 @@ def _print_title(session: Session, title: str) -> None:
     show_default=True,
     help="How many runs to show.",
 )
-@click.option("--after", type=AHEAD, help="Only runs later than this. Default: now.")
-@ONLY_MATCHING
+@options_of(next_of_all, "after", "match")
 @zone_options
 @OBJECT_PER_RUN
 @pass_session

@@ -84,7 +84,9 @@ def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Comma
         default=parameter.default,
         required=parameter.is_required,
         show_default=parameter.default is not None,
-        metavar=("PATTERN" if option.is_pattern else "TEXT") if parameter.type is str else None,
+        metavar=("PATTERN" if option.is_pattern else "TEXT")
+        if parameter.type is str and not option.choices
+        else None,
     )
 
 
@@ -97,6 +99,7 @@ def _type_of(parameter: Parameter) -> Any:
         return click.IntRange(least, most)
     if kind is float:
         return click.FloatRange(option.least, option.most)
-    if get_origin(kind) is Literal:
-        return click.Choice(get_args(kind))
+    choices = get_args(kind) if get_origin(kind) is Literal else option.choices
+    if choices:
+        return click.Choice(choices)
     return {list[Any]: JSON_ARRAY, dict[str, Any]: JSON_OBJECT, date: DATE}.get(kind, str)

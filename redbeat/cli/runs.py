@@ -18,6 +18,7 @@ from redbeat.cli.flags import (
     zone_options,
 )
 from redbeat.cli.names import NAME, entry_called, listed_entry
+from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import print_runs
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
@@ -171,11 +172,7 @@ def _give_up(session: Session, name: str, states: list[str], by: str | None) -> 
 
 @click.command(cls=SessionCommand)
 @click.argument("name", type=NAME, required=False)
-@click.option(
-    "--due",
-    type=BACK,
-    help="The run that was due at this time, whatever became of it. Default: the last that has failed.",
-)
+@options_of(rerun_entry, "due")
 @click.option(
     "--all-failed", "is_every", is_flag=True, help="Instead of NAME, all runs that have failed since --since."
 )

@@ -162,7 +162,6 @@ class Session:
     Attributes:
         app: the Celery app: that of ``celery -A``, or one made for ``--url`` and ``--prefix``.
         has_own_app: it is that of ``celery -A``, so its tasks and its broker are known.
-        no_color: whether colours were refused on the command line.
         console: where tables and words go; no colours where they aren't wanted.
         is_json, is_dry_run, is_yes: the options ``--json``, ``--dry-run`` and ``--yes``.
         unread_shards: the numbers of the shards that the output leaves out, as their node is away.
@@ -170,7 +169,6 @@ class Session:
 
     def __init__(self, app: Any, url: str | None, prefix: str | None, no_color: bool) -> None:
         self.has_own_app = url is None
-        self.no_color = no_color
         if url is not None:
             app = Celery("redbeat", set_as_current=False)
             app.conf.redbeat_redis_url = url
