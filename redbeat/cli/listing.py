@@ -39,13 +39,12 @@ from redbeat.entries.marks import clock_changes
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import Last, with_last
 from redbeat.entries.timeline import first_of_all
-from redbeat.entries.upcoming import next_runs
+from redbeat.entries.upcoming import next_run_in_words, next_runs
 from redbeat.entries.wording import (
     clock,
     due_in_words,
     in_words_of,
     local_time,
-    next_run_in_words,
     one_line,
     relative,
     when_in,

@@ -6,26 +6,23 @@ Invariant: a number that isn't known is left out. Counting them doesn't take lon
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.upcoming import crontab_key
 from redbeat.history import dropped_record
 from redbeat.policy.misfires import Choice
 from redbeat.policy.policy import Policy
 from redbeat.process.memory import Memory
+from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.crontab import count_of_crontab
-from redbeat.schedules.occurrences import is_own_kind, last_runs, runs_after, runs_back, zone_of
+from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
 from redbeat.schedules.timezones import shown
 from redbeat.store.records import score_text
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _INSTANT = timedelta(microseconds=1)
 
@@ -77,19 +74,6 @@ class Dropped:
         return f"{done} {runs} of {name}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
 
 
-def dropped_at_rest(
-    entry: RedBeatSchedulerEntry, bounds: Policy, end: datetime, is_paused: bool
-) -> Dropped | None:
-    """Return the runs that a pause of ``entry``, or ``enabled``, has prevented until ``end``; None: none."""
-    first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
-    if first is None or first >= end:
-        return None
-    note = f": {bounds.pause_note}" if is_paused and bounds.pause_note else ""
-    why = f"{'paused' if is_paused else 'disabled'} until {shown(end)}{note}"
-    reason = "paused" if is_paused else "disabled"
-    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why, reason=reason)
-
-
 def dropped_by(
     schedule_: Any, bounds: Policy, choice: Choice, nominal: datetime, sent: datetime | None, now: datetime
 ) -> Iterator[Dropped]:
@@ -137,6 +121,15 @@ def dropped_until(
         if crontab_ is not None:
             _counted[crontab_, first, end] = found
     return Dropped(first, *found, why, is_merged, reason)
+
+
+def crontab_key(schedule_: Any, policy: Policy) -> Hashable | None:
+    """Return what the runs of a crontab depend on; None: on a calendar, too, or it isn't a crontab."""
+    if type(schedule_) not in (crontab, cron) or policy.exclude is not None or policy.calendar is not None:
+        return None
+    fields = [spec if isinstance(spec, (int, str)) else tuple(spec) for spec in cronspecs(schedule_)]
+    expression = getattr(schedule_, "expression", None)
+    return (*fields, expression, zone_of(schedule_, policy), policy.start_time, policy.end_time)
 
 
 def _count_until(

@@ -21,7 +21,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import as_moment, decode, encode_meta
 from redbeat.delivery.reserved_names import find_reserved
-from redbeat.entries.dropped import dropped_at_rest
+from redbeat.entries.dropped import Dropped, dropped_until
 from redbeat.entries.due import anchor_of, defaults_of, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
 from redbeat.entries.validation import (
@@ -34,7 +34,7 @@ from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
 from redbeat.policy.misfires import choose_run, rules_of
-from redbeat.policy.policy import encode_policy
+from redbeat.policy.policy import Policy, encode_policy
 from redbeat.schedules.codec import cronspecs, encode_schedule
 from redbeat.schedules.occurrences import (
     KINDS,
@@ -46,7 +46,7 @@ from redbeat.schedules.occurrences import (
     start_just_passed,
     zone_of,
 )
-from redbeat.schedules.timezones import find_time_problem, in_calendar, in_utc, name_for, zone_name
+from redbeat.schedules.timezones import find_time_problem, in_calendar, in_utc, name_for, shown, zone_name
 from redbeat.store.records import HASH, Stored, Write
 
 if TYPE_CHECKING:
@@ -173,6 +173,19 @@ def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) ->
     except (EntryError, ValueError, OverflowError, RuntimeError):
         return ""
     return "" if dropped is None else dropped.record
+
+
+def dropped_at_rest(
+    entry: RedBeatSchedulerEntry, bounds: Policy, end: datetime, is_paused: bool
+) -> Dropped | None:
+    """Return the runs that a pause of ``entry``, or ``enabled``, has prevented until ``end``; None: none."""
+    first: datetime | None = None if entry.last_run_at is None else entry.due_by_schedule()
+    if first is None or first >= end:
+        return None
+    note = f": {bounds.pause_note}" if is_paused and bounds.pause_note else ""
+    why = f"{'paused' if is_paused else 'disabled'} until {shown(end)}{note}"
+    reason = "paused" if is_paused else "disabled"
+    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why, reason=reason)
 
 
 def _check_size(entry: RedBeatSchedulerEntry, *texts: str) -> None:

@@ -25,10 +25,11 @@ from celery.schedules import schedule
 from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
 from redbeat.entries.documents import iso
+from redbeat.entries.dropped import crontab_key
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import entry_of, read_all
 from redbeat.entries.runs import id_of
-from redbeat.entries.upcoming import crontab_key, in_time, reason_of, runs_from
+from redbeat.entries.upcoming import in_time, reason_of, runs_from
 from redbeat.entries.wording import local_time
 from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, dropwhile, islice, takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from celery.schedules import crontab
+from typing import TYPE_CHECKING, TypeVar
 
 from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
-from redbeat.entries.wording import one_line
+from redbeat.entries.wording import clock, due_in_words, one_line
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
-from redbeat.policy.policy import Policy
-from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.occurrences import (
     FIRST_OCCURRENCE_GRACE,
-    cron,
     first_run,
     phase_before,
     runs_after,
@@ -101,15 +96,6 @@ def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
     return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
 
-def crontab_key(schedule_: Any, policy: Policy) -> Hashable | None:
-    """Return what the runs of a crontab depend on; None: on a calendar, too, or it isn't a crontab."""
-    if type(schedule_) not in (crontab, cron) or policy.exclude is not None or policy.calendar is not None:
-        return None
-    fields = [spec if isinstance(spec, (int, str)) else tuple(spec) for spec in cronspecs(schedule_)]
-    expression = getattr(schedule_, "expression", None)
-    return (*fields, expression, zone_of(schedule_, policy), policy.start_time, policy.end_time)
-
-
 def _checked(entry: RedBeatSchedulerEntry, name: str, moment: datetime) -> datetime:
     problem = find_time_problem(moment, first_year=1)
     if problem:
@@ -184,3 +170,13 @@ def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
         return None
     due: datetime | None = entry.next_due_at
     return due
+
+
+def next_run_in_words(
+    entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
+) -> tuple[str, str]:
+    """Return when beat sends ``entry`` next, and the time until then; or why it doesn't."""
+    due = entry.next_due_at
+    if due is None and entry.state in ("paused", "disabled", "quarantined"):
+        return entry.state, ""
+    return due_in_words(due, zone, now, tell)

@@ -8,14 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING
 
 from redbeat.log.text import printable, replace_utc_times, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
-
-if TYPE_CHECKING:
-    from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _ISO_IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(?:Z|\+00:00)(?![\w:])", re.ASCII)
 
@@ -102,13 +98,3 @@ def due_in_words(
     if due.timestamp() == 0:
         return "at once", ""  # a score of 0 isn't a date
     return tell(due, zone), relative(due, now)
-
-
-def next_run_in_words(
-    entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
-) -> tuple[str, str]:
-    """Return when beat sends ``entry`` next, and the time until then; or why it doesn't."""
-    due = entry.next_due_at
-    if due is None and entry.state in ("paused", "disabled", "quarantined"):
-        return entry.state, ""
-    return due_in_words(due, zone, now, tell)

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_until
+from redbeat.entries.dropped import Dropped, dropped_until
 from redbeat.entries.due import first_after_pause, is_in_pause, is_moved, paused_until, score_after_pause
 from redbeat.entries.failures import Failure
+from redbeat.entries.saving import dropped_at_rest
 from redbeat.errors import EntryError
 from redbeat.policy.misfires import Exclusion, exclusion_of
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy

@@ -29,7 +29,8 @@ from redbeat.entries.search import (
     read_rows,
     search,
 )
-from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, when_in
+from redbeat.entries.upcoming import next_run_in_words
+from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.history import OUTCOMES
 from redbeat.keys import Keys
 from redbeat.log.text import is_utf8

@@ -16,7 +16,8 @@ from redbeat.entries.documents import Overview, document_of, overview_of, policy
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import Mark, marks_of, zone_for
 from redbeat.entries.query import STATES, read_listed
-from redbeat.entries.wording import in_words_of, label_of, next_run_in_words, one_line
+from redbeat.entries.upcoming import next_run_in_words
+from redbeat.entries.wording import in_words_of, label_of, one_line
 from redbeat.errors import AccessDenied, EntryError, EntryNotFound
 from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide

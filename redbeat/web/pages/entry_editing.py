@@ -17,7 +17,8 @@ from redbeat.diagnostics.hints import hint_at_beat_schedule, known_tasks
 from redbeat.entries.audit import AuditRecord
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
-from redbeat.entries.wording import label_of, next_run_in_words, one_line, when_in
+from redbeat.entries.upcoming import next_run_in_words
+from redbeat.entries.wording import label_of, one_line, when_in
 from redbeat.errors import (
     AccessDenied,
     EntryChanged,

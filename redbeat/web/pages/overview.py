@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from redbeat.schedules.durations import seconds_in_words
 from redbeat.store.figures import read_streaks
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
-from redbeat.telemetry.last_hour import LastHour, read_last_hour
+from redbeat.telemetry.last_hour import read_last_hour
 from redbeat.web.charts.minutes import bars_of, lines_of
 from redbeat.web.jobs import Result, Tell
 from redbeat.web.pages.doctor import ask_doctor, groups_of
@@ -49,14 +48,6 @@ ADVICE = {
     "and go on by themselves.",
     State.BLOCKED: "Due runs wait and are sent as soon as beat can send again. Its log has the error.",
 }
-
-
-@dataclass(frozen=True)
-class Known:
-    """Something that is read beside the status; ``problem``: why it couldn't be; '' if it could."""
-
-    found: Any = None
-    problem: str = ""
 
 
 def show_overview(visit: Visit) -> Response:
@@ -102,13 +93,8 @@ def _silence(visit: Visit, found: Status) -> dict[str, Any]:
     """Return the verdict about a leader that may be gone, before a standby has taken over."""
     leader, seconds = found.silent_leader, visit.dashboard.config.takeover_after
     which = f"Process {leader.pid} on {leader.host}" if leader is not None and leader.host else "A beat"
-    others = found.beats if found.shards else found.standbys
-    if others is not None and len(others) <= bool(found.shards):
-        advice = "No other beat is there to take over: start one, or look what this one is doing."
-    elif seconds is None:
-        advice = "A standby takes over when the lock ends."
-    else:
-        advice = f"A standby takes over {seconds_in_words(seconds)} after its last one, and loses no run."
+    when = "when the lock ends" if seconds is None else f"{seconds_in_words(seconds)} after its last one"
+    advice = f"A standby takes over {when}, and loses no run; if none runs, start one."
     problem = f"{which} leads, and gives no sign of life."
     return {"word": "silent", "tone": "warn", "problem": problem, "advice": advice, "errors": 0}
 
@@ -116,7 +102,7 @@ def _silence(visit: Visit, found: Status) -> dict[str, Any]:
 def _parts(visit: Visit, found: Status) -> dict[str, Any]:
     """Return all that is shown besides who leads; each for itself, as a right may be missing."""
     hour = _known(lambda: read_last_hour(visit.app, found.now))
-    minutes = hour.found.minutes if isinstance(hour.found, LastHour) else ()
+    minutes = () if hour.found is None else hour.found.minutes
     bars = bars_of(minutes)
     doctor = ask_doctor(visit, wait_seconds=0.0)
     return {
@@ -139,11 +125,11 @@ def _parts(visit: Visit, found: Status) -> dict[str, Any]:
     }
 
 
-def _known(read: Callable[[], object]) -> Known:
+def _known(read: Callable[[], Item]) -> Result[Item]:
     try:
-        return Known(read())
+        return Result(read())
     except RedBeatError as exc:
-        return Known(problem=str(exc))
+        return Result(problem=str(exc))
 
 
 def _ask_counts(visit: Visit) -> Result[StateCounts]:
