@@ -176,7 +176,7 @@ def _written(text: str, exact: bool) -> str:
             return json.dumps(candidate)
     except (ValueError, TypeError, RecursionError):
         pass
-    return text
+    return json.dumps(_without_nulls(encoded)) if encoded.get("__type__") == "rrule" else text
 
 
 def _in_words(plain: dict[str, Any]) -> Any:
