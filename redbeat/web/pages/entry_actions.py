@@ -86,10 +86,6 @@ def _read(
         return otherwise
 
 
-def _time(visit: Visit, *, ahead: bool) -> Callable[[str], datetime]:
-    return lambda text: read_time(text, visit.now, visit.zone, ahead=ahead)
-
-
 # -- run now
 
 
@@ -154,64 +150,46 @@ def show_backfill(visit: Visit) -> Response:
 def backfill(visit: Visit) -> Response:
     """Show which runs a span has that weren't sent, and after a confirmation send them."""
     entry, typed, problems = _entry(visit), _typed(visit, "begin", "end"), dict[str, str]()
-    begin = _read(problems, "begin", typed["begin"], _time(visit, ahead=False))
-    end = _read(problems, "end", typed["end"], _time(visit, ahead=False), visit.now)
-    begin, end = begin and begin.replace(microsecond=0), end.replace(microsecond=0)
+    begin = _read(problems, "begin", typed["begin"], partial(_past, visit))
+    end = _read(problems, "end", typed["end"], partial(_past, visit), visit.now.replace(microsecond=0))
     if begin is None:
         problems.setdefault("begin", "Give the time from which on runs are sent.")
     elif not problems and end < begin:
         problems["end"] = "It is before the beginning."
-    name, actor, zone = str(entry.name), visit.actor, visit.zone
-    span = {"begin": "" if begin is None else begin.isoformat(), "end": end.isoformat()}
+    name, actor = str(entry.name), visit.actor
 
-    def attempt(*, dry_run: bool) -> Sequence[datetime] | Exception:
-        if begin is None:
-            return ()
-        try:
-            return backfill_entry(actor, name, begin=begin, end=end, dry_run=dry_run).runs
-        except (EntryError, RunNotSent, LockNotAcquired) as exc:
-            return exc
+    def send(dry_run: bool) -> Sequence[datetime]:
+        return backfill_entry(actor, name, begin=begin, end=end, dry_run=dry_run).runs
 
-    def send(tell: Tell[str]) -> Sequence[datetime] | Exception:
+    def send_all(tell: Tell[str]) -> Sequence[datetime]:
         tell("Sending the runs")
-        return attempt(dry_run=False)
+        return send(dry_run=False)
 
-    def show(visit: Visit, found: Sequence[datetime] | Exception) -> Response:
-        dues = None if isinstance(found, Exception) else found
-        begun = told_of_beginnings([Span(entry, begin, end, dues)], visit.zone) if begin and dues else ""
-        return _page(
-            visit,
-            "entry_backfill.html",
-            "Backfill",
-            entry,
-            {"": in_words_of(str(found), visit.zone)} if isinstance(found, Exception) else problems,
-            status_of(found) if isinstance(found, Exception) else 422,
-            typed=typed,
-            dues=None if problems else dues,
-            listed=list(dues or ())[:MOST_LISTED],
-            most=MAX_SENT,
-            span=span,
-            is_to_come=not problems and end > visit.now,
-            begun=begun.strip(),
-        )
+    def ending_of(sent: Sequence[datetime]) -> Ending:
+        return Ending(f"Sent {counted(len(sent), 'run', 'runs')}.", ("entry",), {"name": name})
 
-    def ending_of(found: Sequence[datetime] | Exception) -> Ending:
-        place, query = ("entry",), {"name": name}
-        if isinstance(found, Exception):
-            return Ending(
-                in_words_of(str(found), zone),
-                place,
-                query,
-                status_of(found),
-                lambda visit: show(visit, found),
-            )
-        return Ending(f"Sent {counted(len(found), 'run', 'runs')}.", place, query)
+    if not problems and visit.is_confirmed:
+        return make_change(visit, f"Backfill: {one_line(name, 200)}", send_all, ending_of)
+    dues, status = None, 422
+    if not problems:
+        try:
+            dues = send(dry_run=True)
+        except (EntryError, RunNotSent, LockNotAcquired) as exc:
+            problems[""], status = in_words_of(str(exc), visit.zone), status_of(exc)
+    return _page(
+        *(visit, "entry_backfill.html", "Backfill", entry, problems, status),
+        typed=typed,
+        dues=dues,
+        listed=list(dues or ())[:MOST_LISTED],
+        most=MAX_SENT,
+        span={"begin": begin.isoformat(), "end": end.isoformat()} if begin else {},
+        is_to_come=not problems and end > visit.now,
+        begun=told_of_beginnings([Span(entry, begin, end, dues)], visit.zone).strip() if dues else "",
+    )
 
-    if problems:
-        return show(visit, ())
-    if not visit.is_confirmed:
-        return show(visit, attempt(dry_run=True))
-    return make_change(visit, f"Backfill: {one_line(name, 200)}", send, ending_of)
+
+def _past(visit: Visit, text: str) -> datetime:
+    return read_time(text, visit.now, visit.zone, ahead=False).replace(microsecond=0)
 
 
 ROUTES: list[BaseRoute] = [
