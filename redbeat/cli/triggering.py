@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
-from functools import partial
 from typing import Any
 
 import click
@@ -134,56 +133,50 @@ def backfill(
         names, left = select(session, match, lambda one: not one.problem, lambda one: bool(one.problem))
         if left:
             session.note(f"{counted(left, 'entry', 'entries')} can't be used, and left out.")
-    spans = {one: Span(entry_called(session, one), first, last) for one in names}
-    call = partial(_carry_out, session, names=names, match=match, first=first, last=last, limit=limit)
-    dry_run = session.is_dry_run
-    has_looked = dry_run or not session.is_yes or match is not None
-    runs: Mapping[str, Sequence[datetime]] = {}
-    if has_looked:
-        runs = {one: dues for one, dues in call(title="Looking", dry_run=True).items() if dues}
-    if runs and not dry_run:
-        session.ask(_question(runs, session.zone))
-    if not dry_run and (runs or not has_looked):
-        runs = call(title="Sending", dry_run=False)
-    for one, span in spans.items():
+    spans = [Span(entry_called(session, one), first, last) for one in names]
+    runs = _carry_out(session, names, match, first, last, limit, dry_run=True)
+    if not session.is_dry_run and any(runs.values()):
+        session.ask(_question({one: dues for one, dues in runs.items() if dues}, session.zone))
+        runs = _carry_out(session, names, match, first, last, limit)
+    for span in spans:
+        one = str(span.entry.name)
         span.dues = runs.get(one, ())
         if session.is_json:
             dues = [iso(due) for due in span.dues]
-            session.print_json({"name": one, "is_dry_run": dry_run, "runs": dues})
+            session.print_json({"name": one, "is_dry_run": session.is_dry_run, "runs": dues})
         elif name is not None:
             for due in span.dues:
                 session.say(when_in(due, session.zone))
-        elif dry_run:
+        elif session.is_dry_run:
             session.say(f"{one_line(one)}: {counted(len(span.dues), 'run', 'runs')}")
     if session.is_json:
         return
     what = counted(sum(map(len, runs.values())), "run", "runs")
-    begun = told_of_beginnings([*spans.values()], session.zone)
-    session.note(f"{what} would be sent.{begun}" if dry_run else f"Sent {what}.{begun}")
+    done = f"{what} would be sent." if session.is_dry_run else f"Sent {what}."
+    session.note(f"{done}{told_of_beginnings(spans, session.zone)}")
     if last > session.now():
         session.note("Those that are still to come are left to beat.")
 
 
 def _carry_out(
     session: Session,
-    *,
-    title: str,
     names: Sequence[str],
     match: str | None,
-    first: datetime,
-    last: datetime,
+    begin: datetime,
+    end: datetime,
     limit: int,
-    dry_run: bool,
+    *,
+    dry_run: bool = False,
 ) -> Mapping[str, Sequence[datetime]]:
     """Return the due times of the runs that were sent, or would be, by the names of entries."""
-    span: Any = {"begin": first, "end": last, "dry_run": dry_run, "limit": limit}
-    with meter(title) as progress:
+    actor = session.actor
+    span: Any = {"begin": begin, "end": end, "dry_run": dry_run, "limit": limit}
+    with meter("Looking" if dry_run else "Sending") as progress:
         try:
             if match is None:
-                one = backfill_entry(session.actor, names[0], **span, progress=progress)
-                return {one.name: one.runs}
+                return {names[0]: backfill_entry(actor, names[0], **span, progress=progress).runs}
             chosen = Selection([*names], match, is_whole=True)
-            done = backfill_entries(session.actor, chosen, **span, progress=progress)
+            done = backfill_entries(actor, chosen, **span, progress=progress)
         except (EntryBusy, RunNotSent) as exc:
             raise CommandLineError(f"{exc} {_rest(progress.done)}", code_of(exc)) from None
         except KeyboardInterrupt:
