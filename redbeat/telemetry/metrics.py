@@ -7,9 +7,10 @@ the beat shows that leads it, with the shard's number as the label ``shard``.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import COUNTS
@@ -288,3 +289,52 @@ def _redis_retries(_own: OwnFigures) -> float:
 
 
 METRICS = {metric.name: metric for metric in (*OF_SCHEDULE, *OF_BEAT)}
+
+
+class Exposition:
+    """The text of the metrics of one beat, by prometheus-client. A scrape reads memory only.
+
+    Arguments:
+        views: returns what this beat shows now of the schedule, or of its shards.
+        own: what it shows of itself.
+
+    Raises:
+        ImportError: prometheus-client isn't installed.
+    """
+
+    def __init__(self, views: Callable[[], Sequence[View]], own: OwnFigures) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self._views, self._own = views, own
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self, accept: str) -> tuple[str, bytes]:
+        """Return the content type and the text, in the format that an Accept header asks for."""
+        from prometheus_client.exposition import choose_encoder
+
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(self._registry)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metrics, as prometheus-client asks for them."""
+        yield from families(OF_BEAT, [self._own])
+        if views := self._views():  # else another beat shows the schedule
+            yield from families(OF_SCHEDULE, views)
+
+
+def families(metrics: Sequence[Metric], sources: Sequence[Any]) -> Iterator[Any]:
+    """Yield metrics with their samples of each source."""
+    from prometheus_client import core
+
+    shards = [getattr(source, "shard", "") for source in sources]
+    more = (SHARD_LABEL,) if any(shards) else ()
+    for metric in metrics:
+        plain = re.sub(r":\w+:`([^`]+)`|``", r"\1", metric.doc)
+        kind = getattr(core, f"{metric.type.title()}MetricFamily")
+        family = kind(metric.name, plain, labels=(*metric.labels, *more))
+        for source, shard in zip(sources, shards, strict=True):
+            for labels, value in metric.samples(source).items():
+                values = value if isinstance(value, tuple) else (value,)
+                family.add_metric((*labels, shard) if more else labels, *values)
+        yield family

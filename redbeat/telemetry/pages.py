@@ -22,6 +22,7 @@ from redbeat.telemetry.endpoint import Page, Response
 from redbeat.telemetry.figures import OwnFigures
 from redbeat.telemetry.gathering import View
 from redbeat.telemetry.health import Health
+from redbeat.telemetry.metrics import Exposition
 
 #: how long ``/status`` waits for Redis
 STATUS_SECONDS = 3.0
@@ -83,12 +84,11 @@ def _json(is_well: bool, document: dict[str, Any]) -> Response:
 
 def _metrics_page(views: Callable[[], Sequence[View]], own: OwnFigures) -> Page:
     try:
-        from redbeat.telemetry.exposition import Exposition
+        expose = Exposition(views, own).text
     except ImportError:
         sentence = b"There are no metrics: install celery-redbeat[metrics], and start beat again.\n"
         missing = Response(HTTPStatus.NOT_IMPLEMENTED, "text/plain; charset=utf-8", sentence)
         return lambda _accept: missing
-    expose = Exposition(views, own).text
     metrics = shared(lambda form: Response(HTTPStatus.OK, *expose(form)))
     # two forms only, as each is made by itself
     return lambda accept: metrics(OPENMETRICS if OPENMETRICS in accept else "")

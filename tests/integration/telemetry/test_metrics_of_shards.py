@@ -18,11 +18,10 @@ from redbeat.leadership.leadership import Leadership
 from redbeat.store.figures import read_labels
 from redbeat.store.store import Store
 from redbeat.store.vitals import read_vitals
-from redbeat.telemetry import exposition
 from redbeat.telemetry.gathering import Gathering
 from redbeat.telemetry.labels import LabelBook, queue_finder
 from redbeat.telemetry.last_hour import read_last_hour
-from redbeat.telemetry.metrics import OF_SCHEDULE, SHARD_LABEL
+from redbeat.telemetry.metrics import OF_SCHEDULE, SHARD_LABEL, families
 from tests.support.fidelity import counting_round_trips
 from tests.support.shards import EVERY_PLACE, app_in, election_in, names_in_every_shard, parts_of
 
@@ -50,8 +49,7 @@ class Beat:
     def samples(self) -> list[Any]:
         """Return what it shows of the schedule."""
         views = self.gathering.views
-        families = exposition._families(OF_SCHEDULE, views, (SHARD_LABEL,))  # noqa: SLF001
-        return [sample for family in families for sample in family.samples]
+        return [sample for family in families(OF_SCHEDULE, views) for sample in family.samples]
 
     def by_shard(self, name: str, **labels: str) -> dict[str, float]:
         """Return the values of the samples with these labels, by shard."""

@@ -180,7 +180,7 @@ def test_metrics_page_is_in_the_form_asked_for_or_501_without_the_package(
     form = "application/openmetrics-text"
     assert page(f"{form}; version=1.0.0, text/plain; q=0.5").content_type.startswith(form)
     assert page("").content_type.startswith("text/plain")
-    monkeypatch.setitem(sys.modules, "redbeat.telemetry.exposition", None)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
     missing = pages(fake_app)["/metrics"]("")
     assert missing.status == HTTPStatus.NOT_IMPLEMENTED
     assert b"celery-redbeat[metrics]" in missing.body
