@@ -105,16 +105,6 @@ def list_entries(
     last = None if due_before is None else in_utc(due_before)
     last_score = None if last is None else last.timestamp()
 
-    def is_wanted(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
-        if (
-            (task is not None and not fnmatchcase(str(entry.task), task))
-            or (enabled is not None and entry.is_enabled_at(now) != enabled)
-            or (state is not None and entry.state != state)
-        ):
-            return False
-        # compared again, as a score may be earlier than the run
-        return last is None or (due := entry.next_due_at) is None or due <= last
-
     def wanted() -> Iterator[EntryT]:
         store = Store(app)
         store.check_slots()
@@ -122,10 +112,29 @@ def list_entries(
         for stored, now in chain(members, _read_away(store, last_score)):
             if match is None or fnmatchcase(store.keys.name(stored.key), match):
                 entry = entry_of(cls, stored, app, now)
-                if is_wanted(entry, now):
+                if is_wanted(entry, task=task, enabled=enabled, state=state, due_before=last):
                     yield entry
 
     return islice(wanted(), offset, None if limit is None else offset + limit)
+
+
+def is_wanted(
+    entry: Any,
+    *,
+    task: str | None = None,
+    enabled: bool | None = None,
+    state: str | None = None,
+    due_before: datetime | None = None,
+) -> bool:
+    """Return True if these filters of :meth:`redbeat.RedBeatSchedulerEntry.list` let an entry pass."""
+    if (
+        (task is not None and not fnmatchcase(str(entry.task), task))
+        or (enabled is not None and entry.is_enabled_at(entry.seen_at) != enabled)
+        or (state is not None and entry.state != state)
+    ):
+        return False
+    # compared for itself, as a score may be earlier than the run
+    return due_before is None or ((due := entry.next_due_at) is not None and due <= due_before)
 
 
 def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
 from redbeat.access import Right
@@ -14,7 +14,7 @@ from redbeat.diagnostics.routes import Destination, document_of_way, find_destin
 from redbeat.entries.documents import Overview, overview_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
-from redbeat.entries.query import STATES, read_listed
+from redbeat.entries.query import STATES, is_wanted, read_listed
 from redbeat.entries.runs import Last, read_last
 from redbeat.entries.timeline import first_of_all
 from redbeat.entries.upcoming import next_runs
@@ -96,31 +96,22 @@ def count_entries(actor: Actor, filters: Filters, *, cursor: Cursor = None) -> C
     """How many entries there are; with filters a part at a time."""
     if cursor is None and filters == Filters():
         return Count(RedBeatSchedulerEntry.count(actor.app), None)
-    counted, is_wanted = 0, _wanted_by(actor, filters)
+    counted, is_counted = 0, _wanted_by(actor, filters)
 
     def count_wanted(entry: RedBeatSchedulerEntry) -> bool:
         nonlocal counted
-        counted += is_wanted(entry)
+        counted += is_counted(entry)
         return False  # none is kept
 
     _, following = look_at_each(actor.app, filters.match, count_wanted, cursor, 1)
     return Count(counted, following)
 
 
-def _wanted_by(actor: Actor, filters: Filters) -> Any:
+def _wanted_by(actor: Actor, filters: Filters) -> Callable[[RedBeatSchedulerEntry], bool]:
     latest = None if filters.due_before is None else actor.time(filters.due_before)
-
-    def is_wanted(entry: RedBeatSchedulerEntry) -> bool:
-        due = entry.next_due_at
-        enabled = entry.enabled if entry.seen_at is None else entry.is_enabled_at(entry.seen_at)
-        return (
-            (filters.task is None or fnmatchcase(str(entry.task), filters.task))
-            and filters.state in (None, entry.state)
-            and filters.enabled in (None, enabled)
-            and (latest is None or (due is not None and due <= latest))
-        )
-
-    return is_wanted
+    return partial(
+        is_wanted, task=filters.task, enabled=filters.enabled, state=filters.state, due_before=latest
+    )
 
 
 @operation("entry.show", Right.READ, "show", "GET /entries/{name}")
