@@ -21,7 +21,7 @@ from redbeat.cli.names import NAME, entry_called
 from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
-from redbeat.entries.backfill_wording import Span, told_of_beginnings
+from redbeat.entries.backfill import told_of_beginnings
 from redbeat.entries.documents import iso
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.errors import EntryBusy, RunNotSent
@@ -133,27 +133,26 @@ def backfill(
         names, left = select(session, match, lambda one: not one.problem, lambda one: bool(one.problem))
         if left:
             session.note(f"{counted(left, 'entry', 'entries')} can't be used, and left out.")
-    spans = [Span(entry_called(session, one), first, last) for one in names]
+    entries = [entry_called(session, one) for one in names]
     runs = _carry_out(session, names, match, first, last, limit, dry_run=True)
     if not session.is_dry_run and any(runs.values()):
         session.ask(_question({one: dues for one, dues in runs.items() if dues}, session.zone))
         runs = _carry_out(session, names, match, first, last, limit)
-    for span in spans:
-        one = str(span.entry.name)
-        span.dues = runs.get(one, ())
+    found = [(entry, runs.get(str(entry.name), ())) for entry in entries]
+    for entry, dues in found:
         if session.is_json:
-            dues = [iso(due) for due in span.dues]
-            session.print_json({"name": one, "is_dry_run": session.is_dry_run, "runs": dues})
+            about = {"name": entry.name, "is_dry_run": session.is_dry_run}
+            session.print_json({**about, "runs": [iso(due) for due in dues]})
         elif name is not None:
-            for due in span.dues:
+            for due in dues:
                 session.say(when_in(due, session.zone))
         elif session.is_dry_run:
-            session.say(f"{one_line(one)}: {counted(len(span.dues), 'run', 'runs')}")
+            session.say(f"{one_line(entry.name)}: {counted(len(dues), 'run', 'runs')}")
     if session.is_json:
         return
     what = counted(sum(map(len, runs.values())), "run", "runs")
     done = f"{what} would be sent." if session.is_dry_run else f"Sent {what}."
-    session.note(f"{done}{told_of_beginnings(spans, session.zone)}")
+    session.note(f"{done}{told_of_beginnings(found, first, session.zone)}")
     if last > session.now():
         session.note("Those that are still to come are left to beat.")
 

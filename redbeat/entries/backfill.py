@@ -10,10 +10,10 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timezone, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,10 @@ from celery.result import AsyncResult
 from redbeat.config.suggestions import find_typos
 from redbeat.entries.sending import send
 from redbeat.entries.upcoming import runs_between
+from redbeat.entries.wording import when_in
 from redbeat.errors import EntryError, LockNotAcquired
 from redbeat.history import sent_record
+from redbeat.log.text import counted
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import are_backfilled, backfilling, note_backfilled, note_request, read_request
@@ -182,3 +184,30 @@ def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) ->
     # sent before it is noted: after a kill in between it is sent again, with the same id
     note_backfilled(store, entry.key, nominal)
     return True
+
+
+def told_of_beginnings(
+    found: Sequence[tuple[RedBeatSchedulerEntry, Sequence[datetime]]], first: datetime, zone: tzinfo
+) -> str:
+    """Return what is to be said of runs before entries were stored, and before their start_time; '': nothing.
+
+    Arguments:
+        found: entries with their runs from ``first`` on that a backfill has sent, or would send.
+    """
+    words, early, stored_at = "", 0, first
+    starts = [entry.policy.start_time for entry, _ in found]
+    started = [start for start in starts if start is not None and start > first]
+    if started:
+        which = f"their start_time: {counted(len(started))}"
+        which = f"{when_in(started[0], zone)}, its start_time" if len(found) == 1 else which
+        words += f" There are none before {which}."
+    for entry, dues in found:
+        if not entry.total_run_count and entry.last_run_at is not None:  # before its first run
+            stored_at = in_utc(entry.last_run_at)
+            early += sum(due < stored_at for due in dues)
+    if early:
+        is_all = early == sum(len(dues) for _, dues in found)
+        are = "All of them are" if is_all else counted(early, "of them is", "of them are")
+        when = f"{when_in(stored_at, zone)}, when it was" if len(found) == 1 else "their entries were"
+        words += f" {are} from before {when} stored."
+    return words

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.entries.backfill_wording import Span, told_of_beginnings
+from redbeat.entries.backfill import told_of_beginnings
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.wording import in_words_of, one_line
@@ -184,7 +184,7 @@ def backfill(visit: Visit) -> Response:
         most=MAX_SENT,
         span={"begin": begin.isoformat(), "end": end.isoformat()} if begin else {},
         is_to_come=not problems and end > visit.now,
-        begun=told_of_beginnings([Span(entry, begin, end, dues)], visit.zone).strip() if dues else "",
+        begun=told_of_beginnings([(entry, dues)], begin, visit.zone).strip() if dues else "",
     )
 
 
