@@ -27,9 +27,9 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import try_decode
 from redbeat.entries.wording import one_line
-from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, StoreRefused
+from redbeat.errors import CalendarError, CalendarNotFound, StoreRefused
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, is_utf8, printable, shorten
+from redbeat.log.text import counted, is_utf8, printable
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.schedules.ical import days_of_ical
 from redbeat.schedules.occurrences import Excluded, next_run
@@ -222,23 +222,15 @@ def changed_from(
     return kind(stored.name, {**kept, **added}, stored.about if about is None else about, app)
 
 
-def store_calendar(
-    name: str, make: Callable[[StoredCalendar], Calendar], app: Any, revision: str | None = None
-) -> Calendar:
+def store_calendar(name: str, make: Callable[[StoredCalendar], Calendar], app: Any) -> Calendar:
     """Store what ``make`` returns for the stored calendar ``name``; return it.
 
     ``make`` is called again if the calendar changes in between. The next runs of its entries are computed
     again.
-
-    Arguments:
-        revision: of the calendar that the user has seen, '' for a missing one; None: any.
-
-    Raises:
-        EntryChanged: the stored calendar has another revision.
     """
     store = Store(app)
     for _ in range(MAX_CHANGES):
-        stored = read_seen(store, name, revision)
+        stored = read_known(store, name)
         calendar = make(stored)
         if replace_calendar(store, name, {ABOUT: calendar.about, **calendar.days}, stored.read):
             retime(store, name, calendar, stored.excluded)
@@ -246,25 +238,12 @@ def store_calendar(
     raise CalendarError(f"{name}: other programs changed it {MAX_CHANGES} times in a row; try again.", name)
 
 
-def read_seen(store: Store, name: str, revision: str | None) -> StoredCalendar:
-    """Return the calendar ``name``.
-
-    Raises:
-        EntryChanged: it has another revision than the given one.
-        StoreRefused: Redis refuses to say what it is.
-    """
+def read_known(store: Store, name: str) -> StoredCalendar:
+    """Return the calendar ``name``; StoreRefused: Redis refuses to say what it is."""
     stored = read_one(store, name)
     if stored.kind is None:
         raise StoreRefused(stored.unreadable)
-    if revision is not None and stored.revision != revision:
-        raise error_of_change(store, name)
     return stored
-
-
-def error_of_change(store: Store, name: str) -> EntryChanged:
-    """Return the error that another program has changed the calendar since it was seen."""
-    reason = f"The calendar {shorten(name, 200)} was changed meanwhile; look at it again."
-    return EntryChanged(reason, store.keys.calendar(name))
 
 
 def entries_in_words(names: Sequence[str]) -> str:

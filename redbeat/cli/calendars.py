@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redbeat.calendars import Calendar, entries_in_words
+from redbeat.calendars import entries_in_words
 from redbeat.cli.changes import names_in_words
 from redbeat.cli.files import read_bytes
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_flag, pass_session
@@ -20,7 +20,7 @@ from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
 from redbeat.operations import calendars
-from redbeat.operations.calendars import days_in_words
+from redbeat.operations.calendars import CalendarChange, days_in_words
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.schedules.exclusions import spelled
@@ -108,7 +108,7 @@ def show(session: Session, name: str) -> None:
     multiple=True,
     help="Remove this day or span. Can be given several times.",
 )
-@options_of(calendars.set_, "about")
+@options_of(calendars.set_calendar, "about")
 @ONE_OBJECT
 @pass_session
 def set_(session: Session, name: str, days: Any, without: Sequence[str], about: str | None) -> None:
@@ -121,7 +121,7 @@ def set_(session: Session, name: str, days: Any, without: Sequence[str], about: 
     changes = {**dict(days), **dict.fromkeys(without)}
     if not changes and about is None and not read_one(Store(session.app), name).is_missing:
         raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
-    _report(session, calendars.set_(session.actor, name, changes, about=about))
+    _report(session, calendars.set_calendar(session.actor, name, days=changes, about=about))
 
 
 @calendar.command("import", cls=SessionCommand, short_help="store the days of a file, such as .ics")
@@ -131,7 +131,7 @@ def set_(session: Session, name: str, days: Any, without: Sequence[str], about: 
     "--replace", "is_replacing", is_flag=True, help="Store the days of the file instead of the stored ones."
 )
 @click.option("--add", "is_adding", is_flag=True, help="Add the days of the file to the stored ones.")
-@options_of(calendars.read_import, "about", "until")
+@options_of(calendars.put_calendar, "about", "until")
 @DRY_RUN
 @YES
 @ONE_OBJECT
@@ -167,7 +167,7 @@ def import_(
 
 @calendar.command(cls=SessionCommand, short_help="remove calendars; asks first")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@options_of(calendars.delete, "force")
+@options_of(calendars.delete_calendar, "force")
 @DRY_RUN
 @YES
 @ONE_OBJECT
@@ -175,12 +175,12 @@ def import_(
 def delete(session: Session, names: tuple[str, ...], force: bool) -> None:
     """Delete calendars; asks first. One that entries still name is only deleted with --force."""
     dry_run, chosen = session.is_dry_run, [*dict.fromkeys(names)]
-    for name, entries in calendars.delete(session.actor, chosen, force=force, dry_run=True).items():
+    for name, entries in calendars.delete_calendars(session.actor, chosen, force=force, dry_run=True).items():
         session.note(f"{one_line(name)} is named by {entries_in_words(entries)}.")
     what = counted(len(chosen), "calendar", "calendars")
     if not dry_run:
         session.ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?")
-        calendars.delete(session.actor, chosen, force=force)
+        calendars.delete_calendars(session.actor, chosen, force=force)
     if session.is_json:
         session.print_json({"deleted": 0 if dry_run else len(chosen), "names": chosen, "is_dry_run": dry_run})
     elif dry_run:
@@ -198,8 +198,9 @@ def _document(session: Session, name: str) -> Mapping[str, Any]:
         return calendars.show(session.actor, name)
 
 
-def _report(session: Session, stored: Calendar) -> None:
+def _report(session: Session, change: CalendarChange) -> None:
+    name = change.document["name"]
     if session.is_json:
-        session.print_json(_document(session, stored.name))
+        session.print_json(_document(session, name))
     else:
-        session.say(f"Stored the calendar {one_line(stored.name)}: {days_in_words(stored.days)}.")
+        session.say(f"Stored the calendar {one_line(name)}: {days_in_words(change.document['days'])}.")

@@ -20,7 +20,7 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
 from redbeat.manifest.django_celery_beat import read_django_celery_beat
-from redbeat.manifest.format import Declared, decode_file, read_file, write_file
+from redbeat.manifest.format import Declared, decode_file, read_file
 from redbeat.manifest.plan import Plan
 from redbeat.manifest.transfer import IMPORTED, declare_beat_schedule
 from redbeat.operations.files import (
@@ -150,8 +150,9 @@ def export(session: Session, file: str, is_json: bool, **choices: Any) -> None:
     it loses nothing.
     """
     with meter("Exporting") as progress:
-        exported = export_file(session.actor, progress=progress, **choices)
-    text = write_file(exported.declared, is_json=is_json or file.endswith(".json"))
+        kind = "json" if is_json or file.endswith(".json") else "yaml"
+        exported = export_file(session.actor, kind=kind, progress=progress, **choices)
+    text = exported.text()
     if file == "-":
         session.write(text)
     else:

@@ -7,6 +7,7 @@ only as the user has seen it: Redis compares it in the step in which it is chang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Any
 
@@ -15,22 +16,33 @@ from redbeat.calendars import (
     Calendar,
     changed_from,
     entries_in_words,
-    error_of_change,
     find_users,
-    read_seen,
+    read_known,
     store_calendar,
 )
-from redbeat.entries.calendar_loading import StoredCalendar, Unusable, read_stored
-from redbeat.errors import CalendarError, CalendarNotFound, ConfigurationError, StoreRefused
+from redbeat.entries.calendar_loading import ABOUT, StoredCalendar, Unusable, names_in, read_stored
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.errors import CalendarError, CalendarNotFound, ConfigurationError, EntryChanged, StoreRefused
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import decode_file, read_calendar
 from redbeat.operations.actor import Actor
-from redbeat.operations.editing import DryRun
-from redbeat.operations.operation import Option, operation
+from redbeat.operations.editing import Deleted, DryRun
+from redbeat.operations.operation import Option, Seen, SeenOption, operation
+from redbeat.operations.reading import Cursor
+from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor, look_at_each
 from redbeat.schedules.exclusions import Exclusions, spelled
 from redbeat.store.calendars import replace_calendar
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+Name = Annotated[str, Option("The name of the calendar.")]
+About = Annotated[str | None, Option("What the calendar is for. Default: as the file says.")]
+Until = Annotated[
+    date | None, Option("Events of an iCalendar file up to this date. Default: five years from now.")
+]
+Force = Annotated[
+    bool, Option("Also calendars that entries name; such an entry is quarantined when it is due.")
+]
 
 #: how long the name and the free text may be, characters
 MAX_NAME, MAX_ABOUT = 300, 10_000
@@ -38,12 +50,60 @@ MAX_NAME, MAX_ABOUT = 300, 10_000
 READ_AT_ONCE = 20
 
 
+@dataclass(frozen=True)
+class CalendarList:
+    """Calendars, without the entries that name them.
+
+    Attributes:
+        calendars: their documents.
+        is_complete: False: without the right to scan keys only calendars that entries name are known.
+        next: the cursor to go on with; None: these were the last ones.
+    """
+
+    calendars: Sequence[Mapping[str, Any]]
+    is_complete: bool
+    next: str | None
+
+
+@dataclass(frozen=True)
+class CalendarAndEntries:
+    """A calendar's document with some of the entries that name it; ``next`` as in ``CalendarList``."""
+
+    document: Mapping[str, Any]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class CalendarChange:
+    """A calendar's document after a change; ``is_new``: the calendar was missing."""
+
+    document: Mapping[str, Any]
+    is_new: bool
+
+
+@operation("calendars.page", Right.READ, "calendar", "GET /calendars")
+def list_calendars(
+    actor: Actor,
+    *,
+    limit: Annotated[int, Option("At most so many.", least=1, most=200)] = 50,
+    cursor: Cursor = None,
+) -> CalendarList:
+    """All calendars."""
+    names, is_complete = list_names(actor)
+    if cursor is not None:
+        after = decode_cursor(cursor)
+        if len(after) != 1 or not isinstance(after[0], str):
+            raise invalid_cursor()
+        names = [name for name in names if name > after[0]]
+    following = encode_cursor([names[limit - 1]]) if len(names) > limit else None
+    return CalendarList(documents(actor, names[:limit], {}), is_complete, following)
+
+
 def list_names(actor: Actor) -> tuple[list[str], bool]:
     """Return the names of the stored calendars, and whether these are all.
 
     Without the right to scan keys they are the names that entries use.
     """
-    actor.require(Right.READ)
     try:
         return Calendar.names(actor.app), True
     except StoreRefused:
@@ -98,7 +158,30 @@ def documents(actor: Actor, names: Iterable[str], users: Mapping[str, Sequence[s
     return found
 
 
-@operation("calendar.show", Right.READ, "calendar show")
+@operation("calendar.show", Right.READ, "calendar", "GET /calendars/{name}")
+def show_calendar(
+    actor: Actor,
+    name: Name,
+    *,
+    limit: Annotated[int, Option("At most so many entries.", least=1, most=1000)] = 100,
+    cursor: Cursor = None,
+) -> CalendarAndEntries:
+    """The days of a calendar, and who names it.
+
+    Raises:
+        CalendarNotFound: it is missing.
+    """
+
+    def is_naming(entry: RedBeatSchedulerEntry) -> bool:
+        return entry.stored is not None and name in names_in(entry.stored)
+
+    document = show(actor, name, {})
+    found, following = look_at_each(actor.app, None, is_naming, cursor, limit)
+    return CalendarAndEntries(
+        {**document, "entries": sorted(str(one.entry.name) for one in found)}, following
+    )
+
+
 def show(actor: Actor, name: str, users: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Return the document of one calendar.
 
@@ -108,50 +191,44 @@ def show(actor: Actor, name: str, users: Mapping[str, Sequence[str]] | None = No
     Raises:
         CalendarNotFound: it is missing.
     """
-    find(actor, name)
+    actor.require(Right.READ)
+    _read_existing(actor, name)
     [document] = documents(actor, [name], find_users(Store(actor.app), [name]) if users is None else users)
     return document
 
 
-def find(actor: Actor, name: str, revision: str | None = None) -> StoredCalendar:
-    """Return a stored calendar, which may be unusable.
-
-    Raises:
-        CalendarNotFound: it is missing.
-        EntryChanged: it has another revision.
-    """
-    actor.require(Right.READ)
-    stored = read_seen(Store(actor.app), name, revision)
+def _read_existing(actor: Actor, name: str) -> StoredCalendar:
+    stored = read_known(Store(actor.app), name)
     if stored.is_missing:
         raise CalendarNotFound(f"There is no calendar {shorten(name, 200)!r}.", name)
     return stored
 
 
-@operation("calendar.set", Right.EDIT, "calendar set")
-def set_(
+@operation("calendar.set", Right.EDIT, "calendar", "PATCH /calendars/{name}", is_heavy=True)
+def set_calendar(
     actor: Actor,
-    name: str,
-    days: Mapping[str, str | None],
+    name: Name,
     *,
-    about: Annotated[str | None, Option("What the calendar is for.")] = None,
-    revision: str | None = None,
-) -> Calendar:
-    """Add days to a calendar, and remove others; return it. If it is missing, it is created.
+    days: Annotated[
+        dict[str, str | None] | None, Option("Days and spans, each with its label; null removes it.")
+    ] = None,
+    about: Annotated[str | None, Option("What the calendar is for.", may_be_empty=True)] = None,
+    seen: SeenOption = None,
+) -> CalendarChange:
+    """Add days; null removes one.
 
-    Arguments:
-        days: days and spans with their labels; None for one to remove.
-        about: None: it stays.
-        revision: as :func:`redbeat.calendars.store_calendar` takes it.
+    A missing calendar is created.
 
     Raises:
         EntryChanged: it isn't as it was seen.
         CalendarError: it is unusable, it has no such day to remove, or one of ``days`` isn't a day or a span.
     """
     _check_texts(name, about)
+    given = days or {}
     try:
-        labels = {day: label for day, label in days.items() if label is not None}
+        labels = {day: label for day, label in given.items() if label is not None}
         added = Calendar(name, labels, app=actor.app).days
-        removed = [spelled(day) for day, label in days.items() if label is None]
+        removed = [spelled(day) for day, label in given.items() if label is None]
     except ValueError as exc:
         raise CalendarError(str(exc), name) from exc
 
@@ -159,20 +236,37 @@ def set_(
         return changed_from(stored, added, removed, about, actor.app)
 
     details = {"days": added or None, "remove": removed or None, "about": about}
-    return _store(actor, "calendar set", name, change, details, revision)
+    return _store(actor, "calendar set", name, change, details, seen)
 
 
-@operation("calendar.read", Right.EDIT, "calendar import")
-def read_import(
+@operation("calendar.put", Right.EDIT, "calendar", "PUT /calendars/{name}", is_heavy=True)
+def put_calendar(
     actor: Actor,
-    name: str,
-    data: bytes,
-    origin: str,
-    about: Annotated[str | None, Option("What the calendar is for. Default: as the file says.")] = None,
-    until: Annotated[
-        date | None,
-        Option("Events of an iCalendar file up to this date. Default: five years from now."),
-    ] = None,
+    name: Name,
+    *,
+    file: Annotated[
+        bytes,
+        Option("The file.", media=("application/json", "text/calendar", "application/yaml", "text/plain")),
+    ],
+    add: Annotated[bool, Option("Add the days to those that are stored.")] = False,
+    about: About = None,
+    until: Until = None,
+    dry_run: Annotated[bool, Option("Store nothing, and answer the days of the file.")] = False,
+    seen: SeenOption = None,
+) -> CalendarChange:
+    """Store the days of a file as a calendar."""
+    if seen is not None:
+        _check_seen(seen, read_known(Store(actor.app), name))
+    read = read_import(actor, name, file, "body", about, until)
+    if not dry_run:
+        return import_(actor, read, "body", "add" if add else "replace", seen)
+    made = StoredCalendar(name, {ABOUT: read.about, **read.days})
+    document = {"name": name, "about": read.about, "days": made.days, "revision": made.revision}
+    return CalendarChange({**document, "next_excluded": None, "error": None}, is_new=False)
+
+
+def read_import(
+    actor: Actor, name: str, data: bytes, origin: str, about: About = None, until: Until = None
 ) -> Calendar:
     """Return the calendar ``name`` with the days of a file; nothing is changed.
 
@@ -183,6 +277,7 @@ def read_import(
     Raises:
         CalendarError: the file is unusable, or needs a package that is missing.
     """
+    actor.require(Right.EDIT)
     _check_texts(name, about)
     try:
         text = decode_file(data, origin)
@@ -201,15 +296,14 @@ def import_(
     read: Calendar,
     origin: str,
     mode: str = "new",
-    revision: str | None = None,
+    seen: Seen | None = None,
     *,
     dry_run: bool = False,
-) -> Calendar:
-    """Store a calendar that ``read_import`` has returned; return it. A dry run stores nothing.
+) -> CalendarChange:
+    """Store a calendar that ``read_import`` has returned. A dry run stores nothing.
 
     Arguments:
         mode: 'add' its days to the stored ones, 'replace' these, or, 'new', refuse to change a stored one.
-        revision: as :func:`redbeat.calendars.store_calendar` takes it.
 
     Raises:
         EntryChanged: it isn't as it was seen.
@@ -227,10 +321,8 @@ def import_(
             )
         return read
 
-    if dry_run:
-        return change(read_seen(Store(actor.app), read.name, revision))
     details = {"file": origin, "days": len(read.days), "replace": mode == "replace" or None}
-    return _store(actor, "calendar import", read.name, change, details, revision)
+    return _store(actor, "calendar import", read.name, change, details, seen, dry_run=dry_run)
 
 
 def _store(
@@ -239,36 +331,67 @@ def _store(
     name: str,
     change: Callable[[StoredCalendar], Calendar],
     details: Mapping[str, Any],
-    revision: str | None,
-) -> Calendar:
-    change(read_seen(Store(actor.app), name, revision))  # what is refused doesn't go into the audit list
-    given = {field: value for field, value in details.items() if value is not None}
-    with actor.doing(verb, [name], given):
-        return store_calendar(name, change, actor.app, revision)
+    seen: Seen | None,
+    *,
+    dry_run: bool = False,
+) -> CalendarChange:
+    store = Store(actor.app)
+
+    def change_seen(stored: StoredCalendar) -> Calendar:
+        if seen is not None:
+            _check_seen(seen, stored)
+        return change(stored)
+
+    stored = read_known(store, name)
+    change_seen(stored)  # what is refused doesn't go into the audit list
+    if not dry_run:
+        given = {field: value for field, value in details.items() if value is not None}
+        with actor.doing(verb, [name], given):
+            store_calendar(name, change_seen, actor.app)
+    [document] = documents(actor, [name], {})
+    return CalendarChange(document, stored.is_missing)
+
+
+def _check_seen(seen: Seen, stored: StoredCalendar) -> None:
+    try:
+        seen.check(stored.name, stored.revision or None)
+    except EntryChanged as exc:
+        exc.revision = stored.revision or None
+        raise
+
+
+@operation("calendar.delete", Right.DELETE, "calendar", "DELETE /calendars/{name}", is_heavy=True)
+def delete_calendar(
+    actor: Actor, name: Name, *, force: Force = False, dry_run: DryRun = False, seen: SeenOption = None
+) -> Deleted:
+    """Remove a calendar."""
+    delete_calendars(actor, [name], force=force, dry_run=dry_run, seen=seen)
+    return Deleted(0 if dry_run else 1, [name])
 
 
 @operation("calendars.delete", Right.DELETE, "calendar delete")
-def delete(
+def delete_calendars(
     actor: Actor,
     names: Sequence[str],
     *,
-    force: Annotated[
-        bool, Option("Also calendars that entries name; such an entry is quarantined when it is due.")
-    ] = False,
-    dry_run: DryRun = False,
-    revision: str | None = None,
+    force: Force = False,
+    dry_run: bool = False,
+    seen: Seen | None = None,
 ) -> dict[str, list[str]]:
     """Delete calendars; return the entries that name them. A dry run only looks whether that is possible.
 
     Arguments:
-        revision: of the only one, as :func:`redbeat.calendars.store_calendar` takes it.
+        seen: of the only one.
 
     Raises:
         EntryChanged: it isn't as it was seen.
         CalendarNotFound: one of them is missing.
         CalendarError: entries name one.
     """
-    store, found = Store(actor.app), {name: find(actor, name, revision) for name in dict.fromkeys(names)}
+    store, found = Store(actor.app), {name: _read_existing(actor, name) for name in dict.fromkeys(names)}
+    for stored in found.values():
+        if seen is not None:
+            _check_seen(seen, stored)
     users = find_users(store, found)
     for name, entries in users.items() if not force else ():
         raise CalendarError(
@@ -280,8 +403,8 @@ def delete(
     if not dry_run:
         with actor.doing("calendar delete", [*found], {"force": True} if force else {}):
             for name, stored in found.items():
-                if not replace_calendar(store, name, {}, None if revision is None else stored.read):
-                    raise error_of_change(store, name)
+                if not replace_calendar(store, name, {}, None if seen is None else stored.read):
+                    _check_seen(Seen([stored.revision]), read_known(store, name))
     return users
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -19,11 +19,12 @@ from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import try_decode
 from redbeat.entries.wording import one_line, when_in
-from redbeat.errors import ArgumentInvalid
+from redbeat.errors import ArgumentInvalid, FileError
 from redbeat.keys import is_owner_name
-from redbeat.log.text import printable
-from redbeat.manifest.format import Declared
+from redbeat.log.text import counted, printable
+from redbeat.manifest.format import Declared, decode_file, read_file, write_file
 from redbeat.manifest.plan import (
+    MAX_ENTRIES,
     Plan,
     Progress,
     apply_plan,
@@ -31,9 +32,9 @@ from redbeat.manifest.plan import (
     read_with_owners,
     shown_fields,
 )
-from redbeat.manifest.transfer import Exported, export_entries, plan_import
+from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.operations.actor import Actor
-from redbeat.operations.editing import words_of_other_task
+from redbeat.operations.editing import DryRun, words_of_other_task
 from redbeat.operations.hiding import (
     FIELDS,
     HIDDEN,
@@ -49,6 +50,7 @@ from redbeat.operations.hiding import (
 )
 from redbeat.operations.operation import Option, operation
 from redbeat.schedules.timezones import time_of
+from redbeat.store.members import count_members
 from redbeat.store.records import Change
 from redbeat.store.store import Store
 
@@ -57,6 +59,19 @@ MAX_SHOWN, MAX_DAYS_SHOWN = 200, 10
 
 #: fields that are times
 _TIMES = ("start_time", "end_time", "paused_until", "last_run_at", "next_run")
+
+
+Owner = Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")]
+Prune = Annotated[bool, Option("Also remove this owner's entries and calendars that aren't in the file.")]
+TakeOver = Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")]
+Replace = Annotated[bool, Option("Overwrite stored entries of the same names.")]
+Body = Annotated[
+    bytes,
+    Option("The file.", media=("application/json", "application/yaml", "application/x-yaml", "text/yaml")),
+]
+PlanSeen = Annotated[
+    str | None, Option("The ETag of a plan: no other is carried out (412).", header="If-Match")
+]
 
 
 @dataclass(frozen=True)
@@ -74,12 +89,10 @@ class FileChange:
 
     declared: Declared
     verb: str = "apply"
-    owner: Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")] = None
-    prune: Annotated[
-        bool, Option("Also remove this owner's entries and calendars that aren't in the file.")
-    ] = False
-    take_over: Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")] = False
-    replace: Annotated[bool, Option("Overwrite stored entries of the same names.")] = False
+    owner: Owner = None
+    prune: Prune = False
+    take_over: TakeOver = False
+    replace: Replace = False
     may_exist: frozenset[str] = frozenset()
 
 
@@ -90,10 +103,12 @@ class Applied:
     Attributes:
         plan: the last that was made of it.
         is_done: it was carried out; False: it wasn't confirmed, and nothing was changed.
+        is_dry_run: it was only made.
     """
 
     plan: Plan
     is_done: bool
+    is_dry_run: bool = False
 
 
 @operation("file.plan", Right.EDIT, "plan")
@@ -176,33 +191,114 @@ def apply_file(
     return Applied(made[0] if done is None else done, done is not None)
 
 
-@operation("file.export", Right.EDIT, "export")
+@operation("file.export", Right.EDIT, "export", "GET /export", is_heavy=True)
 def export_file(
     actor: Actor,
+    *,
     match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
     owner: Annotated[str | None, Option("Only entries of this owner.")] = None,
-    *,
     with_history: Annotated[bool, Option("With the records of past runs.", called="history")] = False,
+    kind: Annotated[str, Option("How it is written.", choices=("json", "yaml"), called="format")] = "json",
     progress: Progress = lambda _count: None,
-) -> Exported:
-    """Return the stored entries as a file.
+) -> Export:
+    """The entries as a file.
 
     The dashboard's has no secrets, and marks in place of hidden arguments. An entry in which they can't be
     told apart is left out; the command line exports it.
     """
+    count = count_members(Store(actor.app))
+    if actor.source == "api" and count > MAX_ENTRIES:
+        raise FileError(
+            f"There are {counted(count, 'entry', 'entries')}, more than one answer takes; celery redbeat "
+            "export writes them.",
+            "export",
+        )
     found = export_entries(actor.app, match, owner, progress, with_history=with_history)
-    if actor.has_shell:
-        return found
-    entries: dict[str, dict[str, Any]] = {}
-    skipped = list(found.skipped)
-    for name, item in found.declared.entries.items():
+    entries, skipped = dict(found.declared.entries), [*found.skipped]
+    for name, item in found.declared.entries.items() if not actor.has_shell else ():
         stored = item.get("stored") or {}
         error = str(stored.get("error"))
         if _may_have_hidden(stored, actor.hiding) or without_hidden(error, item, actor.hiding) != error:
             skipped.append(f"{printable(name)}: it may have hidden arguments in an unusual form.")
+            del entries[name]
         else:
             entries[name] = hide(item, actor.hiding)
-    return Exported(replace(found.declared, entries=entries), tuple(skipped))
+    return Export(replace(found.declared, entries=entries), skipped, kind == "json")
+
+
+@dataclass(frozen=True)
+class Export:
+    """The stored entries as a file.
+
+    Attributes:
+        skipped: a sentence for each entry that isn't in it, and why.
+    """
+
+    declared: Declared
+    skipped: Sequence[str]
+    is_json: bool
+
+    def text(self) -> str:
+        """Return the contents of the file."""
+        return write_file(self.declared, is_json=self.is_json)
+
+
+# -- files that are sent
+
+
+@operation("body.plan", Right.EDIT, "plan", "PUT /plan")
+def plan_body(
+    actor: Actor, *, file: Body, owner: Owner = None, prune: Prune = False, take_over: TakeOver = False
+) -> Applied:
+    """What applying a file would change; nothing is done."""
+    change = FileChange(_declared(file), "apply", owner, prune, take_over)
+    return Applied(plan_file(actor, change), is_done=False, is_dry_run=True)
+
+
+@operation("body.apply", Right.EDIT, "apply", "PUT /apply")
+def apply_body(
+    actor: Actor,
+    *,
+    file: Body,
+    owner: Owner = None,
+    prune: Prune = False,
+    take_over: TakeOver = False,
+    seen: PlanSeen = None,
+) -> Applied:
+    """Store the entries of a file, all in one step."""
+    change = FileChange(_declared(file), "apply", owner, prune, take_over)
+    return apply_file(actor, change, seen=_fingerprint_in(seen))
+
+
+@operation("body.import", Right.EDIT, "import", "PUT /import")
+def import_body(
+    actor: Actor,
+    *,
+    file: Body,
+    owner: Owner = None,
+    replace: Replace = False,
+    dry_run: DryRun = False,
+    seen: PlanSeen = None,
+) -> Applied:
+    """Store the entries that export has written."""
+    change = FileChange(_declared(file), "import", owner, replace=replace)
+    if dry_run:
+        return Applied(plan_file(actor, change), is_done=False, is_dry_run=True)
+    return apply_file(actor, change, seen=_fingerprint_in(seen))
+
+
+def _declared(body: bytes) -> Declared:
+    if not body:
+        raise FileError("body: is empty.", "body")
+    return read_file(decode_file(body, "body"), "body")
+
+
+def _fingerprint_in(etag: str | None) -> str | None:
+    if etag in (None, "*"):
+        return None
+    if len(etag) < 2 or (etag[0], etag[-1]) != ('"', '"'):
+        raise ArgumentInvalid("If-Match", "must be the ETag of a plan.")
+    return etag[1:-1]
 
 
 # -- plans, as they are shown

@@ -49,9 +49,11 @@ class Option:
         most: the largest number; of a list the largest count.
         ahead: of a time: '2h' and 'monday' are ahead of now; else back from it.
         is_pattern: in the text * and ? are wildcards; case counts.
+        may_be_empty: of a text.
         choices: the values that a text, or the items of a list, may have; none: any.
         header: the header of a request that has it; only the REST interface offers it then.
         component: the schema of a request's whole body, which the value is; likewise.
+        media: the media types of a request's whole body, the bytes of which the value is; likewise.
         called: its name on the surfaces, where Python has the word for itself, as with ``from``.
     """
 
@@ -60,10 +62,12 @@ class Option:
     most: float | None = None
     ahead: bool = False
     is_pattern: bool = False
+    may_be_empty: bool = False
     choices: Sequence[str] = ()
     called: str = ""
     header: str = ""
     component: str = ""
+    media: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

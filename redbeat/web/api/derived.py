@@ -18,7 +18,10 @@ from redbeat.entries.documents import Overview, document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.errors import EntryError
+from redbeat.operations.calendars import CalendarAndEntries, CalendarChange, CalendarList
 from redbeat.operations.editing import EntryChange, revision_of
+from redbeat.operations.files import Applied, Export, fingerprint
+from redbeat.operations.files import document_of as plan_document
 from redbeat.operations.hiding import hide
 from redbeat.operations.later import StoredMessage, StoredMessages
 from redbeat.operations.operating import AuditPage
@@ -35,6 +38,7 @@ from redbeat.web.api.operations import (
     IF_NONE_MATCH,
     JSON,
     MERGE_PATCH,
+    YAML,
     Answer,
     Body,
     Call,
@@ -52,7 +56,7 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
     placed = re.findall(r"{(\w+)}", path)
     given = [one for one in operation.parameters if one.name not in placed]
     headers = {header: one for one in given for header in _headers_of(one, method)}
-    whole = next((one for one in given if one.option.component), None)
+    whole = next((one for one in given if one.option.component or one.option.media), None)
     fields = [field_of(one) for one in given if one is not whole and not one.option.header]
     is_query = method in ("GET", "DELETE") or whole is not None
     schema, components = _schema_of(operation.result)
@@ -68,26 +72,29 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
     call_operation.__name__ = operation.function.__name__
     return Endpoint(
         *(method, path, operation.command, operation.right, operation.summary, call_operation),
-        {200: schema, **({201: schema} if IF_NONE_MATCH in headers else {})},
+        {200: schema, **({201: schema} if IF_NONE_MATCH in headers or method == "PATCH" else {})},
         fields if is_query else (),
         _body_of(method, fields, whole),
         headers=[*headers],
-        has_etag=operation.result in (EntryChange, Overview, StoredMessage),
+        has_etag=operation.result in _WITH_ETAG,
         is_heavy=operation.is_heavy,
         components=components,
     )
 
 
 def _body_of(method: str, fields: Sequence[Field], whole: Parameter | None) -> Body | None:
+    if whole is not None and whole.option.media:
+        return Body(media=whole.option.media, is_needed=True)
+    media = (MERGE_PATCH, JSON) if method == "PATCH" else (JSON,)
     if whole is not None:
-        media = (MERGE_PATCH, JSON) if method == "PATCH" else (JSON,)
         return Body(component=whole.option.component, media=media, is_needed=True)
     if method in ("GET", "DELETE"):
         return None
     names = {field.name for field in fields}
     return Body(
         fields,
-        is_needed="names" in names or any(field.is_needed for field in fields),
+        media=media,
+        is_needed=method == "PATCH" or "names" in names or any(field.is_needed for field in fields),
         exactly_one=("names", "match") if "names" in names and "by" not in names else (),
     )
 
@@ -188,12 +195,56 @@ def _audit(call: Call, found: AuditPage) -> Answer:
     return Answer({**_builtins(found), "next": following})
 
 
+def _calendar(call: Call, document: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in document.items() if name not in ("entries", "revision")}
+    href = call.href("calendars", str(document["name"]))
+    return {**shown, "href": href, "etag": etag_of(document["revision"])}
+
+
+def _calendars(call: Call, found: CalendarList) -> Answer:
+    listed = [_calendar(call, one) for one in found.calendars]
+    following = path_on(call, found.next)
+    return Answer({"calendars": listed, "is_complete": found.is_complete, "next": following})
+
+
+def _calendar_and_entries(call: Call, found: CalendarAndEntries) -> Answer:
+    shown = _calendar(call, found.document)
+    more = {"entries": found.document["entries"], "next": path_on(call, found.next)}
+    return Answer({**shown, **more}, headers={"ETag": shown["etag"]})
+
+
+def _changed_calendar(call: Call, change: CalendarChange) -> Answer:
+    shown = _calendar(call, change.document)
+    location = {"Location": call.root + shown["href"]} if change.is_new else {}
+    return Answer(shown, 201 if change.is_new else 200, {"ETag": shown["etag"], **location})
+
+
+def _applied(call: Call, done: Applied) -> Answer:
+    headers = {"ETag": etag_of(fingerprint(call.actor, done.plan))}
+    if not done.is_done and not done.is_dry_run:
+        raise Refusal(
+            412,
+            "The schedule has changed since that plan was made, so nothing was done. Look at the plan again.",
+            headers,
+        )
+    is_applied = done.is_done and bool(done.plan)
+    return Answer({**plan_document(call.actor, done.plan), "is_applied": is_applied}, headers=headers)
+
+
+#: results whose answers have an ETag
+_WITH_ETAG = (Applied, CalendarAndEntries, CalendarChange, EntryChange, Overview, StoredMessage)
+
 #: how results that are more than plain data are answered, and by which schema; '': their own
 _PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
+    Applied: (_applied, "Plan"),
     AuditPage: (_audit, ""),
+    CalendarAndEntries: (_calendar_and_entries, "CalendarAndEntries"),
+    CalendarChange: (_changed_calendar, "Calendar"),
+    CalendarList: (_calendars, "Calendars"),
     Destination: (lambda _call, found: Answer(found.to_dict()), "Route"),
     EntryChange: (_changed, "Entry"),
     EntryList: (_entries, "EntryList"),
+    Export: (lambda _call, found: Answer(found.text(), media=JSON if found.is_json else YAML), "File"),
     History: (_history, "History"),
     NextOfAll: (_next_of_all, "NextOfAll"),
     Overview: (_overview, "Entry"),
@@ -257,7 +308,8 @@ def _hint_of(parameter: Parameter) -> Any:
     if kind is str and option.choices:
         return Literal[tuple(option.choices)]
     if kind is str:
-        return Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN if option.is_pattern else None)]
+        least = 0 if option.may_be_empty else 1
+        return Annotated[str, Meta(min_length=least, max_length=MAX_PATTERN if option.is_pattern else None)]
     if kind in (int, float):
         return Annotated[kind, Meta(ge=option.least, le=option.most)]
     if kind in (list[Any], dict[str, Any]):
@@ -284,6 +336,7 @@ def _expectation(parameter: Parameter) -> str:
         date: "a date: 2030-12-24",
         list: "an array",
         dict: "an object",
+        dict[str, str | None]: "an object with texts, or null for one to remove",
     }
     if kind is str and option.choices:
         return f"must be one of {', '.join(option.choices)}."

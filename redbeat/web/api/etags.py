@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from redbeat.errors import EntryChanged
 from redbeat.operations.operation import Seen
 from redbeat.web.api.operations import IF_MATCH, IF_NONE_MATCH, Call
 from redbeat.web.api.problems import Refusal
@@ -46,31 +45,3 @@ def _tags_in(given: str) -> list[str]:
         tags.append(f"{found[1] or ''}{found[2]}")
         at = found.end()
     return tags
-
-
-def is_conditional(call: Call) -> bool:
-    """Return True if the caller has said what is to be there."""
-    return bool(call.headers[IF_MATCH] or call.headers[IF_NONE_MATCH])
-
-
-def check(call: Call, revision: str | None) -> None:
-    """Make sure that what is there is what the caller has seen.
-
-    Arguments:
-        revision: of what is there; None: there is nothing.
-
-    Raises:
-        Refusal: it isn't, or the headers are invalid.
-    """
-    seen = seen_by(call)
-    if seen is not None:
-        try:
-            seen.check(next(iter(call.place.values())), revision)
-        except EntryChanged as exc:
-            raise changed(str(exc), revision) from None
-
-
-def changed(sentence: str, revision: str | None) -> Refusal:
-    """Return the refusal for a caller who has seen another version than ``revision``, which is there."""
-    headers = {} if revision is None else {"ETag": etag_of(revision)}
-    return Refusal(412, sentence, headers)

@@ -23,7 +23,6 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.operations.table import OPERATIONS as TABLE
-from redbeat.web.api import calendars, files
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
 from redbeat.web.api.derived import endpoint_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
@@ -33,11 +32,7 @@ from redbeat.web.api.problems import Refusal, problem_of
 from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
-OPERATIONS: Sequence[Operation] = (
-    *(endpoint_of(one) for one in TABLE.values() if one.rest),
-    *calendars.OPERATIONS,
-    *files.OPERATIONS,
-)
+OPERATIONS: Sequence[Operation] = [endpoint_of(one) for one in TABLE.values() if one.rest]
 
 #: the commands of the command line that aren't here, and why
 NOT_HERE: Mapping[str, str] = {

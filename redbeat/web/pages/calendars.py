@@ -22,7 +22,8 @@ from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileEr
 from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
 from redbeat.operations import calendars
-from redbeat.operations.calendars import days_in_words
+from redbeat.operations.calendars import CalendarChange, days_in_words
+from redbeat.operations.operation import Seen
 from redbeat.store.store import Store
 from redbeat.web.charts.years import draw_year
 from redbeat.web.jobs import Ending, Pace, Result, Tell
@@ -175,11 +176,11 @@ def set_calendar(visit: Visit) -> Response:
     typed = {name: visit.typed(name) for name in ("name", "about", "text", "first", "last", "label")}
     name, first, last = (typed[field].strip() for field in ("name", "first", "last"))
     about = typed["about"].strip() if "about" in form else None
-    revision = visit.typed("revision") if "revision" in form else None
     removed, has_text = [*visit.names("remove")], "text" in form
-    kind = "new" if revision == "" else "edit" if has_text else "add"
+    seen = Seen([*filter(None, [visit.typed("revision")])]) if "revision" in form else None
+    kind = "new" if seen == Seen([]) else "edit" if has_text else "add"
 
-    def store(tell: Tell[str]) -> Calendar:
+    def store(tell: Tell[str]) -> CalendarChange:
         tell(_RETIMED)
         changes: dict[str, str | None] = dict.fromkeys(removed)
         if has_text:
@@ -188,7 +189,7 @@ def set_calendar(visit: Visit) -> Response:
             changes |= {day: label for day, label in edited.items() if stored.get(day) != label}
         elif not removed:
             changes[f"{first}/{last}" if last else first] = typed["label"].strip()
-        return calendars.set_(actor, name, changes, about=about, revision=revision)
+        return calendars.set_calendar(actor, name, days=changes, about=about, seen=seen)
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
         words, place = _sentence(error), "text"
@@ -211,9 +212,10 @@ def _sentence(exc: Exception) -> str:
     return f"{words[:1].upper()}{words[1:]}"
 
 
-def _ending(year: str | None, made: Calendar) -> Ending:
-    query = {"name": made.name, "year": year}
-    return Ending(f"Stored: {days_in_words(made.days)}.", ("calendar",), query, forgets=("calendars",))
+def _ending(year: str | None, made: CalendarChange) -> Ending:
+    query = {"name": made.document["name"], "year": year}
+    words = f"Stored: {days_in_words(made.document['days'])}."
+    return Ending(words, ("calendar",), query, forgets=("calendars",))
 
 
 def _days_of(name: str, text: str) -> Mapping[str, str]:
@@ -241,7 +243,7 @@ def import_calendar(visit: Visit) -> Response:
         years = sorted({day[:4] for day in read.days})
         year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
 
-        def store(tell: Tell[str]) -> Calendar:
+        def store(tell: Tell[str]) -> CalendarChange:
             tell(_RETIMED)
             return calendars.import_(actor, read, origin, mode)
 
@@ -301,7 +303,7 @@ def delete_calendar(visit: Visit) -> Response:
 
     def remove(tell: Tell[str]) -> object:
         tell("Looking for entries that name it")
-        return calendars.delete(actor, [name], force=force)
+        return calendars.delete_calendars(actor, [name], force=force)
 
     ending = Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
     return make_change(visit, f"Delete {shorten(name, 200)}", remove, lambda _users: ending)

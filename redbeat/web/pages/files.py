@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
-from functools import partial
 from secrets import token_urlsafe
 from typing import Any
 
@@ -20,7 +19,7 @@ from redbeat.access import Right
 from redbeat.entries.wording import one_line
 from redbeat.errors import FileError, RedBeatError
 from redbeat.log.text import counted
-from redbeat.manifest.format import decode_file, read_file, write_file
+from redbeat.manifest.format import decode_file, read_file
 from redbeat.manifest.plan import Plan
 from redbeat.operations import files
 from redbeat.operations.actor import Actor
@@ -167,27 +166,41 @@ def export_file(visit: Visit) -> Response:
 
     Each export is written anew: ``once`` tells it from others, and from the next one of the same user.
     """
-    match, owner = visit.pattern("match"), visit.query.get("owner", "").strip()[:500]
-    is_json, with_history = visit.query.get("format") == "json", visit.query.get("history") == "yes"
-    wanted = (match or None, owner or None, with_history, is_json)
+    wanted: dict[str, Any] = {
+        "match": visit.pattern("match") or None,
+        "owner": visit.query.get("owner", "").strip()[:500] or None,
+        "with_history": visit.query.get("history") == "yes",
+        "kind": "json" if visit.query.get("format") == "json" else "yaml",
+    }
     fields = {
         name: visit.query[name] for name in ("match", "owner", "format", "history") if name in visit.query
     }
     once = visit.query.get("once") or token_urlsafe(12)
-    jobs, key = visit.dashboard.jobs, (once, *wanted)
+    jobs, key, actor = visit.dashboard.jobs, (once, *wanted.values()), visit.actor
+
+    def write(tell: Tell[str]) -> str:
+        pace = Pace()
+
+        def progress(number: int) -> None:
+            tell(f"{number:,}")  # so far that is all there is of the file
+            pace.rest()
+
+        found = files.export_file(actor, **wanted, progress=progress)
+        text = found.text()
+        if text.startswith("{"):
+            return text
+        return "".join(f"# Left out: {one_line(reason)}\n" for reason in found.skipped) + text
+
     result: Result[str] = jobs.read(
-        "export",
-        key,
-        partial(_write, visit, *wanted),
-        fresh_seconds=KEPT_SECONDS,
-        kept_seconds=KEPT_SECONDS,
+        "export", key, write, fresh_seconds=KEPT_SECONDS, kept_seconds=KEPT_SECONDS
     )
     if result.is_whole and not visit.is_fragment and result.found is not None:
         jobs.forget("export", key)
-        name = "schedule.json" if is_json else "schedule.yaml"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-        kind = "application/json" if is_json else "application/yaml"
-        return Response(result.found.encode("utf-8", "surrogateescape"), media_type=kind, headers=headers)
+        kind = wanted["kind"]
+        name = f'attachment; filename="schedule.{kind}"'
+        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
+        data = result.found.encode("utf-8", "surrogateescape")
+        return Response(data, media_type=f"application/{kind}", headers=headers)
     if "once" not in visit.query:
         return visit.see("files", "export", **fields, once=once)
     return visit.render(
@@ -197,22 +210,6 @@ def export_file(visit: Visit) -> Response:
         entries=count_members(Store(visit.app)),
         url=visit.link("files", "export", **fields, once=once),
     )
-
-
-def _write(
-    visit: Visit, match: str | None, owner: str | None, with_history: bool, is_json: bool, tell: Tell[str]
-) -> str:
-    pace = Pace()
-
-    def progress(number: int) -> None:
-        tell(f"{number:,}")  # so far that is all there is of the file
-        pace.rest()
-
-    exported = files.export_file(visit.actor, match, owner, with_history=with_history, progress=progress)
-    text = write_file(exported.declared, is_json=is_json)
-    if is_json or text.startswith("{"):
-        return text
-    return "".join(f"# Left out: {one_line(reason)}\n" for reason in exported.skipped) + text
 
 
 ROUTES: list[BaseRoute] = [

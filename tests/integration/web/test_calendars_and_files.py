@@ -103,7 +103,7 @@ def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) 
     add("watched", exclude="closed", ping_url="https://hc-ping.com/secret-uuid")
     exported = files.export_file(actor)
     text = json.dumps(exported.declared.entries)
-    assert ("s3cret" in text, "secret-uuid" in text, exported.skipped) == (False, False, ())
+    assert ("s3cret" in text, "secret-uuid" in text, [*exported.skipped]) == (False, False, [])
     assert [*exported.declared.calendars] == ["closed"]
     exported.declared.entries["report"]["kwargs"]["size"] = 4
     given = Declared("export", None, exported.declared.entries, exported.declared.calendars)
@@ -152,14 +152,14 @@ def test_long_change_is_shown_by_each_process_and_never_begun_twice(
     monkeypatch.setitem(jobs.Jobs.change.__kwdefaults__ or {}, "wait_seconds", 0.0)
     monkeypatch.setattr(jobs, "RECORD_SECONDS", 0.05)
     monkeypatch.setattr(changing, "SILENT_SECONDS", 0.5)
-    real, begun, go = calendars.set_, list[str](), threading.Event()
+    real, begun, go = calendars.set_calendar, list[str](), threading.Event()
 
     def set_slowly(*arguments: Any, **options: Any) -> Any:
         begun.append("")
         assert go.wait(patience())
         return real(*arguments, **options)
 
-    monkeypatch.setattr(calendars, "set_", set_slowly)
+    monkeypatch.setattr(calendars, "set_calendar", set_slowly)
     both = [Browser(dashboard_of(app)) for _ in range(2)]
     token = both[0].token()
     both[1].http.cookies = both[0].http.cookies
