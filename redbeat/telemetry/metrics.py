@@ -90,19 +90,17 @@ def _durations(histogram: Histogram) -> Samples:
     return {(): _buckets(histogram.bounds, histogram.counts, histogram.total)}
 
 
-def _figures(view: View) -> list[tuple[tuple[str, ...], str, int]]:
-    """Return the labels, the word and the number of each figure."""
+def _figures(view: View, mark: str = ":") -> list[tuple[tuple[str, ...], str, int]]:
+    """Return the labels, the word and the number of each figure whose name contains ``mark``."""
     labels = dict(view.labels)
-    split = [(name.partition(":"), number) for name, number in dict(view.totals).items()]
-    return [(labels[id_][:3], word, number) for (id_, _, word), number in split if id_ in labels]
+    found = [(name.partition(":"), number) for name, number in dict(view.totals).items() if mark in name]
+    return [(labels[id_][:3], word, number) for (id_, _, word), number in found if id_ in labels]
 
 
 def _histograms(view: View, what: str) -> Samples:
     found: dict[tuple[str, ...], dict[str, int]] = defaultdict(dict)
-    for labels, word, number in _figures(view):
-        histogram, _, bucket = word.partition("/")
-        if histogram == what:
-            found[labels][bucket] = number
+    for labels, word, number in _figures(view, f":{what}/"):
+        found[labels][word.removeprefix(f"{what}/")] = number
     bounds = BOUNDS[what]
     return {
         labels: _buckets(
