@@ -114,11 +114,11 @@ def doctor(
     repairs = None
     if is_fixing:
         repairs = fix_findings(session.actor, found.findings, dry_run=session.is_dry_run)
-    if not session.is_json and repairs is not None:
-        for sentence in repairs or ["There is nothing that --fix can repair."]:
-            session.say(sentence)
     if session.is_json:
         session.print_json(found.to_dict(repairs))
+    elif repairs is not None:
+        for sentence in repairs or ["There is nothing that --fix can repair."]:
+            session.say(sentence)
     click.get_current_context().exit(found.severity)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -10,8 +10,8 @@ from redbeat.cli.flags import json_flag, pass_session, zone_options
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.downgrade import EFFECTS, Findings, Obstacle, examine, put_all_away
-from redbeat.entries.wording import in_words_of, one_line
+from redbeat.diagnostics.downgrade import EFFECTS, Findings, examine, put_all_away
+from redbeat.entries.wording import in_words_of
 from redbeat.leadership.status import read_status
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
@@ -39,7 +39,6 @@ def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
     """
     with meter("Looking") as progress:
         found = examine(session.app, progress)
-    leader = _leader_of(session)
     if not session.is_json:
         _show(session, found, is_complete)
     taken: list[str] = []
@@ -49,76 +48,43 @@ def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
         with session.actor.doing("downgrade", about), meter("Taking out", len(about)) as progress:
             for one, is_away in put_all_away(session.app, found.obstacles, progress):
                 (taken if is_away else changed).append(one.name)
+    leader = read_status(session.app).leader
+    where = f"process {leader.pid} on {leader.host}" if leader is not None and leader.host else None
     if session.is_json:
-        session.print_json(_document(found, leader, taken, changed, is_dry_run=not is_yes))
+        done = {"leader": where, "is_dry_run": not is_yes, "taken": taken, "changed": changed}
+        session.print_json({**found.to_dict(), **done})
     else:
-        _conclude(session, found, leader, taken, changed, is_yes=is_yes)
+        _conclude(session, found, taken, changed)
+        if ensure_conf(session.app).lock_key is None:
+            session.note(
+                "Without a lock it isn't known whether a beat of version 3 runs: stop all of them first."
+            )
+        if where is not None:
+            session.note(f"A beat of version 3 leads ({where}): stop all of them first.")
     if changed:
         raise CommandLineError(
             f"{counted(len(changed))} were changed meanwhile, and left alone: call it again.", exits.TRY_AGAIN
         )
 
 
-def _leader_of(session: Session) -> str | None:
-    """Return where the leader of version 3 runs; None: there is none."""
-    leader = read_status(session.app).leader
-    return f"process {leader.pid} on {leader.host}" if leader is not None and leader.host else None
-
-
-def _document(
-    found: Findings, leader: str | None, taken: list[str], changed: list[str], *, is_dry_run: bool
-) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    return {
-        "entries": found.seen,
-        "unreadable": [
-            {
-                "name": one.name,
-                "effect": one.trouble.effect,
-                "reason": one.trouble.reason,
-                "due": one.stored.score,
-            }
-            for one in found.obstacles
-        ],
-        "ignored": [{"name": name, "what": what} for name, what in found.ignored.items()],
-        "away": list(found.away),
-        "messages": found.messages,
-        "leader": leader,
-        "is_dry_run": is_dry_run,
-        "taken": taken,
-        "changed": changed,
-    }
-
-
 def _show(session: Session, found: Findings, is_complete: bool) -> None:
-    ignored = [f"{one_line(name)}: {'; '.join(what)}." for name, what in found.ignored.items()]
-    for title, lines in (
-        (
-            f"celery-redbeat 2.x can't run {counted(len(found.obstacles))} of {found.seen}:",
-            [_line_of(one) for one in found.obstacles],
-        ),
-        (f"It would run {counted(len(ignored))} differently than asked for:", ignored),
-        (f"{counted(len(found.away))} taken out for it already:", [*found.away]),
-    ):
+    obstacles = [
+        f"{one.name}: {EFFECTS[one.trouble.effect]}: {one.trouble.reason}" for one in found.obstacles
+    ]
+    ignored = [f"{name}: {'; '.join(what)}." for name, what in found.ignored.items()]
+    sections = {
+        f"celery-redbeat 2.x can't run {counted(len(obstacles))} of {found.seen}:": obstacles,
+        f"It would run {counted(len(ignored))} differently than asked for:": ignored,
+        f"{counted(len(found.away))} taken out for it already:": found.away,
+    }
+    for title, lines in sections.items():
         if lines:
             shown = [in_words_of(line, session.zone) for line in lines]
             session.list_some(title, shown, None if is_complete else MAX_SHOWN, "--all")
 
 
-def _line_of(one: Obstacle) -> str:
-    return f"{one_line(one.name)}: {EFFECTS[one.trouble.effect]}: {one_line(one.trouble.reason)}"
-
-
-def _conclude(
-    session: Session,
-    found: Findings,
-    leader: str | None,
-    taken: list[str],
-    changed: list[str],
-    *,
-    is_yes: bool,
-) -> None:
-    if is_yes and taken:
+def _conclude(session: Session, found: Findings, taken: Sequence[str], changed: Sequence[str]) -> None:
+    if taken:
         session.say(f"Took {counted(len(taken))} out of the schedule, until a beat of version 3 leads again.")
     elif not found.obstacles and not found.ignored:
         session.say(f"celery-redbeat 2.x runs the schedule as it is: {counted(found.seen)}.", "green")
@@ -133,7 +99,3 @@ def _conclude(
             "version 3 leads again. celery redbeat later release --all gives them to the broker now, as "
             "Celery does by itself."
         )
-    if ensure_conf(session.app).lock_key is None:
-        session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")
-    if leader is not None:
-        session.note(f"A beat of version 3 leads ({leader}): stop all of them first.")

@@ -28,6 +28,7 @@ from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
+from redbeat.schedules.recurrence import FREQUENCIES
 from redbeat.schedules.timezones import shown
 from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
@@ -59,16 +60,8 @@ _OBJECT_FIELDS = {
         {"__type__", "year", "month", "day", "hour", "minute", "second", "microsecond", "timezone"}
     ),
 }
-#: the length of a step of each of dateutil's frequencies, seconds
-_STEP_SECONDS = {
-    "YEARLY": 365 * 86_400,
-    "MONTHLY": 30 * 86_400,
-    "WEEKLY": 7 * 86_400,
-    "DAILY": 86_400,
-    "HOURLY": 3_600,
-    "MINUTELY": 60,
-    "SECONDLY": 1,
-}
+#: the length of a step of each of dateutil's frequencies, from YEARLY to SECONDLY; seconds
+_STEP_SECONDS = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
 
 #: what 2.x does differently, by the field of the policy that it ignores
 _IGNORED = {
@@ -216,8 +209,8 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
         return
     try:
         freq = encoded["freq"]
-        step = _STEP_SECONDS[freq.upper()] if isinstance(freq, str) else [*_STEP_SECONDS.values()][freq]
-        count = (now.timestamp() - start) / (step * interval)
+        freq = FREQUENCIES[freq.upper()] if isinstance(freq, str) else freq
+        count = (now.timestamp() - start) / (_STEP_SECONDS[freq] * interval)
     except (TypeError, KeyError, IndexError, ArithmeticError):
         return  # it is invalid for RedBeat, too
     if count > MAX_COUNTED:
@@ -281,6 +274,19 @@ class Findings:
     away: Sequence[str]
     seen: int
     messages: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a dict of plain JSON."""
+        unreadable = [
+            {"name": one.name, **one.trouble._asdict(), "due": one.stored.score} for one in self.obstacles
+        ]
+        return {
+            "entries": self.seen,
+            "unreadable": unreadable,
+            "ignored": [{"name": name, "what": what} for name, what in self.ignored.items()],
+            "away": self.away,
+            "messages": self.messages,
+        }
 
 
 def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:

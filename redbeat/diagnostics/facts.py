@@ -21,7 +21,7 @@ from redbeat.entries.runs import MOST_KEPT, deadlines_of, id_of
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
-from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.policy.policy import NO_POLICY
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.store.entries import read_entry
@@ -116,32 +116,17 @@ def times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime |
 
     None: there is none, or it can't be found.
     """
-    bare = replace(NO_POLICY, timezone=entry.policy.timezone)
-    rule = entry.schedule
+    rule, bare = entry.schedule, replace(NO_POLICY, timezone=entry.policy.timezone)
     try:
         if isinstance(rule, schedule) and not is_own_kind(rule, schedule):
-            return _around_of_interval(entry, bare, at)
-        return _last_until(rule, bare, at), next_run(rule, bare, at)
+            anchor = max(filter(None, (anchor_of(entry), entry.policy.start_time)), default=None)
+            before = None if anchor is None else phase_before(rule, bare, anchor, at)
+            return before, None if before is None else next_run(rule, bare, at, before)
+        for span in _SPANS:
+            first = next_run(rule, bare, at - span)
+            if first is not None and first <= at:
+                [before], after = last_runs(rule, bare, first, at, 1)
+                return before, after
+        return None, next_run(rule, bare, at)
     except (ValueError, OverflowError, RuntimeError):
         return None, None
-
-
-def _around_of_interval(
-    entry: RedBeatSchedulerEntry, bare: Policy, at: datetime
-) -> tuple[datetime | None, datetime | None]:
-    start = entry.policy.start_time
-    anchor = anchor_of(entry)
-    if start is not None and (anchor is None or anchor < start):
-        anchor = start
-    if anchor is None:
-        return None, None  # it has no phase yet
-    before = phase_before(entry.schedule, bare, anchor, at)
-    return before, None if before is None else next_run(entry.schedule, bare, at, before)
-
-
-def _last_until(rule: Any, bare: Policy, at: datetime) -> datetime | None:
-    for span in _SPANS:
-        first = next_run(rule, bare, at - span)
-        if first is not None and first <= at:
-            return last_runs(rule, bare, first, at, 1)[0][-1]
-    return None

@@ -47,7 +47,7 @@ error setting: {problem}
     -> Correct it; nothing else was looked at.
 error wrong-type: {problem}
     -> Look at what it holds before you delete it.
-warning wrong-type/own: It holds something that is no {expected}, so {effect}.
+warning wrong-type/own: It holds something that isn't a {expected}, so {effect}.
     -> Look at what it holds before you delete it.
 note refused: It couldn't be made, because the server refuses: {said}.
     -> Call the doctor as a user with more rights.
@@ -61,64 +61,55 @@ error no-leader/beats: No beat leads {what}, though {beats}, and {due}.
 error blocked: The leader sends nothing, and {due}: {obstacle}
     -> Beat's log has the reason, and beat sends by itself when that is over.
 error late: Beat is late: {due}.
-    -> Look into beat's log: the broker may be away, beat may hang, or more is due than it can send.
-note open-lock: The lock's name {lock_key} could be an entry's, so a user with the documented rights of a
-    writer may overwrite it and stop all beats.
-    -> Stop all beats, set redbeat_lock_key to '{better}' or leave it out, and start them again; where no
-    other users write, leave it as it is.
+    -> Look into beat's log: the broker may be away, beat may hang, or more is due than it sends.
+note open-lock: A user with the documented rights of a writer may overwrite the lock and stop all beats:
+    {lock_key} could be an entry's name.
+    -> Stop all beats, set redbeat_lock_key to '{better}', and start them again, unless no other users
+    write.
 error lock-for-ever: The lock never expires, so no beat can lead: it was set by hand ({token}).
     -> Delete it: redis-cli DEL {lock_key}
 warning foreign-leader: A program other than RedBeat 3 holds the lock, for {seconds:.0f} s more: {what}.
     -> RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind.
-    celery-redbeat 2.x ignores policies, and can't run schedules that it doesn't have.
 warning silent-leader: The leader, process {pid} on {host}, has done nothing for {since}.
-    -> Check whether that process runs, and look into its log; if it has died, a standby takes over within
-    seconds. Where there is none, start a beat.
+    -> Look into the log of that process. If it has died, a standby takes over; without one, start a beat.
 
 error layout: {problem}
     -> {advice}Nothing else was looked at.
 error layout/setting: It is {setting}, and the schedule {layout}: {effect}.
     -> {remedy}. If it is the schedule that is to change: celery redbeat reshard --to {shards}.
-error hidden fix: What stands there was on the way to another part when the process that moved it ended:
-    no beat runs it there.
-    -> A beat that is started moves it on within seconds; --fix does it now.
-error misplaced fix: It is in {here}, and belongs in {home}, so it isn't found by its name: a program with
-    another number of shards has written it.
+error hidden fix: What stands there was being moved when its mover ended: no beat runs it there.
+    -> A beat that starts moves it on within seconds; --fix does it now.
+error misplaced fix: It is in {here} and belongs in {home}, so it isn't found: a program with other shards
+    has written it.
     -> Correct that program; --fix moves it where it belongs.
-error former-part fix: No beat looks there any more, and there {entries}: the schedule {layout}, and a
-    program that doesn't know that has written there.
+error former-part fix: No beat looks there, and there {entries}: the schedule {layout}, which the writer
+    doesn't know.
     -> Correct that program; --fix moves what it has written where it belongs.
 
 warning unknown-setting: There is no such setting, so it does nothing: {hint}
     -> Correct its name, or remove it.
-note retry-period: retry_period isn't set, so beat ends as soon as Redis can't be reached, until a
-    supervisor restarts it.
+note retry-period: retry_period isn't set, so beat ends when Redis can't be reached, until it is restarted.
     -> Set {setting} = {{'retry_period': 60}}, in seconds; -1 is for ever.
 error eviction: Redis may evict the schedule: its maxmemory-policy is {policy}.{node}
     -> Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.
-warning persistence: The server keeps nothing on disk, so a restart of it loses all entries that aren't in
+warning persistence: The server keeps nothing on disk: a restart loses all entries that aren't in
     beat_schedule.{node}
     -> Switch appendonly on.
-warning persistence/failed: The server's last attempt to write to its disk has failed ({field} is
-    {status}).{node}
-    -> Look into the server's log, and at its disk.
 warning clock: This machine's clock is {seconds:.1f} s {which} the server's.
-    -> Let both follow one time server (NTP): beat goes by the server's clock, but workers drop messages
-    that have expired by their own.
-warning cluster: The server is a node of a Redis Cluster, and the settings don't say so. That works only
-    while the cluster has one node.
+    -> Let both follow one time server: workers drop expired messages by their own clock.
+warning cluster: The server is a node of a Redis Cluster, which the settings don't say: that works with one
+    node only.
     -> Set {setting} = {{'cluster': True}}.
 error replica: The server is a replica of {master}, which beat can't write to.
     -> Name the master, or the sentinels that know which one it is.
 error rights: The doctor was called as this user. It lacks rights that beat needs: {missing}.
-    -> If beat uses it, add the rights to its ACL rule; if beat has another one, call the doctor with
-    beat's settings. See 'Users with limited rights' in the documentation's page on configuration.
-note rights/dashboard: It may do less than beat's user has to, as a dashboard's should. So whether beat's
-    has all the rights that it needs isn't known here.
+    -> If beat uses it, add the rights to its ACL rule; else call the doctor with beat's settings. See
+    'Users with limited rights' in the documentation's page on configuration.
+note rights/dashboard: It may do less than beat's user has to, as a dashboard's should: the rights of beat's
+    user aren't known here.
     -> celery redbeat doctor, called with beat's settings, looks at them.
 note rights/unknown: Whether it has all rights that beat needs isn't known: the server doesn't tell.
-    -> Compare its rule with the documented one. See 'Users with limited rights' in the documentation's
-    page on configuration.
+    -> Compare its rule with 'Users with limited rights' in the documentation's page on configuration.
 
 warning tasks-unknown: The modules with its tasks can't be imported: {said}.
     -> Correct its settings imports and include; until then unknown tasks can't be found.
@@ -134,8 +125,7 @@ error broker: The workers can't be asked, as the broker can't be used: {said}.
     -> Check whether it runs, and whether broker_url is right.
 warning no-worker: No worker has answered within {seconds:g} s.
     -> Start one, or give them longer: --workers takes a number of seconds.
-warning no-consumer: The runs of {names} go to this queue, and no worker takes from it ({workers}
-    answered).
+warning no-consumer: The runs of {names} go to this queue, and no worker takes from it ({workers} answered).
     -> Start a worker with -Q, or correct the entries' queue.
 note one-by-one: Those of {which} go one by one: {reasons}.
     -> Nothing, unless many of them are due at once: then see the page on performance.
@@ -171,7 +161,7 @@ warning never-again: It never runs again, as its score is {score:g}, though its 
 note never-again/over: It never runs again: {why}
     -> Delete it when it isn't needed any more.
 warning ping-hosts: It doesn't have the hosts of {count}, so no service is called for the runs of {names}.
-    -> Add those that you trust, and restart beat; if beat's own settings have them, nothing is wrong.
+    -> Add those that you trust, and restart beat; if beat's settings have them, nothing is wrong.
 note downgraded: Taken out for celery-redbeat 2.x: {names}.
     -> Nothing: what is there comes back when a beat of version 3 leads.
 
@@ -183,37 +173,30 @@ warning never-started: No worker has begun its last {count} runs within queue_ti
     -> See whether a worker takes from its queue and tracks runs; celery redbeat route names the queue.
 warning rejected-runs: Its last {count} runs were rejected{said}.
     -> If its worker has no such task: import its module there, or correct the entry's task or queue.
-error untracked: No live worker tracks runs, or no worker runs. The policy of {names} needs that: without
-    it the end of a run isn't known, so with an overlap other than allow each one holds back the next
-    until its queue_timeout is over.
-    -> Start the workers, or call redbeat.track_runs(app) in the module that makes the app and restart
-    them.
-note untracked-app: {workers} runs, and this application doesn't ask for that: if beat has the same code,
-    a run that no worker begins is noticed only where its entry's policy needs it.
-    -> Call redbeat.track_runs(app) in the module that makes the app, and restart beat.
-warning waiting-run: Its run {task_id} has waited for long, and with overlap {overlap} it holds back the next
-    one: {progress}.
-    -> It waits on its queue, or a worker that had taken its message was killed: the broker gives the message
-    back after its visibility timeout. queue_timeout says how long the run is waited for; celery redbeat runs
-    {name} --give-up ends it now.
+error untracked: No live worker tracks runs, which the policy of {names} needs: with an overlap other than
+    allow each run holds back the next until its queue_timeout is over.
+    -> Start the workers, or call redbeat.track_runs(app) in the module that makes the app and restart them.
+warning waiting-run: Its run {task_id} has waited for long, and with overlap {overlap} it holds back the
+    next one: {progress}.
+    -> It is on its queue, or its worker was killed: then the broker sends the message again after its
+    visibility timeout. queue_timeout limits the wait; celery redbeat runs {name} --give-up ends it now.
 warning overdue-run: Its run {task_id} takes too long: {progress}.
     -> Look at what it does; revoke_overdue ends such runs. It holds back no other.
 
 warning visibility-timeout: {problem}.
     -> {remedy}
 error late-messages: {count} should have been sent, the first at {first}.
-    -> A beat of version 3.0 or later sends them: is one running, and is it the leader? celery redbeat
-    status says so.
+    -> A beat of version 3 sends them: celery redbeat status says whether one leads.
 error unsent-message: It couldn't be sent: {reason}
     -> It is tried again by itself; celery redbeat later show says what it is, and later cancel takes it
     away.
-error unscheduled-message: It is a stored message, but it isn't in {later}, so beat doesn't know it.
-    -> Put it there: redis-cli ZADD {later} SECONDS {key}, with its time in UNIX seconds; 0 sends it at
+error unscheduled-message: It is a stored message, but it isn't in {later}, so it isn't sent.
+    -> redis-cli ZADD {later} SECONDS {key} puts it there, with its time in UNIX seconds; 0 sends it at
     once.
 warning orphan-static fix: {statics} names it as an entry of beat_schedule, but there is no such entry.
     -> The next start of a beat saves it again where beat_schedule has it; --fix removes the name.
-warning removed-static: It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x seems
-    to have removed it, as 2.x does with entries that its own beat_schedule doesn't have.
+warning removed-static: It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x, whose
+    beat_schedule doesn't have it, seems to have removed it.
     -> Stop all beats of 2.x on this schedule; the next start of that app's beat saves it again.
 note orphan-key fix: It belongs to the entry {owner!r}, which doesn't exist any more.
     -> It does no harm; --fix deletes it.
@@ -236,7 +219,7 @@ error server-version: It is Redis {version}, and version 3 needs 6.2 or newer.
 note setting/not-passed: Version 3 does not pass {options} to the client of the schedule.
     -> Put options of that client into redbeat_redis_options.
 error setting/prefix: In a cluster the default prefix of version 3 is {prefix}, and 2.x uses redbeat:
-    -> Copy the keys to the new prefix while no beat runs: see 'Moving to a cluster' on the page about
+    -> Copy the keys to the new prefix while no beat runs: see 'Moving to a cluster' on the page on
     upgrading.
 warning zone: beat_schedule: 2.x runs it by {old}. Version 3 runs it by {zone}.
     -> Check its next runs with celery redbeat next, once version 3 leads.

@@ -28,15 +28,13 @@ def known_tasks(app: Any) -> list[str]:
 
 
 def hint_at_task(app: Any, task: str) -> str:
-    """Tell that the application has no such task; it may be right, if only the workers have it."""
+    """Return a hint that the application has no such task; it may be right, if only the workers have it."""
     try:
         load_tasks(app)
     except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
-        return (
-            f"Whether there is such a task isn't known: its modules can't be imported: {one_line(repr(exc))}"
-        )
-    known = [name for name in app.tasks if not name.startswith("celery.")]
-    if not known or task in known:
+        return f"The tasks are unknown, as the modules can't be imported: {one_line(repr(exc))}"
+    known = known_tasks(app)
+    if not known or task in app.tasks:
         return ""
     return f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}"
 

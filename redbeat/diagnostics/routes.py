@@ -72,10 +72,6 @@ class Route:
     priority: int | None
     rules: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as a dict of plain JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Destination:
@@ -97,7 +93,7 @@ class Destination:
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain JSON."""
         about = {"name": self.name, "task": self.task, "is_task_known": self.is_task_known}
-        return {**about, **self.route.to_dict()}
+        return {**about, **asdict(self.route)}
 
 
 def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destination:
@@ -460,6 +456,14 @@ class Destinations:
         if len(group.names) < NAMES:
             group.names.append(str(entry.name))
 
+    def queue_of(self, entry: RedBeatSchedulerEntry) -> str:
+        """Return the name of the queue that an entry's runs go to; '' if that isn't known."""
+        try:
+            route = None if entry.problem else self._route_of(entry)
+        except Exception:  # noqa: BLE001 - a route may be any function of the application's
+            route = None
+        return "" if route is None else next(iter(route.queues), route.declared or "")
+
     def _route_of(self, entry: RedBeatSchedulerEntry) -> Route:
         task, options = str(entry.task), entry.options or {}
         # a function may look at the arguments of each call
@@ -489,11 +493,17 @@ def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
 
 def find_app_obstacle(app: Any) -> str:
     """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
-    aliases, name = dict(load_extension_class_names("celery.beat_schedulers")), app.conf.beat_scheduler
-    found: Any = symbol_by_name(name, aliases=aliases) if name else None  # type: ignore[no-untyped-call]
-    is_ours = isinstance(found, type) and issubclass(found, RedBeatScheduler)
-    scheduler = found if is_ours else RedBeatScheduler
+    scheduler = scheduler_of(app)
+    is_ours = isinstance(scheduler, type) and issubclass(scheduler, RedBeatScheduler)
+    scheduler = scheduler if is_ours else RedBeatScheduler
     return joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
+
+
+def scheduler_of(app: Any) -> Any:
+    """Return what the setting ``beat_scheduler`` names; its module may raise anything."""
+    resolve: Any = symbol_by_name
+    aliases = dict(load_extension_class_names("celery.beat_schedulers"))
+    return resolve(app.conf.beat_scheduler, aliases=aliases)
 
 
 def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:

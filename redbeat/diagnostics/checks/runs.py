@@ -15,11 +15,10 @@ from redbeat.diagnostics.findings import Finding, found
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import PAGE_SIZE
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history, error_in_words
-from redbeat.log.text import counted, printable, shorten
+from redbeat.log.text import printable, shorten
 from redbeat.runs.figures import figures_of
 from redbeat.runs.progress import hold_in_words, progress_in_words
 from redbeat.runs.run import Run, in_progress, run_of_record
-from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.durations import length_in_words, seconds_in_words
 from redbeat.schedules.occurrences import next_run
 from redbeat.store.histories import read_newest
@@ -98,13 +97,10 @@ def _interval_seconds(entry: RedBeatSchedulerEntry, now: datetime) -> float | No
 
 
 def check_tracking(context: Context) -> Iterator[Finding]:
-    """Find entries that need tracked runs without a worker that tracks them, and the reverse."""
-    workers, names = Runs(context.store).workers(), context.noted["untracked"]
-    if names and not workers:
+    """Find entries that need tracked runs without a worker that tracks them."""
+    names = context.noted["untracked"]
+    if names and not Runs(context.store).workers():
         yield found("untracked", "workers", names=some_of(names, 5))
-    elif workers and context.has_tasks and not is_tracked(context.app):
-        track = counted(len(workers), "worker tracks", "workers track")
-        yield found("untracked-app", "track_runs", workers=track)
 
 
 def check_long_runs(context: Context) -> Iterator[Finding]:

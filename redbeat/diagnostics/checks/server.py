@@ -39,14 +39,11 @@ def check_eviction(context: Context) -> Iterator[Finding]:
 
 
 def check_persistence(context: Context) -> Iterator[Finding]:
-    """Find a server that loses the schedule when it is started again, or can't write it."""
+    """Find a server that loses the schedule when it is started again."""
     for node, server in context.nodes():
         info = server.info("persistence")
         if not info.get("aof_enabled") and not server.setting("save").strip():
             yield found("persistence", "appendonly, save", node=node)
-        for field in ("aof_last_write_status", "rdb_last_bgsave_status"):
-            if info.get(field, "ok") != "ok":
-                yield found("persistence/failed", field, field=field, status=info[field], node=node)
 
 
 def check_clock(context: Context) -> Iterator[Finding]:

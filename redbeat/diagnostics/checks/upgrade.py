@@ -13,9 +13,7 @@ from itertools import islice
 from typing import Any
 
 from celery.schedules import crontab
-from celery.utils.imports import load_extension_class_names
 from kombu.transport.redis import Channel
-from kombu.utils.imports import symbol_by_name
 
 from redbeat.config.settings import OPTIONS
 from redbeat.declared.collection import read_static_entries
@@ -23,6 +21,7 @@ from redbeat.diagnostics.checks.beats import check_lock
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.downgrade import EFFECTS, find_ignored, find_trouble
 from redbeat.diagnostics.findings import Finding, found
+from redbeat.diagnostics.routes import scheduler_of
 from redbeat.entries.due import defaults_of, next_due
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.upcoming import runs_between
@@ -106,10 +105,8 @@ def check_zones(context: Context) -> Iterator[Finding]:
 
 def check_overrides(context: Context) -> Iterator[Finding]:
     """Find methods of 2.x that a scheduler of the application overrides, and that version 3 does not call."""
-    resolve: Any = symbol_by_name
     try:
-        aliases = dict(load_extension_class_names("celery.beat_schedulers"))
-        scheduler = resolve(context.app.conf.beat_scheduler, aliases=aliases)
+        scheduler = scheduler_of(context.app)
     except Exception:  # noqa: BLE001 - the application's own module; beat reports it
         return
     if not isinstance(scheduler, type) or not issubclass(scheduler, RedBeatScheduler):

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
+from redbeat.diagnostics.routes import Destinations
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import count_running, read_recent
@@ -37,7 +38,6 @@ from redbeat.log.text import is_utf8
 from redbeat.operations.showing import hide_in_sentence
 from redbeat.web.jobs import Result
 from redbeat.web.names import ByName, read_names
-from redbeat.web.queues import Queues
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
@@ -172,7 +172,7 @@ def _show_found(visit: Visit, view: View, order: Order) -> Response:
         view.place(visit.dashboard.config.keys),
         limit=ROWS,
         seconds=FIRST_SECONDS if is_first else MORE_SECONDS,
-        queue_of=Queues(visit.app).of,
+        queue_of=Destinations(visit.app).queue_of,
     )
     more = None if found.place is None else visit.link("entries", **view.query_from(found.place))
     shown: dict[str, Any] = {"lines": _lines(visit, found.entries), "found": found, "more": more}
