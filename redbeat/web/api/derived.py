@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Meta
@@ -30,7 +32,6 @@ from redbeat.operations.reading import EntryList, NextOfAll
 from redbeat.operations.running import History
 from redbeat.operations.showing import hide_in_sentence
 from redbeat.schedules.times import TypedTime
-from redbeat.web.api.cursors import path_on, path_with
 from redbeat.web.api.etags import etag_of, seen_by
 from redbeat.web.api.kinds import AHEAD, BACK, Field, Kind
 from redbeat.web.api.operations import (
@@ -118,10 +119,27 @@ def _read_header(call: Call, parameter: Parameter) -> Any:
 # -- answers
 
 
+def _path_on(call: Call, cursor: str | None) -> str | None:
+    """Return the path and query with which a look goes on at ``cursor``; None: it has ended."""
+    return None if cursor is None else _path_with(call.path, {**call.query, "cursor": cursor})
+
+
+def _path_with(path: str, query: Mapping[str, Any]) -> str:
+    """Return a path with a query, without what is None in it."""
+    texts = {name: _written(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(texts)}"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
 def _plain(call: Call, result: Any) -> Answer:
     document = _builtins(result)
     if call.query and "next" in document:
-        document["next"] = path_on(call, document["next"])
+        document["next"] = _path_on(call, document["next"])
     return Answer(document)
 
 
@@ -147,7 +165,7 @@ def _document(call: Call, entry: RedBeatSchedulerEntry, **more: Any) -> dict[str
 
 def _entries(call: Call, found: EntryList) -> Answer:
     entries = [_document(call, entry, **outcome_of(last)) for entry, last in found.entries]
-    return Answer({"entries": entries, "next": path_on(call, found.next)})
+    return Answer({"entries": entries, "next": _path_on(call, found.next)})
 
 
 def _overview(call: Call, found: Overview) -> Answer:
@@ -176,7 +194,7 @@ def _history(_call: Call, found: History) -> Answer:
 
 def _messages(call: Call, found: StoredMessages) -> Answer:
     messages = [_message(call, one) for one in found.messages]
-    return Answer({**_builtins(found), "messages": messages, "next": path_on(call, found.next)})
+    return Answer({**_builtins(found), "messages": messages, "next": _path_on(call, found.next)})
 
 
 def _message(call: Call, found: StoredMessage) -> dict[str, Any]:
@@ -191,7 +209,7 @@ def _shown_message(call: Call, found: StoredMessage) -> Answer:
 
 def _audit(call: Call, found: AuditPage) -> Answer:
     query = {**call.query, "before": found.before}
-    following = None if found.before is None else path_with(call.path, query)
+    following = None if found.before is None else _path_with(call.path, query)
     return Answer({**_builtins(found), "next": following})
 
 
@@ -203,13 +221,13 @@ def _calendar(call: Call, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _calendars(call: Call, found: CalendarList) -> Answer:
     listed = [_calendar(call, one) for one in found.calendars]
-    following = path_on(call, found.next)
+    following = _path_on(call, found.next)
     return Answer({"calendars": listed, "is_complete": found.is_complete, "next": following})
 
 
 def _calendar_and_entries(call: Call, found: CalendarAndEntries) -> Answer:
     shown = _calendar(call, found.document)
-    more = {"entries": found.document["entries"], "next": path_on(call, found.next)}
+    more = {"entries": found.document["entries"], "next": _path_on(call, found.next)}
     return Answer({**shown, **more}, headers={"ETag": shown["etag"]})
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.log.text import shorten
 from redbeat.schedules.times import TypedTime
 from redbeat.schedules.timezones import time_of
@@ -124,37 +123,6 @@ def _text(value: Any) -> str:
     return value
 
 
-def _pattern(value: Any) -> str:
-    text = _text(value)
-    if problem := pattern_problem(text):
-        raise ValueError(problem)
-    return text
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false.")
-    return value
-
-
-def _flag_text(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError("must be true or false.")
-    return text == "true"
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("must be an array.")
-    return value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("must be an object.")
-    return value
-
-
 #: how a time is written
 _WRITTEN = "as 2030-12-24T18:00:00Z or 2030-12-24T18:00:00+01:00 has it"
 
@@ -175,12 +143,6 @@ def _time_text(text: str) -> str:
     return re.sub(r"(:\d\d(?:\.\d+)?) (\d\d:?\d\d)$", r"\1+\2", text)
 
 
-TEXT = Kind({"type": "string", "minLength": 1}, _text)
-#: with * and ? as wildcards
-PATTERN = Kind({"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}, _pattern)
-FLAG = Kind({"type": "boolean"}, _flag, _flag_text)
-ARRAY = Kind({"type": "array"}, _list)
-OBJECT = Kind({"type": "object"}, _object)
 #: times, which the call reads by the server's clock and the app's time zone; see redbeat.schedules.times
 AHEAD = Kind(
     {"type": "string", "minLength": 1, "examples": ["2h", "tomorrow 9:00", "2030-12-24T18:00:00Z"]},
@@ -192,71 +154,3 @@ BACK = Kind(
     partial(_typed_time, ahead=False),
     _time_text,
 )
-
-
-def one_of(values: Sequence[str]) -> Kind:
-    """Return the kind of a text that is one of ``values``."""
-
-    def read(value: Any) -> str:
-        if value not in values:
-            hint = did_you_mean(value, values) if isinstance(value, str) else ""
-            raise ValueError(f"must be one of {', '.join(values)}.{hint}")
-        return str(value)
-
-    return Kind({"type": "string", "enum": [*values]}, read)
-
-
-def texts(most: int, values: Sequence[str] = ()) -> Kind:
-    """Return the kind of a list of texts; in a query with commas between them.
-
-    Arguments:
-        most: how many there may be.
-        values: what they may be; none: anything.
-    """
-    items: Any = {"type": "string", "enum": [*values]} if values else {"type": "string", "minLength": 1}
-    item = one_of(values).read if values else _text
-
-    def read(value: Any) -> list[str]:
-        if not isinstance(value, list) or not 1 <= len(value) <= most:
-            raise ValueError(f"must be an array of 1 to {most} texts.")
-        return [item(one) for one in value]
-
-    return Kind({"type": "array", "items": items, "minItems": 1, "maxItems": most}, read, _split)
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def whole(least: int, most: int) -> Kind:
-    """Return the kind of a whole number between these, both included."""
-
-    def read(value: Any) -> int:
-        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())  # 5.0 is
-        if isinstance(value, bool) or not is_whole or not least <= value <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}.")
-        return int(value)
-
-    def read_text(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,12}", text, re.ASCII):
-            raise ValueError(f"must be a whole number from {least} to {most}.")
-        return int(text)
-
-    return Kind({"type": "integer", "minimum": least, "maximum": most}, read, read_text)
-
-
-def number(least: float, most: float) -> Kind:
-    """Return the kind of a number between these, both included."""
-
-    def read(value: Any) -> float:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not least <= value <= most:
-            raise ValueError(f"must be a number from {least:g} to {most:g}.")
-        return float(value)
-
-    def read_text(text: str) -> float:
-        if not _NUMBER.fullmatch(text):
-            raise ValueError(f"must be a number from {least:g} to {most:g}.")
-        return float(text)
-
-    return Kind({"type": "number", "minimum": least, "maximum": most}, read, read_text)

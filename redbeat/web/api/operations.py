@@ -19,7 +19,7 @@ from redbeat.web.api.addresses import segment_of
 from redbeat.web.api.kinds import Field
 
 JSON, MERGE_PATCH, PROBLEM = "application/json", "application/merge-patch+json", "application/problem+json"
-YAML, CALENDAR, PLAIN = "application/yaml", "text/calendar", "text/plain"
+YAML = "application/yaml"
 
 
 @dataclass(frozen=True)
