@@ -15,23 +15,6 @@ from typing import Any
 
 from redbeat.schedules.timezones import shown
 
-__all__ = [
-    "COUNTED_OUTCOMES",
-    "ENDED_OUTCOMES",
-    "FAILED_OUTCOMES",
-    "NOT_REGISTERED",
-    "OUTCOMES",
-    "PastRun",
-    "decode_history",
-    "dropped_record",
-    "error_in_words",
-    "held_record",
-    "read_outcome",
-    "sent_record",
-    "skipped_record",
-    "unsent_record",
-]
-
 #: what becomes of a run that was sent, where its workers track runs
 ENDED_OUTCOMES = {
     "succeeded": "its task has returned",

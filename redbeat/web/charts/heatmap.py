@@ -17,8 +17,6 @@ from redbeat.entries.timeline import HAPPENED, Chart, Row, Timeline, edges_of, l
 from redbeat.entries.wording import clock, local_time, offset_of
 from redbeat.schedules.durations import length_in_words
 
-__all__ = ["FATES", "WIDTH", "Column", "HeatMap", "HeatRow", "draw_heat_map"]
-
 #: the width of a chart, in its own units; the height of a row's cells and of how they ended; of the bars
 WIDTH, ROW_HEIGHT, FATE_HEIGHT, BARS_HEIGHT = 640.0, 16.0, 6.0, 48.0
 LEVELS = 5

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from redbeat.web.pages.looks import look_of
 
-__all__ = ["SLOTS", "Sparkline", "draw_sparkline"]
-
 #: as many outcomes are shown
 SLOTS = 20
 

@@ -15,8 +15,6 @@ from itertools import islice
 from redbeat.entries.wording import local_time
 from redbeat.schedules.exclusions import bounds_of
 
-__all__ = ["Day", "Month", "Year", "draw_year"]
-
 _DAY, _INSTANT = timedelta(days=1), timedelta(microseconds=1)
 #: how many labels are told of a day
 MAX_LABELS = 5

@@ -7,14 +7,13 @@ what it has found by then says how many entries it covers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.entries.timeline import GROUPS, Counting, Timeline, chart_from
+from redbeat.entries.timeline import Counting, Timeline, chart_from
 from redbeat.entries.wording import local_time
 from redbeat.log.text import is_utf8
 from redbeat.schedules.times import read_time
@@ -24,7 +23,7 @@ from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
 #: the spans to choose from: hours and label
-SPANS = ((6, "6 hours"), (24, "24 hours"), (168, "7 days"))
+SPANS = {6: "6 hours", 24: "24 hours", 168: "7 days"}
 #: how rows are chosen, and what they are called
 BY = {"load": "Busiest entries", "next": "Next entries", "task": "Tasks", "prefix": "Prefixes"}
 #: how many characters the name of a row with a link has at most
@@ -40,12 +39,10 @@ TELL_SECONDS, FRESH_SECONDS = 0.7, 10.0
 def show_timeline(visit: Visit) -> Response:
     """Return the page, or its chart alone."""
     problem, start = "", None
-    hours = next((span for span, _ in SPANS if str(span) == visit.query.get("hours")), 24)
-    by = visit.query.get("by", "load")
-    by = by if by in GROUPS else "load"
+    hours, by = visit.number("hours"), visit.query.get("by", "")
+    hours, by = hours if hours in SPANS else 24, by if by in BY else "load"
     typed = visit.query.get("start", "").strip()
     match = visit.pattern("match")
-    more = visit.query.get("more", "0")
     if typed:
         try:
             start = read_time(typed, visit.now, visit.zone, ahead=False)
@@ -53,20 +50,23 @@ def show_timeline(visit: Visit) -> Response:
             problem = str(exc)
     # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
     start = start and start.replace(second=0, microsecond=0)
-    doublings = min(int(more[:4]), MAX_DOUBLINGS) if more.isascii() and more.isdigit() else 0
+    doublings = min(visit.number("more"), MAX_DOUBLINGS)
     result = _count(visit, hours, start, match, doublings)
     found = result.found
     given = {"hours": hours if hours != 24 else None, "by": by if by != "load" else None}
     given |= {"match": match or None, "start": typed or None}
-    rows = () if found is None else found.rows[by]
+    rows, neighbours = () if found is None else found.rows[by], {}
+    for name, hours_on in (("earlier", -hours), ("later", hours)):
+        moment = local_time((start or visit.now) + timedelta(hours=hours_on), visit.zone)
+        neighbours[name] = visit.link("timeline", **{**given, "start": moment.isoformat(timespec="minutes")})
     return visit.render(
         "timeline_part.html" if visit.is_fragment else "timeline.html",
         title="Timeline",
         hours=hours,
         by=by,
-        spans=[(label, visit.link("timeline", **{**given, "hours": span})) for span, label in SPANS],
-        span=dict(SPANS)[hours],
-        rows_by=[(name, BY[name]) for name in GROUPS],
+        spans=[(label, visit.link("timeline", **{**given, "hours": span})) for span, label in SPANS.items()],
+        span=SPANS[hours],
+        rows_by=[*BY.items()],
         match=match,
         typed=typed,
         problem=problem,
@@ -76,12 +76,11 @@ def show_timeline(visit: Visit) -> Response:
         hidden_rows=0 if found is None else max(found.row_counts[by] - len(rows), 0),
         fates=FATES,
         link_of=partial(_link_of, visit, by),
-        max_rows=MAX_ROWS,
         percent=100 * found.looked_at // found.entries if found is not None and found.entries else 0,
         now_url=visit.link("timeline", **{**given, "start": None}),
         url=visit.link("timeline", **given, more=doublings or None),
         more_url=visit.link("timeline", **given, more=doublings + 1) if doublings < MAX_DOUBLINGS else None,
-        neighbours=_neighbours(visit, start, hours, given),
+        neighbours=neighbours,
     )
 
 
@@ -117,17 +116,6 @@ def _link_of(visit: Visit, by: str, name: str) -> str:
     if by in ("load", "next"):
         return visit.link("entry", name=name)
     return visit.link("entries", **{"match" if by == "prefix" else "task": name})
-
-
-def _neighbours(
-    visit: Visit, start: datetime | None, hours: int, given: Mapping[str, object]
-) -> dict[str, str]:
-    """Return the links to the time before and after."""
-    begin, span, links = start or visit.now, timedelta(hours=hours), {}
-    for name, moment in (("earlier", begin - span), ("later", begin + span)):
-        typed = f"{local_time(moment, visit.zone):%Y-%m-%dT%H:%M%z}"
-        links[name] = visit.link("timeline", **{**given, "start": f"{typed[:-2]}:{typed[-2:]}"})
-    return links
 
 
 ROUTES: list[BaseRoute] = [page("/timeline", show_timeline)]
