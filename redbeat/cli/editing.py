@@ -5,7 +5,7 @@ Invariant: what is wrong is found before anything is written, and what is writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -22,7 +22,7 @@ from redbeat.cli.flags import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME, entry_called, listed_entry
+from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.options import (
     POLICY,
     SCHEDULES,
@@ -35,18 +35,18 @@ from redbeat.cli.options import (
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.diagnostics.hints import hint_at_beat_schedule, hint_at_ping_host, hint_at_task
-from redbeat.entries.audit import given_of
 from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
-from redbeat.entries.saving import retry_when_changed, why_never
+from redbeat.entries.saving import why_never
 from redbeat.entries.wording import one_line, relative, when_in
-from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.errors import EntryChanged
 from redbeat.log.text import counted
-from redbeat.operations.editing import delete_entries
+from redbeat.operations.editing import delete_entries, put_entry, set_entries, set_entry
+from redbeat.operations.operation import Seen
 from redbeat.operations.selection import Selection
-from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
+from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
@@ -74,13 +74,9 @@ def add(session: Session, name: str, task: str, disabled: bool, replace: bool, *
         known = ", ".join(f"--{kind}" for kind in SCHEDULES)
         raise CommandLineError(f"An entry needs a schedule: give one of {known}.", exits.USAGE)
     zone = zone_given(given, session.app.timezone)
-    values = changes_of(given, zone, session.now(), {})
-    entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
-    details = {**given_of(entry), "replace": True} if replace else given_of(entry)
+    values = {"task": task, "enabled": not disabled, **changes_of(given, zone, session.now(), {})}
     try:
-        entry.check_save(if_unchanged=not replace)  # raises before anything is written
-        with session.actor.doing("add", [name], details):
-            entry.save(if_unchanged=not replace)
+        put_entry(session.actor, name, values=values, seen=None if replace else Seen())
     except EntryChanged:
         raise CommandLineError(
             f"There is an entry {one_line(name)!r} already: --replace puts this one in its place, and "
@@ -114,8 +110,6 @@ def set_(
     session: Session,
     name: str | None,
     match: str | None,
-    task: str | None,
-    enabled: bool | None,
     unset: tuple[str, ...],
     **_: Any,
 ) -> None:
@@ -134,84 +128,35 @@ def set_(
         raise CommandLineError("There is nothing to change: give an option, see --help.", exits.USAGE)
     now = session.now()
 
-    def changed(name: str) -> RedBeatSchedulerEntry:
-        entry = entry_called(session, name)
+    def changes(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
         zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
-        _change(entry, changes_of(given, zone, now, entry.options), removed, task, enabled)
-        return entry
+        made = {**dict.fromkeys(removed - set(TASK_OPTIONS)), **changes_of(given, zone, now, entry.options)}
+        if removed & set(TASK_OPTIONS):
+            options = made.get("options", entry.options) or {}
+            made["options"] = {key: value for key, value in options.items() if key not in removed}
+        made |= {field: given[field] for field in ("task", "enabled") if field in given}
+        return {**dict.fromkeys(PAUSE_FIELDS), **made} if given.get("enabled") else made
 
-    def change(name: str) -> None:
-        retry_when_changed(lambda: changed(name).save(if_unchanged=True))
-
-    details = {field: given[field] for field in given if field != "name"}
     names = [name] if name is not None else select(session, str(match))[0]
     if name is not None:
-        changed(name).check_save()  # raises before anything is written
+        set_entry(session.actor, name, changes=changes, is_merged=False, dry_run=session.is_dry_run)
     if session.is_dry_run:
         show_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
     elif name is not None:
-        before = _before(entry_called(session, name), fields, removed)
-        with session.actor.doing("set", names, details, before=before):
-            change(name)
         report_entry(session, name, "Changed")
     elif names:
         ask_about(session, f"Change {', '.join(field.replace('_', '-') for field in fields)} of", names)
-        with session.actor.doing("set", names, details):
-            _change_each(session, names, change)
+        with meter("Changing", len(names)) as progress:
+            chosen = Selection(names, match, is_whole=True)
+            record = {field: given[field] for field in given if field != "name"}
+            done = set_entries(
+                session.actor, chosen, changes=changes, is_merged=False, record=record, progress=progress
+            )
+        for one in done.changed if session.is_json else ():
+            report_entry(session, one, "Changed")
+        session.summarize(f"{len(done.changed)} changed.")
+        check_failures(session, done.failed | dict.fromkeys(done.left, done.reason), len(names))
     _tell(session, [*_ping_hints(session, given), hint_at_beat_schedule(session.app, names)])
-
-
-def _change_each(session: Session, names: list[str], change: Callable[[str], None]) -> None:
-    """Change one entry after the other; say how many were changed, and why others weren't."""
-    count, failed = 0, dict[str, str]()
-    with meter("Changing", len(names)) as progress:
-        for number, name in enumerate(names, start=1):
-            try:
-                change(name)
-                count += 1
-                if session.is_json:
-                    report_entry(session, name, "Changed")
-            except EntryNotFound:  # it was deleted since it was found
-                pass
-            except EntryError as exc:
-                failed[name] = str(exc)
-            progress(number)
-    session.summarize(f"{count} changed.")
-    check_failures(session, failed, len(names))
-
-
-def _before(entry: RedBeatSchedulerEntry, fields: Iterable[str], removed: set[str]) -> dict[str, Any]:
-    """Return what the fields of a stored entry are, by the names of options."""
-    known = {**(entry.options or {}), **given_of(entry), "enabled": entry.enabled}
-    names = sorted({*fields, *removed} - {"unset"})
-    return {field: known.get("schedule" if field in SCHEDULES else field) for field in names}
-
-
-def _change(
-    entry: RedBeatSchedulerEntry,
-    changes: dict[str, Any],
-    removed: set[str],
-    task: str | None,
-    enabled: bool | None,
-) -> None:
-    """Change ``entry``, which is stored afterwards."""
-    policy = {field: getattr(NO_POLICY, field) for field in removed & set(POLICY)}
-    policy.update({field: changes.pop(field) for field in POLICY if field in changes})
-    if enabled:
-        policy.update(dict.fromkeys(PAUSE_FIELDS))
-    for field, nothing in (("args", []), ("kwargs", {}), ("options", {})):
-        if field in removed:
-            changes.setdefault(field, nothing)
-    options = changes.get("options", entry.options) or {}
-    if removed & set(TASK_OPTIONS):
-        changes["options"] = {key: value for key, value in options.items() if key not in removed}
-    if task is not None:
-        entry.task = task
-    if enabled is not None:
-        entry.enabled = enabled
-    for field, value in changes.items():
-        setattr(entry, field, value)
-    entry.set_policy(policy)
 
 
 def report_entry(session: Session, name: str, done: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from redbeat.access import Right
+from redbeat.config.config import ensure_conf
 from redbeat.entries.audit import given_of
 from redbeat.entries.documents import find_problems, raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -21,6 +22,7 @@ from redbeat.entries.forms import IGNORED_FIELDS, STATE_FIELDS
 from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.entries.query import read_listed
 from redbeat.entries.saving import retry_when_changed
+from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ArgumentInvalid, EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
 from redbeat.operations.actor import Actor
@@ -36,13 +38,15 @@ from redbeat.operations.hiding import (
     without_hidden,
 )
 from redbeat.operations.operation import Option, Seen, SeenOption, operation
-from redbeat.operations.selection import NameOfEntry, Selection, for_each
+from redbeat.operations.selection import MAX_SECONDS, NameOfEntry, Selection, for_each
 from redbeat.store.members import remove_members
 from redbeat.store.owners import apply_changes
 from redbeat.store.records import Change, Stored
 from redbeat.store.store import Store
 
 Result = TypeVar("Result")
+#: fields by their names, or what returns them for an entry as it is stored
+Changes = dict[str, Any] | Callable[[RedBeatSchedulerEntry], dict[str, Any]]
 
 #: what documents of the REST interface have besides; ignored where one is sent back
 ADDED = ("href", "etag")
@@ -127,6 +131,9 @@ def put_entry(
     given = {"name": name, **_without_added(values)}
     if given["name"] != name:
         raise ArgumentInvalid("name", f"must be {name!r}, as in the path, or be left out.")
+    problem = find_name_problem(name, ensure_conf(actor.app).reserved_names)
+    if problem:
+        raise EntryError(f"{name}: {problem}", name)
 
     def put() -> EntryChange:
         before = find_entry(actor.app, name)
@@ -137,6 +144,7 @@ def put_entry(
             made = draft(actor, given, before)
             now = given_of(made)
             was = {} if before is None or before.problem else dict.fromkeys(now) | given_of(before)
+            made.check_save(if_unchanged=True)
             verb, task = "add" if before is None else "set", None if before is None else before.task
             with actor.doing(verb, [name], now, made.task, task, before=was):
                 made.save(if_unchanged=True)
@@ -150,7 +158,7 @@ def set_entry(
     actor: Actor,
     name: NameOfEntry,
     *,
-    changes: Annotated[dict[str, Any], Option("The fields to change.", component="EntryPatch")],
+    changes: Annotated[Changes, Option("The fields to change.", component="EntryPatch")],
     seen: SeenOption = None,
     dry_run: DryRun = False,
     is_merged: bool = True,
@@ -158,6 +166,7 @@ def set_entry(
     """Change some fields of an entry; null removes one.
 
     Arguments:
+        changes: the fields, or a function that returns them for the entry as it is stored.
         is_merged: an object changes only what it names of the stored one (RFC 7396); False: it replaces it.
 
     Raises:
@@ -165,27 +174,7 @@ def set_entry(
         EntryChanged: it isn't as it was seen.
         EntryError: a value is invalid.
     """
-
-    def change() -> EntryChange:
-        entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
-        _check_seen(seen, name, entry)
-        was = fields_of(entry)
-        given = {field: value for field, value in changes.items() if field not in (*ADDED, *IGNORED_FIELDS)}
-        fields = merged(was, given) if is_merged else given
-        if fields.get("name", name) != name:
-            raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
-        values = {field: value for field, value in {**was, **fields}.items() if value is not None}
-        with _naming_all_problems(actor, {**values, "name": name}):
-            made = draft(actor, {**values, "name": name}, entry)
-            if dry_run:
-                made.check_save(if_unchanged=True)
-                return EntryChange(made, "changed")
-            before = {field: was.get(field) for field in fields}
-            with actor.doing("set", [name], fields, made.task, entry.task, before=before):
-                made.save(if_unchanged=True)
-        return EntryChange(made, "changed")
-
-    return _until_unchanged(actor, name, seen, change)
+    return _set(actor, name, changes, seen, dry_run=dry_run, is_merged=is_merged)
 
 
 @operation("entries.set", Right.EDIT, "set", "PUT /set")
@@ -193,14 +182,62 @@ def set_entries(
     actor: Actor,
     entries: Selection,
     *,
-    changes: Annotated[dict[str, Any], Option("As the body of a PATCH of one entry has them.")],
+    changes: Annotated[Changes, Option("As the body of a PATCH of one entry has them.")],
     dry_run: DryRun = False,
+    is_merged: bool = True,
+    record: Mapping[str, Any] | None = None,
+    progress: Callable[[int], object] = lambda _done: None,
 ) -> Changed:
-    """Change the same fields of many entries."""
-    done = for_each(
-        entries.find(actor), lambda name: set_entry(actor, name, changes=changes, dry_run=dry_run)
-    )
+    """Change the same fields of many entries.
+
+    Arguments:
+        changes, is_merged: as :func:`set_entry` takes them.
+        record: what one audit record says of all of them; None: each has a record of its own.
+    """
+    selected = entries.find(actor)
+
+    def change(name: str) -> EntryChange:
+        is_recorded = record is None
+        return _set(actor, name, changes, dry_run=dry_run, is_merged=is_merged, is_recorded=is_recorded)
+
+    is_one_record = record is not None and selected.names and not dry_run
+    with actor.doing("set", selected.names, record) if is_one_record else nullcontext():
+        seconds = None if entries.is_whole else MAX_SECONDS
+        done = for_each(selected, change, max_seconds=seconds, progress=progress)
     return Changed([*done.done], done.failed, done.left, done.next, done.reason)
+
+
+def _set(
+    actor: Actor,
+    name: str,
+    changes: Changes,
+    seen: Seen | None = None,
+    *,
+    dry_run: bool,
+    is_merged: bool,
+    is_recorded: bool = True,
+) -> EntryChange:
+    def change() -> EntryChange:
+        entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+        _check_seen(seen, name, entry)
+        was, wanted = fields_of(entry), changes(entry) if callable(changes) else changes
+        given = {field: value for field, value in wanted.items() if field not in (*ADDED, *IGNORED_FIELDS)}
+        fields = merged(was, given) if is_merged else given
+        if fields.get("name", name) != name:
+            raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
+        values = {field: value for field, value in {**was, **fields}.items() if value is not None}
+        with _naming_all_problems(actor, {**values, "name": name}):
+            made = draft(actor, {**values, "name": name}, entry)
+            made.check_save(if_unchanged=True)
+            if not dry_run:
+                before = {field: was.get(field) for field in fields}
+                details = (fields, made.task, entry.task)
+                record = actor.doing("set", [name], *details, before=before) if is_recorded else nullcontext()
+                with record:
+                    made.save(if_unchanged=True)
+        return EntryChange(made, "changed")
+
+    return _until_unchanged(actor, name, seen, change)
 
 
 @operation("entry.delete", Right.DELETE, "delete", "DELETE /entries/{name}", is_destructive=True)

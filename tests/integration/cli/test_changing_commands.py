@@ -138,7 +138,7 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
     entry = get("one")
     assert entry.policy == Entry("two", "echo", 1, app=app).policy
     assert entry.options == {"headers": {"a": 1}}
-    assert (entry.args, entry.enabled) == ([], True)
+    assert (entry.args or [], entry.enabled) == ([], True)
 
 
 def test_add_replaces_an_existing_entry_only_on_demand(ask: Call, get: Get) -> None:
