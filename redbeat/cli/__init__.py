@@ -110,7 +110,7 @@ for section in SECTIONS.values():
     for command, line in section.items():
         command.short_help = line
         redbeat.add_command(command)
-for operation in OPERATIONS.values():
+for operation in OPERATIONS:
     if operation.command.split()[0] not in redbeat.commands:
         made = command_of(operation)
         SECTIONS["Operate"][made] = operation.summary.rstrip(".")

@@ -11,4 +11,7 @@ from redbeat.operations import pausing as pausing
 from redbeat.operations import reading as reading
 from redbeat.operations import running as running
 from redbeat.operations import tokens as tokens
-from redbeat.operations.operation import OPERATIONS as OPERATIONS
+from redbeat.operations.operation import OPERATIONS as FOUND
+
+#: all operations, in an order that doesn't depend on which module was imported first
+OPERATIONS = sorted(FOUND.values(), key=lambda one: one.function.__module__)

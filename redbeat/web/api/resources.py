@@ -32,7 +32,7 @@ from redbeat.web.api.problems import Refusal, problem_of
 from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
-OPERATIONS: Sequence[Operation] = [endpoint_of(one) for one in TABLE.values() if one.rest]
+OPERATIONS: Sequence[Operation] = [endpoint_of(one) for one in TABLE if one.rest]
 
 #: the commands of the command line that aren't here, and why
 NOT_HERE: Mapping[str, str] = {
