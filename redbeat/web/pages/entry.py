@@ -24,13 +24,12 @@ from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_d
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
 from redbeat.schedules.times import read_time
+from redbeat.web.pages.looks import SLOTS
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
 #: how many next and past runs are shown, and how many somebody may ask for
 RUNS, MORE_RUNS = 10, 100
-#: how many outcomes the sparkline shows
-SPARKLINE = 20
 
 
 def show_entry(visit: Visit) -> Response:
@@ -38,7 +37,7 @@ def show_entry(visit: Visit) -> Response:
     entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
     count = MORE_RUNS if visit.query.get("more") else RUNS
     after, after_problem = _after(visit)
-    found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SPARKLINE), after=after)
+    found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SLOTS), after=after)
     facts = _facts_of(visit, entry)
     error = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
     sent = visit.query.get("sent", "")
@@ -64,7 +63,7 @@ def show_entry(visit: Visit) -> Response:
         history=[(run, _reason(visit, facts, run)) for run in found.past[:count]],
         failed_outcomes=FAILED_OUTCOMES,
         last_sent=next((run for run in found.history if run.is_sent), None),
-        outcomes=[run.outcome for run in reversed(found.history[:SPARKLINE])],
+        outcomes=[run.outcome for run in reversed(found.history[:SLOTS])],
         sent=sent if sent in task_ids else "",
         why_not=why_not_run(visit, entry),
         own_zone=label_of(zone_for(entry)),

@@ -24,8 +24,7 @@ from redbeat.log.text import printable_json, printable_lines
 from redbeat.schedules.durations import lasting_in_words, length_in_words, seconds_in_words
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.assets import mark_of
-from redbeat.web.charts.sparkline import Sparkline, draw_sparkline
-from redbeat.web.pages.looks import NOTICE_ICONS, look_of
+from redbeat.web.pages.looks import NOTICE_ICONS, Sparkline, draw_sparkline, look_of
 
 #: the cookie in which redbeat.js tells the name of the viewer's time zone, percent-encoded
 ZONE_COOKIE = "redbeat-zone"
