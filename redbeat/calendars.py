@@ -74,22 +74,18 @@ class Calendar(Exclusions):
         self, name: str, days: Mapping[Any, str] | Iterable[Any] = (), about: str = "", app: Any = None
     ) -> None:
         if not isinstance(name, str) or not name or not is_utf8(name):
-            raise ValueError(f"A calendar must have a name, a non-empty string, not {name!r}.")
+            raise CalendarError(f"A calendar must have a name, a non-empty string, not {name!r}.", str(name))
         if isinstance(days, str):
-            raise ValueError(f"{name}: days must be a list; write [{days!r}].")
-        labels = days.items() if isinstance(days, Mapping) else ((day, "") for day in days)
+            raise CalendarError(f"{name}: days must be a list; write [{days!r}].", name)
         self.name = name
         #: day or span, as it is written to Redis, to its label
         self.days: dict[str, str] = {}
         self.about = about
         self.app = app
-        self._exclude(labels)
+        self._exclude(_labels_of(name, days))
 
-    def _exclude(self, labels: Iterable[tuple[Any, Any]]) -> None:
-        try:
-            self.days = {spelled(day): str(label) for day, label in labels}
-        except ValueError as exc:
-            raise CalendarError(f"{self.name}: {exc}", self.name) from exc
+    def _exclude(self, labels: Mapping[Any, Any]) -> None:
+        self.days = {_spelled(self.name, day): str(label) for day, label in labels.items()}
         super().__init__(self.days)
 
     def __repr__(self) -> str:
@@ -132,7 +128,7 @@ class Calendar(Exclusions):
         try:
             days = days_of_ical(text, min(today, until) - ICAL_SINCE, until, app.timezone)
         except ValueError as exc:
-            raise ValueError(f"{name}: {exc}") from exc
+            raise CalendarError(f"{name}: {exc}", name) from exc
         return cls(name, days, about, app)
 
     @classmethod
@@ -160,7 +156,7 @@ class Calendar(Exclusions):
         Raises:
             CalendarError: ``days`` was changed, and can't be stored (a ValueError, too).
         """
-        self._exclude(list(self.days.items()))
+        self._exclude(self.days)
         return store_calendar(self.name, lambda _stored: self, self.app)
 
     @classmethod
@@ -187,8 +183,8 @@ class Calendar(Exclusions):
             ValueError: one of ``days`` isn't a day or a span.
         """
         app = app_or_default(app)
-        added, removed = cls(name, days, app=app).days, [*map(spelled, without)]
-        return store_calendar(name, lambda stored: changed_from(stored, added, removed, about, app, cls), app)
+        changes = {**{_spelled(name, day): None for day in without}, **_labels_of(name, days)}
+        return store_calendar(name, lambda stored: changed_from(stored, changes, about, app, cls), app)
 
     @staticmethod
     def names(app: Any = None) -> list[str]:
@@ -204,22 +200,39 @@ class Calendar(Exclusions):
         replace_calendar(Store(self.app), self.name, {})
 
 
+def _labels_of(name: str, days: Mapping[Any, str] | Iterable[Any]) -> Mapping[Any, str]:
+    return days if isinstance(days, Mapping) else {_spelled(name, day): "" for day in days}
+
+
+def _spelled(name: str, day: Any) -> str:
+    try:
+        return spelled(day)
+    except ValueError as exc:
+        raise CalendarError(f"{name}: {exc}", name) from exc
+
+
 def changed_from(
     stored: StoredCalendar,
-    added: Mapping[str, str],
-    removed: Iterable[str],
+    changes: Mapping[Any, str | None],
     about: str | None,
     app: Any,
     kind: type[Calendar] = Calendar,
 ) -> Calendar:
-    """Return what :meth:`Calendar.change` makes of a stored calendar; nothing is written."""
+    """Return what :meth:`Calendar.change` makes of a stored calendar; nothing is written.
+
+    Arguments:
+        changes: days and spans with their labels; None for one to remove.
+    """
     if stored.unreadable and not stored.is_missing:
         raise CalendarError(stored.unreadable, stored.name)
-    kept = stored.days
-    for day in removed:
-        if kept.pop(day, None) is None:
-            raise CalendarError(f"{stored.name}: there is no {day} to remove.", stored.name)
-    return kind(stored.name, {**kept, **added}, stored.about if about is None else about, app)
+    days = stored.days
+    for day, label in changes.items():
+        field = _spelled(stored.name, day)
+        if label is not None:
+            days[field] = label
+        elif days.pop(field, None) is None:
+            raise CalendarError(f"{stored.name}: there is no {field} to remove.", stored.name)
+    return kind(stored.name, days, stored.about if about is None else about, app)
 
 
 def store_calendar(name: str, make: Callable[[StoredCalendar], Calendar], app: Any) -> Calendar:

@@ -30,7 +30,7 @@ from redbeat.operations.editing import Deleted, DryRun
 from redbeat.operations.operation import Option, Seen, SeenOption, operation
 from redbeat.operations.reading import Cursor
 from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor, look_at_each
-from redbeat.schedules.exclusions import Exclusions, spelled
+from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.calendars import replace_calendar
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -224,17 +224,13 @@ def set_calendar(
         CalendarError: it is unusable, it has no such day to remove, or one of ``days`` isn't a day or a span.
     """
     _check_texts(name, about)
-    given = days or {}
-    try:
-        labels = {day: label for day, label in given.items() if label is not None}
-        added = Calendar(name, labels, app=actor.app).days
-        removed = [spelled(day) for day, label in given.items() if label is None]
-    except ValueError as exc:
-        raise CalendarError(str(exc), name) from exc
+    changes = days or {}
 
     def change(stored: StoredCalendar) -> Calendar:
-        return changed_from(stored, added, removed, about, actor.app)
+        return changed_from(stored, changes, about, actor.app)
 
+    added = {day: label for day, label in changes.items() if label is not None}
+    removed = [day for day, label in changes.items() if label is None]
     details = {"days": added or None, "remove": removed or None, "about": about}
     return _store(actor, "calendar set", name, change, details, seen)
 
@@ -286,7 +282,9 @@ def read_import(
         fields = read_calendar(text, name, origin)
         stands = fields.get("about", "") if about is None else about
         return Calendar(name, fields.get("days") or (), stands, actor.app)
-    except (ValueError, ConfigurationError) as exc:
+    except (ConfigurationError, ValueError) as exc:
+        if actor.has_shell and isinstance(exc, ConfigurationError):
+            raise
         raise CalendarError(str(exc), name) from exc
 
 
@@ -312,7 +310,7 @@ def import_(
 
     def change(stored: StoredCalendar) -> Calendar:
         if mode == "add":
-            return changed_from(stored, read.days, (), read.about or None, actor.app)
+            return changed_from(stored, read.days, read.about or None, actor.app)
         if mode != "replace" and not stored.is_missing:
             raise CalendarError(
                 f"The calendar {shorten(read.name, 200)!r} exists already: replace its days (--replace), or "
