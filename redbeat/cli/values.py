@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from redbeat.decoder import read_json
-from redbeat.schedules.codec import make_solar, read_cron
+from redbeat.entries.notation import parse_schedule
+from redbeat.schedules.codec import read_cron
 from redbeat.schedules.times import TypedTime, read_seconds
 from redbeat.schedules.timezones import zone_called
 
@@ -45,14 +46,7 @@ def _read_interval(text: str) -> float:
 
 
 def _read_solar(text: str) -> Any:
-    parts = [part.strip() for part in text.split(",")]
-    try:
-        event, lat, lon = parts[0], *map(float, parts[1:])
-    except ValueError as exc:
-        raise ValueError(
-            f"{text!r} is no event, latitude and longitude; write it as sunset,52.5,13.4."
-        ) from exc
-    return make_solar(event, lat, lon)
+    return parse_schedule({"solar": text})
 
 
 DURATION = Value("duration", read_seconds)

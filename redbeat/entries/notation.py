@@ -134,9 +134,7 @@ def _read(form: str, given: Any, value: dict[str, Any], zone: str | None) -> Any
         case "at":
             return {"__type__": "clocked", "clocked_time": given}
         case "solar":
-            for missing in sorted({"lat", "lon"} - value.keys()):
-                raise ValueError(f"solar: {missing} is missing.")
-            return {"__type__": "solar", "event": given, "lat": value["lat"], "lon": value["lon"]}
+            return _read_solar(given, value)
     try:
         if form == "rrule":
             return {"__type__": "rrule", **read_rule(given, zone_called(zone or "UTC"))}
@@ -152,6 +150,18 @@ def _read(form: str, given: Any, value: dict[str, Any], zone: str | None) -> Any
 @lru_cache(maxsize=1024)  # thousands of entries have a few expressions
 def _cron_json(expression: str) -> str:
     return json.dumps(encode_schedule(read_cron(expression)))
+
+
+def _read_solar(event: Any, value: dict[str, Any]) -> Any:
+    place = [value[name] for name in ("lat", "lon") if name in value]
+    try:
+        if isinstance(event, str) and "," in event:
+            event, *parts = (part.strip() for part in event.split(","))
+            place = [float(part) for part in parts]
+        lat, lon = place
+    except ValueError as exc:
+        raise ValueError("solar: must be an event, latitude and longitude, as sunset,52.5,13.4.") from exc
+    return {"__type__": "solar", "event": event, "lat": lat, "lon": lon}
 
 
 _TEXTS = {"cron": "0 9 * * mon-fri", "at": "2026-12-24T18:00", "rrule": "FREQ=WEEKLY;BYDAY=MO"}

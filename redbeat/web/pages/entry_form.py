@@ -301,24 +301,15 @@ def zone_named(name: Any, default: tzinfo) -> tzinfo:
 
 def _read_schedule(text: str, form: Form, read_moment: Callable[[str], str]) -> Any:
     """Return a schedule as files have it; it is checked with the other fields."""
-    kind = form.get("schedule_kind", "json")
-    match kind:
+    match form.get("schedule_kind", "json"):
         case "json":
             return read_json(text, (dict, str, int, float), 'an object, as {"__type__": ...}')
-        case "solar":
-            event, *place = (part.strip() for part in text.split(","))
-            try:
-                lat, lon = map(float, place)
-            except ValueError as exc:
-                raise ValueError(
-                    f"{text!r} must be an event, latitude and longitude, as sunset,52.5,13.4."
-                ) from exc
-            return {"solar": event, "lat": lat, "lon": lon}
         case "every":
             return {"every": text, **({"relative": True} if form.get("relative") else {})}
         case "at":
             return {"at": read_moment(text)}
-    return {kind: text}
+        case kind:
+            return {kind: text}
 
 
 def _read_number(text: str) -> int:
