@@ -41,6 +41,12 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 #: the fields with what a task is given, which may be secrets: these are never quoted
 _GIVEN = ("args", "kwargs", "options")
+#: what the options of ``apply_async`` about times may be
+_TIME_OPTIONS = {
+    "expires": "a number of seconds, a datetime, or its ISO text",
+    "countdown": "a number of seconds",
+    "eta": "a datetime, or its ISO text",
+}
 #: the largest priority of a message
 MAX_PRIORITY = 255
 #: PHP writes an empty object as [], Lua an empty list as {}, and a form may leave ''
@@ -95,15 +101,13 @@ def _plain_option(value: Any) -> Any:
 
 def find_option_problem(options: Mapping[str, Any]) -> str | None:
     """Return which option would fail at each run, and why, a sentence; None: none."""
-    for name in ("expires", "countdown", "eta"):
-        value, times = options.get(name), "a datetime, or its ISO text"
+    for name, allowed in _TIME_OPTIONS.items():
+        value = options.get(name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if value is None or (name != "eta" and is_number):
+        is_time = isinstance(value, datetime) or _is_iso(value)
+        if value is None or (is_number and name != "eta") or (is_time and name != "countdown"):
             continue
-        if name != "countdown" and (isinstance(value, datetime) or _is_iso(value)):
-            continue
-        allowed = {"countdown": "a number of seconds", "expires": f"a number of seconds, {times}"}
-        return f"options: {name}: must be {allowed.get(name, times)}, got {quoted(value)}."
+        return f"options: {name}: must be {allowed}, got {quoted(value)}."
     return None
 
 
