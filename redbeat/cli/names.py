@@ -55,16 +55,14 @@ def _app_of(ctx: click.Context) -> Any:
     found = ctx.find_object(Session)
     if found is not None:
         return found.app
-    url = prefix = None
-    app: Any = None
+    given: dict[str, Any] = {}
     context: click.Context | None = ctx
     while context is not None:
-        url, prefix = url or context.params.get("url"), prefix or context.params.get("prefix")
-        app = app or context.params.get("app")
-        context = context.parent
+        given, context = {**context.params, **given}, context.parent
+    app = given.get("app")
     if app is None or isinstance(app, str):
         app = find_app(app) if app else current_app
-    return Session(app, url, prefix, no_color=True).app
+    return Session(app, given.get("url"), given.get("prefix"), no_color=True).app
 
 
 def nothing_matches(match: str) -> CommandLineError:
