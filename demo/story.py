@@ -81,7 +81,7 @@ RedBeatSchedulerEntry.from_key("redbeat:hello", app=app).delete()
         "Paused in the dashboard, as if somebody had clicked there",
         """
 visitor = Visitor(LINK)
-visitor.fill_in("/entry/pause", name="raw", note="paused in the dashboard")
+visitor.fill_in("/entries/pause", name="raw", note="paused in the dashboard", confirmed="yes")
 """,
     ),
     Step(

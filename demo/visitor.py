@@ -15,8 +15,8 @@ class Visitor:
         self._read(link)
 
     def fill_in(self, path: str, **fields: str) -> None:
-        """Send a form with these fields, and with the token that its page has against forged requests."""
-        found = re.search(r'name="csrf_token" value="([\w-]+)"', self._read(f"{path}?{urlencode(fields)}"))
+        """Send a form with these fields, and with the token that pages have against forged requests."""
+        found = re.search(r'"X-CSRF-Token": "([\w-]+)"', self._read("/"))
         sent = urlencode({"csrf_token": found[1] if found else "", **fields})
         with self._opener.open(urljoin(self._link, path), sent.encode()) as answer:
             answer.read()
