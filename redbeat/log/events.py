@@ -41,7 +41,7 @@ FIELDS = {
     "schedule": "the class of a registered schedule",
     "processor_seconds": "how much processor time it took",
     "bytes": "how many bytes it has",
-    "lock": "the lock's key, or those of several, with spaces between",
+    "lock": "the lock's key, or the keys of several locks, with spaces between",
     "holder": "the token of the beat that holds the lock, or has held it: host, process id, start",
     "seconds": "for how long",
     "broker": "the broker's URL, without passwords",
@@ -260,7 +260,7 @@ ENTRIES_MOVED = _event(
     "entries.moved",
     "WARNING",
     "entries",
-    "Entries that somebody has written by another number of shards were moved to where they belong.",
+    "Entries that a program has written by another number of shards were moved to where they belong.",
 )
 REPLICAS_SHORT = _event(
     "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."

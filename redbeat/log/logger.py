@@ -2,7 +2,7 @@
 terminal.
 
 Owns the filter that makes this so, for every record of the logger ``celery.beat``: RedBeat's, Celery's own
-(``Scheduler: Sending due task ...``, tracebacks) and those of subclasses. It makes a record's arguments
+(``Scheduler: Sending due task ...``, tracebacks) and records of subclasses. It makes a record's arguments
 printable. So text from elsewhere must be an argument of a log call, and never part of the message.
 """
 

@@ -70,7 +70,7 @@ def quoted(value: object) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Tell whether ``text`` can be written as UTF-8: surrogates can't, nor bytes that weren't UTF-8."""
+    """Return True if ``text`` can be written as UTF-8: surrogates can't, nor bytes that weren't UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -271,7 +271,7 @@ def listen(**_: Any) -> None:
 def _complete_headers(task: Any = None, **_: Any) -> None:
     """Give a run's request the headers that Celery's and Sentry's code read there.
 
-    A retry's message has those of RedBeat again: Sentry adds some of its own, and Celery would take only
+    A retry's message has RedBeat's headers again: Sentry adds some of its own, and Celery would take only
     those. And Sentry measures how long a message has waited: one that was compiled, and so sent in time, says
     nothing of when it was sent.
     """

@@ -1,8 +1,8 @@
 """The endpoint: a thread of beat that serves some pages over HTTP.
 
-Invariant: no tick waits for it, and it takes little of the processor from them, whatever its clients do: few
-connections are open at a time, and few are accepted in a second. The oldest makes room for a new one, so slow
-clients don't keep a probe waiting. An invalid address is reported once and tried again.
+Invariant: no tick waits for it, and it takes little of the processor from them, even from hostile clients:
+few connections are open at a time, and few are accepted in a second. The oldest makes room for a new one, so
+slow clients don't keep a probe waiting. An invalid address is reported once and tried again.
 
 Threads and plain sockets, and no selector, so that it works where gevent or eventlet has replaced both.
 """
@@ -204,7 +204,7 @@ class _Exchange(BaseHTTPRequestHandler):
         """Answer with the page of this path."""
         page = self._pages.get(self.path.partition("?")[0])
         if page is None:
-            explanation = f"There is no such page here, only {', '.join(self._pages)}."
+            explanation = f"This page is missing. The pages here are {', '.join(self._pages)}."
             self.send_error(HTTPStatus.NOT_FOUND, explain=explanation)
             return
         try:

@@ -235,7 +235,7 @@ class Gathering:
         return View(keys, token, "" if shard is None else str(shard))
 
     def _give_labels(self, store: Store) -> None:
-        """Let new labels be stored where they are needed: those of an entry in its shard, others in all."""
+        """Let new labels be stored where they are needed: labels of an entry in its shard, others in all."""
         unsaved = self.book.unsaved
         while unsaved:
             id_, labels = unsaved.popleft()

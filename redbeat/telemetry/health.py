@@ -58,11 +58,11 @@ class Health:
         self._resumed_at = self._looked_at = clock()
 
     def note_trouble(self, trouble: str) -> None:
-        """Note why the tick that has just ended could send nothing, in a sentence; '': it could."""
+        """Record why the tick that has just ended could send nothing, in a sentence; '': it could."""
         self._trouble, self._troubled_at = trouble, self._clock()
 
     def note_stopping(self) -> None:
-        """Note that beat begins to stop."""
+        """Record that beat begins to stop."""
         self._is_stopping = True
 
     def look(self) -> None:

@@ -78,7 +78,7 @@ class LabelBook:
         self.version += 1
 
     def id_of(self, name: str, task: str, options: Mapping[str, Any], *, is_asked: bool) -> str:
-        """Return the id of the labels of an entry's runs; '' for those of all others.
+        """Return the id of the labels of an entry's runs; '' for the labels that all others share.
 
         Arguments:
             options: the entry's own.

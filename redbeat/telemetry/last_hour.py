@@ -1,6 +1,6 @@
 """What was counted in the last hour, minute by minute: for people who look, without a system of metrics.
 
-Invariant: a minute in which nothing was counted is told apart from an hour in which nobody counts.
+Invariant: a minute in which nothing was counted is told apart from an hour without a beat that counts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LastHour:
 
     Attributes:
         minutes: the oldest first; the last one isn't over.
-        is_counted: somebody has counted something, ever.
+        is_counted: a run was ever counted.
     """
 
     minutes: Sequence[Minute]

@@ -117,9 +117,9 @@ def _histograms(view: View, what: str) -> Samples:
 
 @_metric(OF_SCHEDULE, "redbeat_runs", "counter", *RUN_LABELS, "outcome", "reason")
 def _runs(view: View) -> Samples:
-    """What became of runs: ``outcome`` is ``sent``, ``skipped`` with a ``reason``, ``merged`` or ``unsent``;
-    where runs are tracked they are counted once more when they are over, as ``succeeded``, ``failed``,
-    ``lost`` and so on.
+    """Runs by ``outcome``: ``sent``, ``skipped`` with a ``reason``, ``merged`` or ``unsent``; where runs
+    are tracked they are counted once more when they are over, as ``succeeded``, ``failed``, ``lost`` and so
+    on.
     """
     return {(*labels, *WORDS[word]): number for labels, word, number in _figures(view) if word in WORDS}
 

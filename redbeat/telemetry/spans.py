@@ -64,13 +64,13 @@ class RunSpan:
     error: BaseException | None = None
 
     def note_sent(self) -> None:
-        """Note that the message is on its queue now."""
+        """Record that the message is on its queue now."""
         if not self.ended_at and self.span.is_recording():
             # not before it was due: where Redis' clock was set back, say
             self.ended_at = max(self.note(self), self.due_at)
 
     def note_failed(self, exc: BaseException) -> None:
-        """Note that the message couldn't be sent because of ``exc``."""
+        """Record that the message couldn't be sent because of ``exc``."""
         self.error = exc
         self.note_sent()
 

@@ -11,7 +11,7 @@ and nothing happens.
 A span is begun when its message is made, and ended, and so told of, when the run has been sent, or couldn't
 be. Spans of runs that aren't sent after all are dropped, and never ended. All times are by Redis' clock.
 
-Invariant: no run waits for whoever takes the spans, as a thread ends them. Where the provider raises, runs
+Invariant: no run waits for the exporter of the spans, as a thread ends them. Where the provider raises, runs
 are sent without spans.
 """
 
