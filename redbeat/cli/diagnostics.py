@@ -123,7 +123,7 @@ def doctor(
 
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
-    """Print the findings, the worst first, those of a kind together."""
+    """Print the findings, the worst first, by their kinds."""
     for group in found.groups():
         shown = len(group.findings) if is_complete else SHOWN_OF_A_KIND[group.severity]
         for finding in group.findings[:shown]:

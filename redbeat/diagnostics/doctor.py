@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import is_refusal
-from redbeat.diagnostics.checks import beats, entries, keys, runs, shards, tasks, upgrade
+from redbeat.diagnostics.checks import beats, entries, keys, runs, tasks, upgrade
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.findings import Diagnosis, Finding, found
@@ -32,9 +32,9 @@ class Checks(NamedTuple):
     """The checks of an examination, in their order.
 
     Attributes:
-        first, last: those of the whole schedule, before and after the entries.
-        of_entry: those of each entry.
-        of_page: those of some hundred entries together.
+        first, last: checks of the whole schedule, before and after the entries.
+        of_entry: checks of each entry.
+        of_page: checks of some hundred entries together.
     """
 
     first: Sequence[Check]
@@ -49,9 +49,9 @@ CHECKS = Checks(
         beats.check_leader,
         beats.check_lock_name,
         beats.check_lock,
-        shards.check_layout,
-        shards.check_hidden,
-        shards.check_former_parts,
+        beats.check_layout,
+        beats.check_hidden,
+        beats.check_former_parts,
         *SERVER_CHECKS,
         *_OF_THE_CODE,
     ),
@@ -66,7 +66,7 @@ CHECKS = Checks(
         tasks.note_destination,
         tasks.note_obstacle,
         entries.note_ping_host,
-        shards.check_place,
+        beats.check_place,
     ),
     of_page=(runs.check_runs,),
     last=(
@@ -133,7 +133,7 @@ def examine(
         config = ensure_conf(app)
         diagnosis.server = sanitize_url(config.redis_url)
         with Store.hasty(app) as store, suppress(StoreRefused):  # what is refused is reported below
-            diagnosis.add(shards.find_wrong_layout(store))
+            diagnosis.add(beats.find_wrong_layout(store))
         if diagnosis.findings:
             return diagnosis
         status = read_status(app)

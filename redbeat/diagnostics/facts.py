@@ -43,7 +43,7 @@ class Facts:
     """What is known about an entry.
 
     Attributes:
-        entry: with its calendar; None: it can't be used, and ``problem`` says why.
+        entry: with its calendar; None: it is invalid, and ``problem`` says why.
         history: the records of its last runs, the newest first.
         kept: how many runs are kept (``redbeat_history``); 0: none.
         misfire: the app's setting, for an entry without a misfire of its own.

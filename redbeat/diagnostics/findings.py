@@ -115,19 +115,19 @@ warning tasks-unknown: The modules with its tasks can't be imported: {said}.
     -> Correct its settings imports and include; until then unknown tasks can't be found.
 warning unknown-task: The application has no task {task!r}.{hint}
     -> Correct the name; if only the workers import that task, nothing is wrong.
-error task-routes: No message can be sent, as it can't be used: {said}.
+error task-routes: It is invalid, so no message can be sent: {said}.
     -> Correct the setting: a dictionary, a function, or the path of one that can be imported.
 error unserialisable: Its run can't be written as a message: {reason}
     -> Correct its options or its arguments.
 error no-route: The messages of {names} can't be routed: {problem}.
     -> Correct its queue, or task_routes and task_queues.
-error broker: The workers can't be asked, as the broker can't be used: {said}.
+error broker: The workers can't be asked, as the broker fails: {said}.
     -> Check whether it runs, and whether broker_url is right.
 warning no-worker: No worker has answered within {seconds:g} s.
     -> Start one, or give them longer: --workers takes a number of seconds.
 warning no-consumer: The runs of {names} go to this queue, and no worker takes from it ({workers} answered).
     -> Start a worker with -Q, or correct the entries' queue.
-note one-by-one: Those of {which} go one by one: {reasons}.
+note one-by-one: Messages of {which} go one by one: {reasons}.
     -> Nothing, unless many of them are due at once: then see the page on performance.
 error static: beat_schedule: it is invalid, so beat does not store it: {problem}.
     -> Correct it in the code.
@@ -383,7 +383,7 @@ class Diagnosis:
         return max((finding.severity for finding in self.findings), default=Severity.NOTE)
 
     def groups(self) -> Iterator[Group]:
-        """Yield the findings, the worst first, those of a kind together."""
+        """Yield the findings, the worst first, by their kinds."""
         groups: dict[tuple[Severity, str], list[Finding]] = {}
         for finding in sorted(self.findings, key=lambda finding: -finding.severity):
             groups.setdefault((finding.severity, finding.kind), []).append(finding)

@@ -1,5 +1,5 @@
-"""What is worth telling somebody who has just stored an entry: it is no mistake, but may be none of what was
-meant. Each function returns a sentence, '' for nothing to tell.
+"""Hints for a user who has just stored an entry: it is valid, but perhaps not what was meant. Each function
+returns a sentence; '': no hint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hint_at_task(app: Any, task: str) -> str:
 
 
 def hint_at_ping_host(app: Any, ping_url: str) -> str:
-    """Tell that beat won't call ``ping_url``, if its settings are those of this program."""
+    """Return a hint that beat won't call ``ping_url``, if it has the same settings as this program."""
     url = parse_ping_url(ping_url)
     if is_allowed(url, ensure_conf(app).ping_hosts):
         return ""
@@ -51,7 +51,7 @@ def hint_at_ping_host(app: Any, ping_url: str) -> str:
 
 
 def hint_at_beat_schedule(app: Any, names: Iterable[str]) -> str:
-    """Tell that changes of entries that come from the code don't last."""
+    """Return a hint that changes of entries that come from the code don't last."""
     sources = _sources_of(app, names)
     if not sources:
         return ""
@@ -71,7 +71,7 @@ def source_of(app: Any, name: str) -> str:
 
 
 def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return where those of the entries that come from the code stand, in words."""
+    """Return where entries stand in the code, in words; entries that don't come from it are left out."""
     try:
         given = sorted(names)
         static = [*compress(given, are_static(Store(app), given))]

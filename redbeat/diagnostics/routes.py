@@ -106,7 +106,7 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
 
     Raises:
         ConfigurationError: they can't be imported, or the routes of the application don't know.
-        EntryError: the entry can't be used, or its options.
+        EntryError: the entry is invalid, or its options are.
     """
     _load_tasks(app)
     try:
@@ -161,7 +161,7 @@ def in_words(found: Route) -> str:
         names = " and ".join(one_line(queue) for queue in found.queues)
         return f"the queue {names}" if len(found.queues) == 1 else f"the queues {names}"
     if found.exchange_type == "fanout":
-        return f"everybody who listens to the exchange {one_line(found.exchange)}"
+        return f"all workers that listen to the exchange {one_line(found.exchange)}"
     if found.exchange_type == "headers":
         return f"the headers exchange {one_line(found.exchange)}, which goes by the message's headers"
     return (
@@ -192,7 +192,7 @@ def find_route(
     """Return where Celery sends the message of a call of ``task``.
 
     Arguments:
-        options: the entry's; those of the task are added as in Celery, if ``app`` has the task.
+        options: the entry's; the task's own are added as in Celery, if ``app`` has the task.
 
     Raises:
         EntryError: one of the options that decide can't be one.
@@ -315,7 +315,7 @@ def _find_bound(app: Any, declared: Any, exchange: str, routing_key: str) -> Ite
 
 
 def _matches(exchange: Any, binding_key: str, routing_key: str) -> bool:
-    """Tell whether a binding takes a message, as kombu does it for brokers that don't match themselves."""
+    """Return True if a binding takes a message, as kombu does it for brokers that don't match themselves."""
     if exchange.type not in _EXCHANGE_TYPES:
         return False  # that one looks at headers, or at whatever
     matcher = _EXCHANGE_TYPES[exchange.type](None)
@@ -351,7 +351,7 @@ class Survey(Coverage):
     """Where the runs of entries go, as far as they were looked at.
 
     Attributes:
-        destinations: those of most entries first, and those without a route before them.
+        destinations: entries without a route first, then the destinations of most entries.
         seen: how many entries were looked at.
         total: how many there are.
         unusable: how many of those are invalid.
@@ -428,7 +428,7 @@ class Destinations:
         self._routes: dict[str, Route] = {}
 
     def __iter__(self) -> Iterator[Group]:
-        """Yield the groups without a route first, then those of most entries."""
+        """Yield the groups without a route first, then the groups of most entries."""
         groups = self._groups.values()
         return iter(sorted(groups, key=lambda one: (not one.problem, -one.count, one.where)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
 from redbeat.log.text import closed, counted, printable, shorten
+from redbeat.schedules.codec import decoder_of
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown
 from redbeat.store.downgrades import read_downgraded
@@ -21,7 +23,6 @@ from redbeat.store.records import Stored
 #: how much of a wrong text is shown
 EXCERPT_LENGTH = 80
 
-_UNKNOWN_KIND = "is no object with one of the __type__"
 _SECRET = re.compile(r'("ping_url"\s*:\s*")((?:[^"\\]|\\.)*)')
 #: where the JSON decoder has found an error
 _PLACE = re.compile(r"\(char (\d+)\)")
@@ -46,7 +47,7 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
     if row.problem and row.stored.exists:
         problem, key = _own_part(row.problem, row.key), "quarantined"
         remedy = "Correct it" if row.stored.is_hash else "Delete the key"
-        if _UNKNOWN_KIND in row.problem and not context.has_tasks:
+        if not context.has_tasks and _is_of_unknown_kind(row.stored):
             key = "quarantined/unregistered"
     elif failure is not None and is_current:
         key, remedy = "quarantined", "Correct what the reason names,"
@@ -55,6 +56,15 @@ def check_usable(context: Context, row: Row) -> Iterator[Finding]:
         return
     excerpt = excerpt_of(row.stored, problem)
     yield found(key, row.name, excerpt=excerpt, problem=problem, remedy=remedy, since=since)
+
+
+def _is_of_unknown_kind(stored: Stored) -> bool:
+    """Return True if an application may have registered the type of the entry's schedule."""
+    try:
+        kind = json.loads(stored.definition or "")["schedule"]["__type__"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return isinstance(kind, str) and decoder_of(kind) is None
 
 
 def check_calendar(_context: Context, row: Row) -> Iterator[Finding]:

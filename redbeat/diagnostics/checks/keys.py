@@ -65,7 +65,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
         page = [key for key in every if parts.of(key).prefix in places]
         others |= _other_prefixes(context, page)
         owners = {key: _owner_of(parts.of(key), key) for key in page}
-        yield from _wrong_types(context, {key: own[key] for key in every if key in own}, "it can't be used")
+        yield from _wrong_types(context, {key: own[key] for key in every if key in own}, "it is ignored")
         beside = {key: owner for key, owner in owners.items() if owner is not None}
         kinds = {key: parts.of(key).kind_held(key) for key in beside}
         for one in _wrong_types(context, kinds, "runs can't be recorded in it"):
@@ -85,7 +85,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
             "unscheduled",
             row.name,
             schedule=parts.of(row.key).schedule,
-            problem=problem and f" It can't be used either: {problem}",
+            problem=problem and f" It is invalid, too: {problem}",
             name=shlex.quote(printable(row.name)),
         )
 

@@ -444,6 +444,15 @@ def test_many_findings_of_a_kind_are_cut_short_after_the_errors(app: Celery, cli
     assert call(app, "doctor", "--all").output.count("warning: strange") == 12
 
 
+@pytest.mark.parametrize(("has_tasks", "severity"), [(False, "WARNING"), (True, "ERROR")])
+def test_schedule_of_an_unknown_type_may_be_valid_for_another_application(
+    app: Celery, client: redis.Redis, has_tasks: bool, severity: str
+) -> None:
+    write(client, "registered", schedule={"__type__": "mine", "x": 1}, score=AFAR)
+    [found] = [one for one in examine(app, has_tasks=has_tasks).findings if one.kind == "quarantined"]
+    assert found.severity.name == severity
+
+
 def test_large_schedule_is_examined_until_time_is_up(app: Celery, client: redis.Redis) -> None:
     write_spike(client, AFAR, 10_000)
     found = examine(app, max_seconds=0.1)
