@@ -19,15 +19,18 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
-from redbeat.manifest.django_celery_beat import read_django_celery_beat
 from redbeat.manifest.format import Declared, decode_file, read_file
 from redbeat.manifest.plan import Plan
 from redbeat.manifest.transfer import IMPORTED, declare_beat_schedule
 from redbeat.operations.files import (
+    Applied,
     FileChange,
+    FileToApply,
+    FileToImport,
     apply_file,
     document_of,
     export_file,
+    import_file,
     left_of,
     lines_of,
     plan_file,
@@ -57,9 +60,10 @@ def plan(session: Session, file: str, **choices: Any) -> None:
 
     Exit codes: 0 nothing would change, 2 something would, 64 wrong options or a wrong file.
     """
-    change = FileChange(_read(file), **choices)
-    made = _plan(session, change)
-    _show(session, change, made)
+    change = FileToApply(_read(file), **choices)
+    with meter("Reading", len(change.declared.entries)) as progress:
+        made = plan_file(session.actor, change, progress=progress).plan
+    _show(session, made)
     click.get_current_context().exit(DIFFERS if made else 0)
 
 
@@ -77,37 +81,32 @@ def apply(session: Session, file: str, **choices: Any) -> None:
     Shows what it would change, and asks first. Entries keep their last run and their count of runs. Paused
     entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
     """
-    change = FileChange(_read(file), **choices)
+    change = FileToApply(_read(file), **choices)
 
     def question(made: Plan) -> str:
         if not session.is_json:
-            _show(session, change, made)
+            _show(session, made)
         number = len(made.names)
         what = "this change" if number == 1 else f"these {number} changes"
         return f"Make {what} at {session.server}?" if made else ""
 
-    made = _carry_out(session, change, question)
+    made = _carry_out(session, apply_file, change, question)
     if session.is_json:
-        _show(session, change, made, is_applied=bool(made) and not session.is_dry_run)
+        _show(session, made, is_applied=bool(made) and not session.is_dry_run)
     elif session.is_dry_run:
         question(made)
     elif made:
         session.say("Done.")
 
 
-def _plan(session: Session, change: FileChange) -> Plan:
-    with meter("Reading", len(change.declared.entries)) as progress:
-        return plan_file(session.actor, change, progress)
-
-
-def _carry_out(session: Session, change: FileChange, question: Callable[[Plan], str]) -> Plan:
-    """Plan a change, and unless it is a dry run ask, and carry it out; return the plan.
+def _carry_out(
+    session: Session, operation: Callable[..., Applied], change: FileChange, question: Callable[[Plan], str]
+) -> Plan:
+    """Carry out an operation, unless it is a dry run after a question; return the plan.
 
     Arguments:
         question: returns what to ask about a plan, '' for nothing.
     """
-    if session.is_dry_run:
-        return _plan(session, change)
     with meter("Reading", len(change.declared.entries)) as progress:
 
         def confirm(made: Plan, why: str) -> bool:
@@ -119,10 +118,13 @@ def _carry_out(session: Session, change: FileChange, question: Callable[[Plan], 
                 session.ask(asked)
             return True
 
-        return apply_file(session.actor, change, confirm=confirm, progress=progress).plan
+        done = operation(
+            session.actor, change, dry_run=session.is_dry_run, confirm=confirm, progress=progress
+        )
+    return done.plan
 
 
-def _show(session: Session, change: FileChange, made: Plan, *, is_applied: bool | None = None) -> None:
+def _show(session: Session, made: Plan, *, is_applied: bool | None = None) -> None:
     """Print what a plan would change."""
     document = document_of(session.actor, made)
     if session.is_json:
@@ -132,7 +134,7 @@ def _show(session: Session, change: FileChange, made: Plan, *, is_applied: bool 
         session.say(f"{sign} {line}", STYLES[sign])
     session.say(summary_of(document))
     left = [*map(one_line, left_of(document))]
-    if left and not change.prune:
+    if left and not made.is_pruned:
         session.note(f"Not in the file any more, and stays without --prune: {names_in_words(left)}.")
     for warning in made.warnings:
         session.note(one_line(warning))
@@ -174,7 +176,7 @@ def export(session: Session, file: str, is_json: bool, **choices: Any) -> None:
     callback=not_empty,
     help="Read the tables of django-celery-beat: sqlite:///db.sqlite3, or another URL of SQLAlchemy.",
 )
-@options_of(plan_file, "owner", "replace")
+@options_of(import_file, "owner", "replace")
 @DRY_RUN
 @YES
 @ONE_OBJECT
@@ -202,18 +204,22 @@ def import_(
     if from_beat_schedule:
         declared, may_exist = declare_beat_schedule(session.app)
         owner = owner or IMPORTED
+    elif django_url is not None:
+        from redbeat.manifest.django_celery_beat import read_django_celery_beat
+
+        declared = read_django_celery_beat(django_url)
     else:
-        declared = read_django_celery_beat(django_url) if django_url is not None else _read(str(file))
-    change = FileChange(declared, "import", owner, replace=replace, may_exist=frozenset(may_exist))
+        declared = _read(str(file))
+    change = FileToImport(declared, owner, replace, frozenset(may_exist))
 
     def question(made: Plan) -> str:
         old = [*made.difference.changed, *(f"calendar {name}" for name in made.calendars.changed)]
         what = counted(len(old), "entry or calendar", "entries and calendars")
         return f"Write over {what} at {session.server} ({names_in_words(old)})?" if replace and old else ""
 
-    made = _carry_out(session, change, question)
+    made = _carry_out(session, import_file, change, question)
     if session.is_json or session.is_dry_run:
-        _show(session, change, made, is_applied=not session.is_dry_run)
+        _show(session, made, is_applied=not session.is_dry_run)
         return
     session.say(f"Stored. {summary_of(document_of(session.actor, made), is_done=True)}")
     for warning in made.warnings:

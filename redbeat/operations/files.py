@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -57,43 +57,63 @@ from redbeat.store.store import Store
 #: how many entries or calendars are shown of each kind, and how many days of each calendar
 MAX_SHOWN, MAX_DAYS_SHOWN = 200, 10
 
+Confirm = Callable[[Plan, str], bool]
+
 #: fields that are times
 _TIMES = ("start_time", "end_time", "paused_until", "last_run_at", "next_run")
 
 
-Owner = Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")]
-Prune = Annotated[bool, Option("Also remove this owner's entries and calendars that aren't in the file.")]
-TakeOver = Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")]
-Replace = Annotated[bool, Option("Overwrite stored entries of the same names.")]
-Body = Annotated[
-    bytes,
+File = Annotated[
+    Declared,
     Option("The file.", media=("application/json", "application/yaml", "application/x-yaml", "text/yaml")),
 ]
+Owner = Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")]
 PlanSeen = Annotated[
     str | None, Option("The ETag of a plan: no other is carried out (412).", header="If-Match")
 ]
 
 
 @dataclass(frozen=True)
-class FileChange:
-    """What a user wants to do with a file.
+class FileToApply:
+    """A file of entries to apply."""
+
+    declared: File
+    owner: Owner = None
+    prune: Annotated[
+        bool, Option("Also remove this owner's entries and calendars that aren't in the file.")
+    ] = False
+    take_over: Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")] = False
+    verb: ClassVar = "apply"
+
+    def plan(self, app: Any, declared: Declared, progress: Progress) -> Plan:
+        """Return what applying ``declared``, the file without marks, would do."""
+        return make_plan(
+            app, declared, self.owner, prune=self.prune, take_over=self.take_over, progress=progress
+        )
+
+
+@dataclass(frozen=True)
+class FileToImport:
+    """A file that ``export`` has written, to import.
 
     Attributes:
-        verb: 'apply' or 'import'.
-        owner: None: the file names it.
-        prune: with 'apply': remove what the owner has applied before and isn't in the file any more.
-        take_over: with 'apply': give the owner also entries of other owners.
-        replace: with 'import': overwrite stored entries of the same names.
-        may_exist: with 'import': names that are overwritten in any case.
+        may_exist: names that are overwritten in any case.
     """
 
-    declared: Declared
-    verb: str = "apply"
+    declared: File
     owner: Owner = None
-    prune: Prune = False
-    take_over: TakeOver = False
-    replace: Replace = False
+    replace: Annotated[bool, Option("Overwrite stored entries of the same names.")] = False
     may_exist: frozenset[str] = frozenset()
+    verb: ClassVar = "import"
+
+    def plan(self, app: Any, declared: Declared, _progress: Progress) -> Plan:
+        """Return what importing ``declared``, the file without marks, would do."""
+        return plan_import(
+            app, declared, owner=self.owner, replace_existing=self.replace, may_exist=self.may_exist
+        )
+
+
+FileChange = FileToApply | FileToImport
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,7 @@ class Applied:
     Attributes:
         plan: the last that was made of it.
         is_done: it was carried out; False: it wasn't confirmed, and nothing was changed.
-        is_dry_run: it was only made.
+        is_dry_run: the plan was only made.
     """
 
     plan: Plan
@@ -111,84 +131,99 @@ class Applied:
     is_dry_run: bool = False
 
 
-@operation("file.plan", Right.EDIT, "plan")
-def plan_file(actor: Actor, change: FileChange, progress: Progress = lambda _count: None) -> Plan:
-    """Return what applying or importing a file would do; nothing is changed.
+@operation("file.plan", Right.EDIT, "plan", "PUT /plan")
+def plan_file(actor: Actor, change: FileToApply, *, progress: Progress = lambda _count: None) -> Applied:
+    """What applying a file would change; nothing is done."""
+    return _carry_out(actor, change, dry_run=True, progress=progress)
+
+
+@operation("file.apply", Right.EDIT, "apply", "PUT /apply")
+def apply_file(
+    actor: Actor,
+    change: FileToApply,
+    *,
+    seen: PlanSeen = None,
+    dry_run: bool = False,
+    confirm: Confirm = lambda _plan, _why: True,
+    progress: Progress = lambda _count: None,
+) -> Applied:
+    """Store the entries of a file, all in one step.
+
+    Arguments:
+        seen: the ``fingerprint`` of the plan that the user has confirmed: no other is carried out. None: any.
+        confirm: called with the plan, and with the reason why it was made again, '' for the first one.
 
     Raises:
         ArgumentInvalid: the owner isn't a name.
         FileError: something in the file can't be used, is stored already, or (OwnedByOthers) belongs to
             others.
         AccessDenied: one of its tasks isn't allowed here.
+        EntryChanged: entries change all the time.
     """
+    if change.prune and not dry_run:
+        actor.require(Right.DELETE)
+    return _carry_out(actor, change, seen, dry_run=dry_run, confirm=confirm, progress=progress)
+
+
+@operation("file.import", Right.EDIT, "import", "PUT /import")
+def import_file(
+    actor: Actor,
+    change: FileToImport,
+    *,
+    dry_run: DryRun = False,
+    seen: PlanSeen = None,
+    confirm: Confirm = lambda _plan, _why: True,
+    progress: Progress = lambda _count: None,
+) -> Applied:
+    """Store the entries that export has written.
+
+    Arguments, Raises: as ``apply_file``.
+    """
+    return _carry_out(actor, change, seen, dry_run=dry_run, confirm=confirm, progress=progress)
+
+
+def _carry_out(
+    actor: Actor,
+    change: FileChange,
+    seen: str | None = None,
+    *,
+    dry_run: bool,
+    confirm: Confirm = lambda _plan, _why: True,
+    progress: Progress,
+) -> Applied:
+    wanted = None if seen in (None, "*") else str(seen).strip('"')
+    made: list[Plan] = []
+
+    def make() -> Plan:
+        made[:] = [_plan(actor, change, progress)]
+        return made[0]
+
+    def is_confirmed(plan: Plan, why: str) -> bool:
+        return (wanted is None or wanted == fingerprint(actor, plan)) and confirm(plan, why)
+
+    def audited(plan: Plan) -> AbstractContextManager[None]:
+        given = {name: getattr(change, name, None) for name in ("owner", "prune", "take_over", "replace")}
+        details = {name: value for name, value in given.items() if value}
+        names, origin = plan.names, change.declared.origin
+        return actor.doing(change.verb, names, {"file": origin, **details, **plan.counts})
+
+    if dry_run:
+        return Applied(make(), is_done=False, is_dry_run=True)
+    actor.user.require_adding()
+    done = apply_plan(make, is_confirmed, audited)
+    return Applied(made[0] if done is None else done, done is not None)
+
+
+def _plan(actor: Actor, change: FileChange, progress: Progress) -> Plan:
     if change.owner is not None and not is_owner_name(change.owner):
         raise ArgumentInvalid("owner", f"must be a name without control characters, not {change.owner!r}.")
     if not actor.has_shell:
         _require_calls(actor, _calls_of(change.declared))
-    declared = _complete(actor, change.declared)
-    if change.verb == "import":
-        made = plan_import(
-            actor.app,
-            declared,
-            owner=change.owner,
-            replace_existing=change.replace,
-            may_exist=change.may_exist,
-        )
-    else:
-        made = make_plan(
-            actor.app,
-            declared,
-            change.owner,
-            prune=change.prune,
-            take_over=change.take_over,
-            progress=progress,
-        )
+    made = change.plan(actor.app, _complete(actor, change.declared), progress)
     if not actor.has_shell:
         texts = (one.stored.definition for one in made.changes if one.is_stored)
         _require_calls(actor, (call for call in map(_call_in, texts) if call[0]))
     return made
-
-
-@operation("file.apply", Right.EDIT, "apply")
-def apply_file(
-    actor: Actor,
-    change: FileChange,
-    *,
-    confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True,
-    seen: str | None = None,
-    progress: Progress = lambda _count: None,
-) -> Applied:
-    """Apply or import a file, all in one step.
-
-    Arguments:
-        confirm: called with the plan, and with the reason why it was made again, '' for the first one.
-        seen: the ``fingerprint`` of the plan that the user has confirmed: no other is carried out. None: any.
-
-    Raises:
-        FileError, AccessDenied: as ``plan_file`` does.
-        EntryChanged: entries change all the time.
-    """
-    actor.user.require_adding()
-    if change.prune:
-        actor.require(Right.DELETE)
-    made: list[Plan] = []
-
-    def make() -> Plan:
-        made[:] = [plan_file(actor, change, progress)]
-        return made[0]
-
-    def is_confirmed(plan: Plan, why: str) -> bool:
-        return (seen is None or seen == fingerprint(actor, plan)) and confirm(plan, why)
-
-    def audited(plan: Plan) -> AbstractContextManager[None]:
-        given = {name: getattr(change, name) for name in ("owner", "prune", "take_over", "replace")}
-        details = {name: value for name, value in given.items() if value}
-        return actor.doing(
-            change.verb, plan.names, {"file": change.declared.origin, **details, **plan.counts}
-        )
-
-    done = apply_plan(make, is_confirmed, audited)
-    return Applied(made[0] if done is None else done, done is not None)
 
 
 @operation("file.export", Right.EDIT, "export", "GET /export", is_heavy=True)
@@ -243,62 +278,11 @@ class Export:
         return write_file(self.declared, is_json=self.is_json)
 
 
-# -- files that are sent
-
-
-@operation("body.plan", Right.EDIT, "plan", "PUT /plan")
-def plan_body(
-    actor: Actor, *, file: Body, owner: Owner = None, prune: Prune = False, take_over: TakeOver = False
-) -> Applied:
-    """What applying a file would change; nothing is done."""
-    change = FileChange(_declared(file), "apply", owner, prune, take_over)
-    return Applied(plan_file(actor, change), is_done=False, is_dry_run=True)
-
-
-@operation("body.apply", Right.EDIT, "apply", "PUT /apply")
-def apply_body(
-    actor: Actor,
-    *,
-    file: Body,
-    owner: Owner = None,
-    prune: Prune = False,
-    take_over: TakeOver = False,
-    seen: PlanSeen = None,
-) -> Applied:
-    """Store the entries of a file, all in one step."""
-    change = FileChange(_declared(file), "apply", owner, prune, take_over)
-    return apply_file(actor, change, seen=_fingerprint_in(seen))
-
-
-@operation("body.import", Right.EDIT, "import", "PUT /import")
-def import_body(
-    actor: Actor,
-    *,
-    file: Body,
-    owner: Owner = None,
-    replace: Replace = False,
-    dry_run: DryRun = False,
-    seen: PlanSeen = None,
-) -> Applied:
-    """Store the entries that export has written."""
-    change = FileChange(_declared(file), "import", owner, replace=replace)
-    if dry_run:
-        return Applied(plan_file(actor, change), is_done=False, is_dry_run=True)
-    return apply_file(actor, change, seen=_fingerprint_in(seen))
-
-
-def _declared(body: bytes) -> Declared:
+def declared_in(body: bytes, origin: str = "body") -> Declared:
+    """Return the contents of a file that was sent."""
     if not body:
-        raise FileError("body: is empty.", "body")
-    return read_file(decode_file(body, "body"), "body")
-
-
-def _fingerprint_in(etag: str | None) -> str | None:
-    if etag in (None, "*"):
-        return None
-    if len(etag) < 2 or (etag[0], etag[-1]) != ('"', '"'):
-        raise ArgumentInvalid("If-Match", "must be the ETag of a plan.")
-    return etag[1:-1]
+        raise FileError(f"{origin}: is empty.", origin)
+    return read_file(decode_file(body, origin), origin)
 
 
 # -- plans, as they are shown

@@ -20,9 +20,10 @@ from redbeat.entries.documents import Overview, document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.errors import EntryError
+from redbeat.manifest.format import Declared
 from redbeat.operations.calendars import CalendarAndEntries, CalendarChange, CalendarList
 from redbeat.operations.editing import EntryChange, revision_of
-from redbeat.operations.files import Applied, Export, fingerprint
+from redbeat.operations.files import Applied, Export, declared_in, fingerprint
 from redbeat.operations.files import document_of as plan_document
 from redbeat.operations.hiding import hide
 from redbeat.operations.later import StoredMessage, StoredMessages
@@ -63,7 +64,9 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
     schema, components = _schema_of(operation.result)
 
     def call_operation(call: Call) -> Answer:
-        body = call.body or {} if whole is None else {whole.name: call.body}
+        body = call.body or {}
+        if whole is not None:
+            body = {whole.name: declared_in(call.body) if whole.type is Declared else call.body}
         values = {**call.query, **body, **call.place}
         values |= {one.name: _read_header(call, one) for one in headers.values()}
         result = operation(call.actor, **operation.arguments(values))

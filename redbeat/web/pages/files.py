@@ -23,7 +23,7 @@ from redbeat.manifest.format import decode_file, read_file
 from redbeat.manifest.plan import Plan
 from redbeat.operations import files
 from redbeat.operations.actor import Actor
-from redbeat.operations.files import FileChange
+from redbeat.operations.files import FileChange, FileToApply, FileToImport
 from redbeat.store.members import count_members
 from redbeat.store.store import Store
 from redbeat.web.jobs import Ending, Pace, Result, Tell
@@ -86,7 +86,10 @@ class Given:
         if self.problem:
             raise FileError(self.problem, self.origin)
         declared = read_file(self.text, self.origin)
-        return FileChange(declared, self.verb, self.owner or None, self.prune, self.take_over, self.replace)
+        owner = self.owner or None
+        if self.verb == "import":
+            return FileToImport(declared, owner, self.replace)
+        return FileToApply(declared, owner, self.prune, self.take_over)
 
 
 def show_files(visit: Visit) -> Response:
@@ -112,9 +115,10 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
         change = given.change()
         count = counted(len(change.declared.entries), "entry", "entries")
         tell(f"Storing {count}" if is_applying else f"Comparing {count} with the schedule")
-        if not is_applying:
-            return _shown(actor, change, files.plan_file(actor, change), zone)
-        done = files.apply_file(actor, change, seen=seen)
+        if isinstance(change, FileToImport):
+            done = files.import_file(actor, change, seen=seen, dry_run=not is_applying)
+        else:
+            done = files.apply_file(actor, change, seen=seen, dry_run=not is_applying)
         if done.is_done:
             return files.summary_of(done.plan.to_dict(), is_done=True)
         return _shown(actor, change, done.plan, zone)
@@ -151,7 +155,7 @@ def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo) -> dict[s
         "summary": files.summary_of(document),
         "number": len(plan.names),
         "removed": len(document["removed"]) + len(document["calendars"]["removed"]),
-        "left": [] if change.prune else left[:MAX_LEFT],
+        "left": [] if plan.is_pruned else left[:MAX_LEFT],
         "more_left": max(len(left) - MAX_LEFT, 0),
         "warnings": document["warnings"][:MAX_WARNINGS],
         "seen": files.fingerprint(actor, plan),

@@ -18,7 +18,7 @@ from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
 from redbeat.operations import calendars, files
 from redbeat.operations.actor import Actor
-from redbeat.operations.files import FileChange
+from redbeat.operations.files import FileToApply, FileToImport
 from redbeat.web import User, jobs
 from redbeat.web.pages import changing
 from tests.integration.web.conftest import Add, Browse
@@ -99,7 +99,7 @@ def test_calendar_typed_wrongly_comes_back_with_its_line(app: Celery, browse: Br
 
 
 def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) -> None:
-    files.apply_file(actor := actor_of(app), FileChange(read_file(TEXT)))
+    files.apply_file(actor := actor_of(app), FileToApply(read_file(TEXT)))
     add("watched", exclude="closed", ping_url="https://hc-ping.com/secret-uuid")
     exported = files.export_file(actor)
     text = json.dumps(exported.declared.entries)
@@ -107,7 +107,7 @@ def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) 
     assert [*exported.declared.calendars] == ["closed"]
     exported.declared.entries["report"]["kwargs"]["size"] = 4
     given = Declared("export", None, exported.declared.entries, exported.declared.calendars)
-    files.apply_file(actor, FileChange(given, "import", replace=True))
+    files.import_file(actor, FileToImport(given, replace=True))
     assert RedBeatSchedulerEntry.get("report", app).kwargs == {"api_token": "s3cret", "size": 4}
     assert RedBeatSchedulerEntry.get("watched", app).ping_url == "https://hc-ping.com/secret-uuid"
 
