@@ -69,7 +69,7 @@ class View:
     Attributes:
         keys: the names in it.
         token: under which it is gathered: the lock's, or without a lock that of this beat.
-        shard: its number, as text; '' for an unsharded schedule.
+        shard: its number; None for an unsharded schedule.
         taken_at: when figures were last taken, monotonic.
         pending: labels to be stored in it, by their ids.
         totals: labels' id, colon and word, to how often that was counted.
@@ -84,7 +84,7 @@ class View:
 
     keys: Keys
     token: str
-    shard: str
+    shard: int | None
     taken_at: float = -math.inf
     pending: dict[str, Labels] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
@@ -145,16 +145,21 @@ class Gathering:
     @property
     def views(self) -> list[View]:
         """What this beat may show now, of the schedule or of its shards."""
-        now, parts, found = time.monotonic(), self._parts, list[View]()
-        for leadership in self._leaderships():
-            view = parts.get(leadership.keys)
-            # what is older would look well when nothing is, and without a lock another beat shows it by then
-            if view is None or view.vitals is None or now >= view.taken_at + TELLER_MS / 1000:
-                continue
-            is_same = leadership.is_certain and leadership.fence.token == view.token
-            if is_same or leadership.lock_key is None:
-                found.append(view)
-        return found
+        # what is older would look well when nothing is, and without a lock another beat shows it by then
+        oldest, parts = time.monotonic() - TELLER_MS / 1000, self._parts
+        return [
+            view
+            for leadership in self._leaderships()
+            if (view := parts.get(leadership.keys)) is not None
+            and (view.vitals is not None and view.taken_at > oldest)
+            and view.token == self._token_of(leadership)
+        ]
+
+    def _token_of(self, leadership: Leadership) -> str:
+        """Return the token under which this beat may show the schedule, or a shard; '': it may not."""
+        if leadership.lock_key is None:
+            return self._teller
+        return leadership.fence.token if leadership.is_certain else ""  # '' if a program has made the lock
 
     # -- in the thread
 
@@ -185,17 +190,17 @@ class Gathering:
             self._thread.report_recovery("Metrics of the schedule are gathered again")
 
     def _gather(self) -> None:
-        leaderships, tokens = self._leaderships(), dict[Keys, str]()
-        for leadership in leaderships:
-            if leadership.lock_key is None:
-                tokens[leadership.keys] = self._teller
-            elif leadership.is_certain and leadership.fence.token:  # else a program has made the lock
-                tokens[leadership.keys] = leadership.fence.token
+        leaderships = self._leaderships()
+        tokens = {one.keys: token for one in leaderships if (token := self._token_of(one))}
         if not tokens:
             self._parts = {}
             return
         store, has_lock = self._store, leaderships[0].lock_key is not None
-        self._parts = {keys: self._parts.get(keys) or self._make_view(keys, tokens[keys]) for keys in tokens}
+        layout = store.config.layout
+        self._parts = {
+            keys: self._parts.get(keys) or View(keys, token, layout.shard_of(keys))
+            for keys, token in tokens.items()
+        }
         self._give_labels(store)
         asked_at = time.monotonic()
         asked = [(keys, tokens[keys], part.pending) for keys, part in self._parts.items()]
@@ -229,10 +234,6 @@ class Gathering:
                     next(self._counting)
                 for part, vitals in zip(taken.values(), read_vitals(store, list(taken)), strict=True):
                     part.vitals = vitals
-
-    def _make_view(self, keys: Keys, token: str) -> View:
-        shard = self._store.config.layout.shard_of(keys)
-        return View(keys, token, "" if shard is None else str(shard))
 
     def _give_labels(self, store: Store) -> None:
         """Let new labels be stored where they are needed: labels of an entry in its shard, others in all."""

@@ -325,14 +325,14 @@ def families(metrics: Sequence[Metric], sources: Sequence[Any]) -> Iterator[Any]
     """Yield metrics with their samples of each source."""
     from prometheus_client import core
 
-    shards = [getattr(source, "shard", "") for source in sources]
-    more = (SHARD_LABEL,) if any(shards) else ()
+    shards = [getattr(source, "shard", None) for source in sources]
+    is_divided = any(shard is not None for shard in shards)
     for metric in metrics:
         plain = re.sub(r":\w+:`([^`]+)`|``", r"\1", metric.doc)
         kind = getattr(core, f"{metric.type.title()}MetricFamily")
-        family = kind(metric.name, plain, labels=(*metric.labels, *more))
+        family = kind(metric.name, plain, labels=(*metric.labels, *((SHARD_LABEL,) if is_divided else ())))
         for source, shard in zip(sources, shards, strict=True):
             for labels, value in metric.samples(source).items():
                 values = value if isinstance(value, tuple) else (value,)
-                family.add_metric((*labels, shard) if more else labels, *values)
+                family.add_metric((*labels, str(shard)) if is_divided else labels, *values)
         yield family
