@@ -12,8 +12,8 @@ from sphinx.util.docutils import SphinxDirective
 
 import redbeat.operations
 import redbeat.web.api.resources
-from redbeat.web.api.kinds import Field
 from redbeat.web.api.operations import Operation
+from redbeat.web.api.parameters import Field
 from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
 
 ROOM = Path(redbeat.web.api.resources.__file__).parent

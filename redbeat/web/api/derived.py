@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
-from typing import Annotated, Any, Literal, get_args, get_origin
+from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
-from msgspec import Meta
 
 from redbeat.diagnostics.routes import Destination
 from redbeat.entries.documents import Overview, document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.errors import EntryError
 from redbeat.manifest.format import Declared
 from redbeat.operations.calendars import CalendarAndEntries, CalendarChange, CalendarList
@@ -32,9 +30,6 @@ from redbeat.operations.operation import Operation, Parameter, Seen
 from redbeat.operations.reading import EntryList, NextOfAll
 from redbeat.operations.running import History
 from redbeat.operations.showing import hide_in_sentence
-from redbeat.schedules.times import TypedTime
-from redbeat.web.api.etags import etag_of, seen_by
-from redbeat.web.api.kinds import AHEAD, BACK, Field, Kind
 from redbeat.web.api.operations import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -44,11 +39,14 @@ from redbeat.web.api.operations import (
     Answer,
     Body,
     Call,
+    etag_of,
 )
 from redbeat.web.api.operations import Operation as Endpoint
+from redbeat.web.api.parameters import Field, field_of
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import COMPONENTS, ETAG, HREF, NEXT, of
 
+_TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e]*)"\s*(?:,|\Z)')
 _HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
 
 
@@ -111,7 +109,7 @@ def _headers_of(parameter: Parameter, method: str) -> Sequence[str]:
 
 def _read_header(call: Call, parameter: Parameter) -> Any:
     if parameter.type is Seen:
-        return seen_by(call)
+        return _seen_by(call)
     header = parameter.option.header
     text = call.headers[header]
     if text and not _HEADER.fullmatch(text):
@@ -119,24 +117,56 @@ def _read_header(call: Call, parameter: Parameter) -> Any:
     return text or None
 
 
+def _seen_by(call: Call) -> Seen | None:
+    """Return what the caller relies on; None: on nothing.
+
+    Raises:
+        Refusal: the headers are invalid.
+    """
+    match, none_match = call.headers[IF_MATCH].strip(), call.headers[IF_NONE_MATCH].strip()
+    if match and none_match:
+        raise Refusal(400, f"Give either {IF_MATCH} or {IF_NONE_MATCH}.")
+    if none_match not in ("", "*"):
+        raise Refusal(400, f"{IF_NONE_MATCH} must be '*' here.")
+    if match == "*":
+        return Seen(is_any=True)
+    return Seen(_tags_in(match)) if match or none_match else None
+
+
+def _tags_in(given: str) -> list[str]:
+    """Return the revisions in If-Match; a weak one stays what it is, and never matches."""
+    tags, at = list[str](), 0
+    while at < len(given):
+        found = _TAG.match(given, at)
+        if found is None:
+            raise Refusal(400, f"{IF_MATCH} must be an ETag in quotes, as in \"0a1b2c\", or '*'.")
+        tags.append(f"{found[1] or ''}{found[2]}")
+        at = found.end()
+    return tags
+
+
 # -- answers
 
 
-def _path_on(call: Call, cursor: str | None) -> str | None:
-    """Return the path and query with which a look goes on at ``cursor``; None: it has ended."""
-    return None if cursor is None else _path_with(call.path, {**call.query, "cursor": cursor})
-
-
-def _path_with(path: str, query: Mapping[str, Any]) -> str:
-    """Return a path with a query, without what is None in it."""
+def _path_on(call: Call, place: str | None, parameter: str = "cursor") -> str | None:
+    """Return the path and query with which a look goes on at ``place``; None: it has ended."""
+    if place is None:
+        return None
+    query = {**call.query, parameter: place}
     texts = {name: _written(value) for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(texts)}"
+    return f"{call.path}?{urlencode(texts)}"
 
 
 def _written(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _tagged(call: Call, document: dict[str, Any], *, is_new: bool = False) -> Answer:
+    """Return the answer that is a document with an ETag."""
+    location = {"Location": call.root + document["href"]} if is_new else {}
+    return Answer(document, 201 if is_new else 200, {"ETag": document["etag"], **location})
 
 
 def _plain(call: Call, result: Any) -> Answer:
@@ -172,16 +202,11 @@ def _entries(call: Call, found: EntryList) -> Answer:
 
 
 def _overview(call: Call, found: Overview) -> Answer:
-    document = _document(call, found.entry, **found.to_dict())
-    return Answer(document, headers={"ETag": document["etag"]})
+    return _tagged(call, _document(call, found.entry, **found.to_dict()))
 
 
 def _changed(call: Call, change: EntryChange) -> Answer:
-    document = _document(call, change.entry)
-    headers = {"ETag": document["etag"]}
-    if change.outcome == "added":
-        return Answer(document, 201, {**headers, "Location": call.root + document["href"]})
-    return Answer(document, headers=headers)
+    return _tagged(call, _document(call, change.entry), is_new=change.outcome == "added")
 
 
 def _next_of_all(call: Call, found: NextOfAll) -> Answer:
@@ -206,14 +231,11 @@ def _message(call: Call, found: StoredMessage) -> dict[str, Any]:
 
 
 def _shown_message(call: Call, found: StoredMessage) -> Answer:
-    shown = _message(call, found)
-    return Answer(shown, headers={"ETag": shown["etag"]})
+    return _tagged(call, _message(call, found))
 
 
 def _audit(call: Call, found: AuditPage) -> Answer:
-    query = {**call.query, "before": found.before}
-    following = None if found.before is None else _path_with(call.path, query)
-    return Answer({**_builtins(found), "next": following})
+    return Answer({**_builtins(found), "next": _path_on(call, found.before, "before")})
 
 
 def _calendar(call: Call, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,15 +251,12 @@ def _calendars(call: Call, found: CalendarList) -> Answer:
 
 
 def _calendar_and_entries(call: Call, found: CalendarAndEntries) -> Answer:
-    shown = _calendar(call, found.document)
     more = {"entries": found.document["entries"], "next": _path_on(call, found.next)}
-    return Answer({**shown, **more}, headers={"ETag": shown["etag"]})
+    return _tagged(call, {**_calendar(call, found.document), **more})
 
 
 def _changed_calendar(call: Call, change: CalendarChange) -> Answer:
-    shown = _calendar(call, change.document)
-    location = {"Location": call.root + shown["href"]} if change.is_new else {}
-    return Answer(shown, 201 if change.is_new else 200, {"ETag": shown["etag"], **location})
+    return _tagged(call, _calendar(call, change.document), is_new=change.is_new)
 
 
 def _applied(call: Call, done: Applied) -> Answer:
@@ -288,77 +307,3 @@ def _schema_of(result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     if result is AuditPage:
         components["AuditPage"]["properties"]["next"] = NEXT
     return schema, components
-
-
-# -- parameters
-
-
-def field_of(parameter: Parameter) -> Field:
-    """Return what the query or the body has for a parameter."""
-    return Field(
-        parameter.name, _kind_of(parameter), parameter.option.help, parameter.is_required, parameter.default
-    )
-
-
-def _kind_of(parameter: Parameter) -> Kind:
-    if parameter.type is TypedTime:
-        return AHEAD if parameter.option.ahead else BACK
-    hint = _hint_of(parameter)
-    expected = _expectation(parameter)
-
-    def read(value: Any, *, strict: bool = True) -> Any:
-        try:
-            made = msgspec.convert(value, hint, strict=strict)
-        except msgspec.ValidationError:
-            raise ValueError(expected) from None
-        problem = pattern_problem(made) if parameter.option.is_pattern else None
-        if problem:
-            raise ValueError(problem)
-        return made
-
-    def read_text(text: str) -> Any:
-        is_list = get_origin(parameter.type) is list
-        return read([part.strip() for part in text.split(",")] if is_list else text, strict=False)
-
-    return Kind(msgspec.json.schema(hint), read, read_text)
-
-
-def _hint_of(parameter: Parameter) -> Any:
-    """Return the type of a parameter's values with its bounds."""
-    kind, option = parameter.type, parameter.option
-    if kind is str and option.choices:
-        return Literal[tuple(option.choices)]
-    if kind is str:
-        least = 0 if option.may_be_empty else 1
-        return Annotated[str, Meta(min_length=least, max_length=MAX_PATTERN if option.is_pattern else None)]
-    if kind in (int, float):
-        return Annotated[kind, Meta(ge=option.least, le=option.most)]
-    if kind in (list[Any], dict[str, Any]):
-        return get_origin(kind)
-    if get_origin(kind) is list:
-        item: Any = Literal[tuple(option.choices)] if option.choices else Annotated[str, Meta(min_length=1)]
-        return Annotated[list[item], Meta(min_length=1, max_length=int(option.most or 1000))]
-    return kind
-
-
-def _expectation(parameter: Parameter) -> str:
-    """Return the sentence for a value of another type, or beyond the bounds."""
-    kind, option = parameter.type, parameter.option
-    if kind in (int, float):
-        what = "a whole number" if kind is int else "a number"
-        return f"must be {what} from {option.least:g} to {option.most:g}."
-    kind = get_origin(kind) if kind in (list[Any], dict[str, Any]) else kind
-    if get_origin(kind) is list:
-        texts = f"texts of {', '.join(option.choices)}" if option.choices else "texts"
-        return f"must be an array of 1 to {option.most:g} {texts}."
-    words = {
-        str: "text, and not empty",
-        bool: "true or false",
-        date: "a date: 2030-12-24",
-        list: "an array",
-        dict: "an object",
-        dict[str, str | None]: "an object with texts, or null for one to remove",
-    }
-    if kind is str and option.choices:
-        return f"must be one of {', '.join(option.choices)}."
-    return f"must be {words[kind]}." if kind in words else f"must be one of {', '.join(get_args(kind))}."

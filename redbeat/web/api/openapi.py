@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.web.api.kinds import Field
 from redbeat.web.api.operations import HEADERS, JSON, PROBLEM, Answer, Body, Call, Operation
+from redbeat.web.api.parameters import Field
 from redbeat.web.api.schemas import components, of
 
 #: what any operation may answer besides, and when
@@ -144,7 +144,7 @@ def _place(name: str) -> dict[str, Any]:
 
 
 def _parameter(field: Field) -> dict[str, Any]:
-    is_list = field.kind.schema.get("type") == "array"
+    is_list = field.schema.get("type") == "array"
     return {
         "name": field.name,
         "in": "query",

@@ -5,18 +5,14 @@ Invariant: routes, the OpenAPI document and the table in the documentation are m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.operations.actor import Actor
-from redbeat.schedules.times import TypedTime
 from redbeat.web.api.addresses import segment_of
-from redbeat.web.api.kinds import Field
+from redbeat.web.api.parameters import Field
 
 JSON, MERGE_PATCH, PROBLEM = "application/json", "application/merge-patch+json", "application/problem+json"
 YAML = "application/yaml"
@@ -112,64 +108,38 @@ HEADERS = {
 }
 
 
+@dataclass(frozen=True)
 class Call:
     """One call of an operation.
 
     Attributes:
-        app: the Celery app.
         actor: who calls.
         place: what stands in the braces of the path.
         query: the values of the query, None where there is none.
-        body: those of the body, or its object, or the bytes of a file.
-        media: the media type of the body.
+        body: those of the body, or its object, or the bytes of a file; None: there is none.
         headers: those of the request that the operation looks at, '' for one that isn't there.
         root: the path of the interface, without a slash at its end.
         path: that of the operation below it, with what stands in its braces.
     """
 
-    def __init__(
-        self,
-        actor: Actor,
-        place: Mapping[str, str],
-        query: Mapping[str, Any],
-        body: Any,
-        media: str,
-        headers: Mapping[str, str],
-        root: str,
-        path: str,
-    ) -> None:
-        self.app = actor.app
-        self.actor = actor
-        self.place = place
-        self.query = self._with_times(query)
-        self.body: Any = self._with_times(body) if isinstance(body, dict) else body
-        self.media = media
-        self.headers = headers
-        self.root = root
-        self.path = re.sub(r"{(\w+)}", lambda found: segment_of(place[found[1]]), path)
+    actor: Actor
+    place: Mapping[str, str]
+    query: Mapping[str, Any]
+    body: Any
+    headers: Mapping[str, str]
+    root: str
+    path: str
 
     @property
-    def name(self) -> str:
-        """The name in the path, of an entry or a calendar."""
-        return self.place["name"]
-
-    @property
-    def config(self) -> RedBeatConfig:
-        """The app's settings."""
-        return ensure_conf(self.app)
-
-    @property
-    def now(self) -> datetime:
-        """The server's clock, UTC."""
-        return self.actor.now
-
-    def _with_times(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``values`` with typed times read by the server's clock, in the app's time zone."""
-        return {
-            name: self.actor.time(value) if isinstance(value, TypedTime) else value
-            for name, value in values.items()
-        }
+    def app(self) -> Any:
+        """The Celery app."""
+        return self.actor.app
 
     def href(self, *names: str) -> str:
         """Return the path of something below the interface's own; names become addresses."""
         return "/".join(["", *map(segment_of, names)])
+
+
+def etag_of(revision: str) -> str:
+    """Return the ETag of a revision; runs don't change it."""
+    return f'"{revision}"'

@@ -23,7 +23,7 @@ from redbeat.errors import (
 )
 from redbeat.keys import Keys
 from redbeat.log.text import printable
-from redbeat.web.api.operations import PROBLEM
+from redbeat.web.api.operations import PROBLEM, etag_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, sentence_of, status_of
 
 _OPTION = re.compile(r"--(owner|take-over|replace)\b")
@@ -81,7 +81,7 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
         sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
     headers = None
     if isinstance(exc, EntryChanged) and exc.revision is not None:
-        headers = {"ETag": f'"{exc.revision}"'}
+        headers = {"ETag": etag_of(exc.revision)}
     return problem(status_of(exc), sentence, headers, **_members_of(exc, keys, place))
 
 

@@ -7,6 +7,7 @@ whatever goes wrong, the answer is a problem document.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,12 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.operations.table import OPERATIONS as TABLE
-from redbeat.web.api.addresses import BadAddress, name_of, segments_of
+from redbeat.schedules.times import TypedTime
+from redbeat.web.api.addresses import BadAddress, name_of, segment_of, segments_of
 from redbeat.web.api.derived import endpoint_of
-from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
+from redbeat.web.api.parameters import BadValue, read_members, read_query
 from redbeat.web.api.problems import Refusal, problem_of
 from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
@@ -142,35 +144,34 @@ def _carry_out(request: Request, operation: Operation, place: Mapping[str, str],
         query = read_query(operation.query, request.query_params.multi_items())
     except BadValue as exc:
         raise Refusal(400, str(exc), field=exc.field or None) from None
-    media, given = _body_of(request, operation, body)
-    client = request.client
+    given = _body_of(request, operation, body)
     headers = dict.fromkeys(HEADERS, "")
     for name in HEADERS:
         if name in operation.headers:
             headers[name] = ", ".join(request.headers.getlist(name))
         elif name in request.headers and operation.method != "GET":
-            raise Refusal(400, f"{name} has no meaning here.")  # somebody relies on it
+            raise Refusal(400, f"{name} has no meaning here.")  # its sender relies on it
+    address = request.client.host if request.client else ""
+    actor = Actor(dashboard.app, request.scope["redbeat.user"], "api", address, dashboard.app.timezone)
+    path = re.sub(r"{(\w+)}", lambda found: segment_of(place[found[1]]), operation.path)
     call = Call(
-        Actor(
-            dashboard.app,
-            request.scope["redbeat.user"],
-            "api",
-            client.host if client else "",
-            dashboard.app.timezone,
-        ),
-        place,
-        query,
-        given,
-        media,
-        headers,
-        root_of(request.scope),
-        operation.path,
+        *(actor, place, _with_times(actor, query), _with_times(actor, given)),
+        *(headers, root_of(request.scope), path),
     )
     try:
         return _rendered(operation.call(call))
     except ArgumentInvalid as exc:
         status = 400 if exc.field in query else 422
         raise Refusal(status, str(exc), field=exc.field) from exc
+
+
+def _with_times(actor: Actor, values: Any) -> Any:
+    """Return values with typed times read by the server's clock, in the app's time zone."""
+    if not isinstance(values, dict):
+        return values
+    return {
+        name: actor.time(value) if isinstance(value, TypedTime) else value for name, value in values.items()
+    }
 
 
 def _rendered(answer: Answer) -> Response:
@@ -201,15 +202,15 @@ def _finite(value: Any) -> Any:
 # -- bodies
 
 
-def _body_of(request: Request, operation: Operation, data: bytes) -> tuple[str, Any]:
-    """Return the media type of a request's body, and its values."""
+def _body_of(request: Request, operation: Operation, data: bytes) -> Any:
+    """Return the values of a request's body."""
     wanted = operation.body
     if wanted is None:
-        return "", None
+        return None
     given, _, parameters = request.headers.get("content-type", "").partition(";")
     media = given.strip().lower()
     if not data and not wanted.is_needed:
-        return media, read_members(wanted.fields, {})
+        return read_members(wanted.fields, {})
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise Refusal(415, "The body must not be compressed.", {"Accept-Encoding": "identity"})
     if media not in wanted.media or parameters.replace(" ", "").lower() not in ("", "charset=utf-8"):
@@ -217,14 +218,14 @@ def _body_of(request: Request, operation: Operation, data: bytes) -> tuple[str, 
         types = ", ".join(wanted.media)
         raise Refusal(415, f"The Content-Type must be one of {types}, in UTF-8.", {header: types})
     if wanted.is_file:
-        return media, data
+        return data
     value = _read_json(data)
     if not isinstance(value, dict):
         raise Refusal(422, "The body must be a JSON object.")
     if wanted.component:
-        return media, value
+        return value
     try:
-        return media, read_members(wanted.fields, value)
+        return read_members(wanted.fields, value)
     except BadValue as exc:
         raise Refusal(422, str(exc), field=exc.field or None) from None
 
