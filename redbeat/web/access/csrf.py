@@ -18,8 +18,6 @@ from redbeat.errors import AccessDenied
 
 #: the name of the field in forms, and of the header where there is no form
 FIELD, HEADER = "csrf_token", "x-csrf-token"
-#: how the cookie's name begins
-COOKIE = "redbeat_csrf"
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _PORTS = {"http": 80, "https": 443}
