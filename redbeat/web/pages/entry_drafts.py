@@ -6,6 +6,7 @@ Invariant: what is hidden stays hidden in everything that is shown, and a draft 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,17 +21,20 @@ from redbeat.entries.marks import Mark, marks_of
 from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.query import read_listed
 from redbeat.entries.upcoming import next_runs
-from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
+from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.plan import differing
 from redbeat.operations.editing import draft, fields_of, revision_of, whole
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
-from redbeat.web.pages.entry_form import document_of, editable, read_json
+from redbeat.web.pages.entry_form import EDITABLE, document_of, editable, read_json
 from redbeat.web.visit import Visit
 
 #: how many next runs a preview has
 NEXT_RUNS = 10
 
 NAME_IS_TAKEN = "There is an entry of this name already."
+
+#: the field that an error names, and what it says about it
+_NAMED = re.compile(rf"(?:^|: )({'|'.join(EDITABLE)}): (.+)", re.DOTALL)
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
@@ -151,8 +155,7 @@ def check(visit: Visit, found: Draft) -> None:
     try:
         complete = whole(visit.actor, found.given, found.before)
     except EntryError as exc:
-        place = next((name for name in ("args", "kwargs", "options") if f": {name}: " in str(exc)), "")
-        found.problems.setdefault(place, str(exc))
+        note_error(visit, found, exc)
         return
     hiding = hiding_of(visit.app)
     for name, words in find_problems(complete, visit.app).items():
@@ -160,12 +163,14 @@ def check(visit: Visit, found: Draft) -> None:
 
 
 def note_error(visit: Visit, found: Draft, exc: EntryError | AccessDenied) -> None:
-    """Note at its field why a draft can't be stored; the sentence may quote what is stored."""
-    place = (exc.field if isinstance(exc, AccessDenied) else None) or ""
-    words, hiding = str(exc).removeprefix(f"{place}: "), hiding_of(visit.app)
+    """Note why a draft can't be stored, at the field that the error names; it may quote what is stored."""
+    words, hiding = str(exc), hiding_of(visit.app)
+    named = _NAMED.search(words)
+    place = (exc.field or "") if isinstance(exc, AccessDenied) else named[1] if named else ""
+    words = words if not named or named[1] != place else f"{named[2][:1].upper()}{named[2][1:]}"
     for document in (found.given, {} if found.before is None else fields_of(found.before)):
         words = without_hidden(words, document, hiding)
-    found.problems[place] = words
+    found.problems.setdefault(place, words)
 
 
 def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
@@ -183,7 +188,12 @@ def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
             made: RedBeatSchedulerEntry = RedBeatSchedulerEntry.from_dict(given, visit.app)
         else:
             made = draft(visit.actor, found.given, found.before)
-        _check_save(found, made)
+        made.check_save(if_unchanged="name" not in needs)
+    except EntryChanged as exc:
+        if found.is_new:
+            found.problems["name"] = NAME_IS_TAKEN
+        else:
+            note_error(visit, found, exc)
     except (AccessDenied, EntryError) as exc:
         note_error(visit, found, exc)
     if found.problems:
@@ -208,26 +218,6 @@ def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
         "hints": hints_of(visit, found),
         "needs": needs,
     }
-
-
-def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
-    """Note at its field why the entry that a draft describes can't be stored.
-
-    Raises:
-        EntryError: it can't, for a reason that belongs to no field.
-    """
-    try:
-        made.bounds()
-    except EntryCorrupt as exc:
-        words = str(exc).removeprefix(f"{made.key}: policy: exclude: ")
-        found.problems["exclude"] = f"{words[:1].upper()}{words[1:]}"
-        return
-    try:
-        made.check_save(if_unchanged="name" not in found.needs)
-    except EntryChanged:
-        if not found.is_new:
-            raise
-        found.problems["name"] = NAME_IS_TAKEN
 
 
 def hints_of(visit: Visit, found: Draft) -> list[str]:

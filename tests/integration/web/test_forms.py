@@ -127,6 +127,8 @@ def test_errors_stand_at_their_fields_in_preview_and_save(app: Celery, browse: B
         assert f'<a href="#f-{field}">' in summary, "on a phone the fields are far below"
         assert text in unescape(answer.text), "what was typed stays"
     assert RedBeatSchedulerEntry.get("report", app).jitter == 0, "nothing is stored"
+    shown = preview(browser, **opened(browser, "report") | {"exclude": "nonesuch"})
+    assert 'id="f-exclude-problem" class="problem" hx-swap-oob="true"><p' in shown, "Redis is asked for it"
 
 
 def test_draft_becomes_json_and_a_form_again(browse: Browse, add: Add) -> None:
