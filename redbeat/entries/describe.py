@@ -152,8 +152,8 @@ def _describe_rule(rule: rrule, zone: tzinfo) -> str:
 
 
 def _cron_of(rule: rrule, start: datetime) -> str:
-    """Return the cron expression with the days and times of a rule, by default those of its start; '' if
-    there is none.
+    """Return the cron expression with the days and times of a rule, by default its start's; '' if
+    no expression has them.
     """
     months, days, weekdays = _many(rule.bymonth), _many(rule.bymonthday), _many(rule.byweekday)
     if not (days or weekdays):

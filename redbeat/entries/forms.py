@@ -118,7 +118,7 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
         try:
             given["last_run_at"] = time_of(moment)
         except ValueError as exc:
-            raise EntryError(f"{name}: last_run_at: {moment!r} is no time.", str(name)) from exc
+            raise EntryError(f"{name}: last_run_at: {moment!r} is not a time.", str(name)) from exc
     chosen = {field: given[field] for field in FORM_FIELDS if given.get(field) is not None}
     made: EntryT = cls(**chosen, app=app)
     if moment is None and "last_run_at" in given:

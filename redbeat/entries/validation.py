@@ -141,7 +141,7 @@ def _without_quotes(exc: Exception) -> str:
 def find_priority_problem(priority: Any) -> str | None:
     """Return what is wrong with a priority, as 'must be from 0 to 255, not 300'; None: nothing is.
 
-    One that is no number is the transport's business: that of Redis takes '5', too.
+    A priority of another type is the transport's business: that of Redis takes '5', too.
     """
     if isinstance(priority, (int, float)) and not 0 <= priority <= MAX_PRIORITY:
         return f"must be from 0 to {MAX_PRIORITY}, not {priority!r}"

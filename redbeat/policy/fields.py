@@ -48,7 +48,7 @@ def _time(value: Any, _row: Row) -> datetime:
         try:
             value = time_of(value)
         except ValueError as exc:
-            raise ValueError(f"{value!r} is no time; write it as '2026-12-24T18:00'.") from exc
+            raise ValueError(f"{value!r} is not a time; write it as '2026-12-24T18:00'.") from exc
     problem = find_time_problem(value, first_year=1970)
     if problem:
         raise ValueError(problem)

@@ -27,11 +27,11 @@ from redbeat.schedules.timezones import instant_of, zone_called
 #: the ``queue_timeout`` of an entry with an ``overlap`` but ``allow`` and none of its own; seconds. It is
 #: finite, as a run that no worker ever takes (its queue was purged, say) would hold back the next for ever.
 OVERLAP_QUEUE_SECONDS = 3600.0
-#: the same of any other entry: when a run that nobody has started is told to be lost. A queue may be without
+#: the same of any other entry: when a run that no worker has started counts as lost. A queue may be without
 #: workers for a night, and nothing waits for that run, so a day; and its message doesn't expire.
 PATIENT_QUEUE_SECONDS = 86_400.0
 
-#: the parts of a form in which fields stand; those of a pause are removed when it ends
+#: the parts of a form in which fields stand; the fields of a pause are removed when it ends
 WHEN, PAUSE, MISSED, RUNS = "When", "State", "Missed runs", "Overlap and limits"
 MESSAGES = "Messages, metrics and pings"
 
@@ -191,7 +191,7 @@ class Policy:
         return None if self.overlap == "allow" else OVERLAP_QUEUE_SECONDS
 
     def is_finished(self, run_count: int) -> bool:
-        """Tell whether an entry that has run ``run_count`` times has reached ``max_runs`` or ``one_off``."""
+        """Return True if an entry that has run so often has reached ``max_runs`` or ``one_off``."""
         return (self.one_off and run_count >= 1) or (self.max_runs is not None and run_count >= self.max_runs)
 
     def unbounded(self) -> Policy:

@@ -1,4 +1,4 @@
-"""What somebody types into the form of an entry, looked at before it is stored.
+"""Drafts: entries as a user types them, checked before they are stored.
 
 Invariant: what is hidden stays hidden in everything that is shown, and a draft changes nothing.
 """
@@ -42,7 +42,7 @@ Line = tuple[str, str]
 
 @dataclass
 class Draft:
-    """What somebody wants an entry to be.
+    """An entry as a user wants it to be.
 
     Attributes:
         name: of the entry that is changed; '': it is a new one.
@@ -52,7 +52,7 @@ class Draft:
         problems: what is wrong with it, by field; under '' what belongs to no field.
         way: 'form' or 'json'.
         text: what they have typed as JSON.
-        before: the entry as it is stored by now; None: there is none.
+        before: the entry as it is stored by now; None: it is missing.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Draft:
         return [name for name in ("name", "task") if self.is_new and not self.given.get(name)]
 
     def forgive(self) -> None:
-        """Let a new entry be without a name and a task so far: while one types that is no mistake."""
+        """Let a new entry be without a name and a task so far: that is not a mistake while the user types."""
         for name in self.needs:
             self.problems.pop(name, None)
 
@@ -221,7 +221,7 @@ def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
 
 
 def hints_of(visit: Visit, found: Draft) -> list[str]:
-    """Return what is worth knowing of a draft: it is no mistake, but may not be what was meant."""
+    """Return what is worth knowing of a draft: it is valid, but may not be what was meant."""
     task, ping_url = map(found.changes.get, ("task", "ping_url"))
     hints = [hint_at_task(visit.app, str(task))] if task else []
     if ping_url:

@@ -98,7 +98,7 @@ def show_preview(visit: Visit) -> Response:
 
 
 def save(visit: Visit) -> Response:
-    """Store a draft, if nobody else has changed the entry."""
+    """Store a draft, unless another user has changed the entry."""
     found = read_draft(visit, typed_in(visit))
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
         return _show_conflict(visit, found, is_gone=True)
@@ -137,7 +137,7 @@ def save(visit: Visit) -> Response:
 
 
 def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Response:
-    """Show what somebody else has made of the entry meanwhile, and let the user choose."""
+    """Show how another user has changed the entry meanwhile, and let this one choose."""
     theirs: dict[str, Any] = {}
     result = found.given
     if not is_gone:

@@ -72,7 +72,7 @@ def test_a_time_in_iso_8601_is_read_alike_by_every_python(app: Celery, text: str
 
 @pytest.mark.parametrize("text", ["2026-12", "tomorrow", "", "2026-12-24T25:00"])
 def test_what_is_no_time_in_iso_8601_is_refused(app: Celery, text: str) -> None:
-    with pytest.raises(EntryError, match=r"^x: start_time: .* is no time"):
+    with pytest.raises(EntryError, match=r"^x: start_time: .* is not a time"):
         entry(app, start_time=text)
 
 
