@@ -32,7 +32,7 @@ from redbeat.telemetry.telemetry import KnownEntries
 #: how many events wait at most, and of how many the entries are read at a time
 MAX_HEARD, READ_ENTRIES = 10_000, 500
 
-#: how many services are called
+#: how many services are called; the one with the fewest calls makes room for another
 MAX_SERVICES = 100
 
 #: how long nothing is asked of Redis while it is away; and how long the thread sleeps at the most
@@ -170,8 +170,8 @@ class EntryPings:
         elif event.what:
             url = url.followed_by(event.what)
         if url.service not in self._services and len(self._services) >= MAX_SERVICES:
-            self._left_out += 1
-            return
+            fewest = min(self._services, key=lambda name: len(self._services[name].calls))
+            self._left_out += len(self._services.pop(fewest).calls)
         service = self._services.setdefault(url.service, Service(url.service))
         service.add(Call(url, event.entry, event.at))
 

@@ -7,7 +7,6 @@ neither a pause of the process nor a start makes a beat seem to hang.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
@@ -54,7 +53,6 @@ class Health:
         self._clock = clock
         self._trouble, self._troubled_at = "", 0.0
         self._is_stopping = False
-        self._looking = threading.Lock()
         self._resumed_at = self._looked_at = clock()
 
     def note_trouble(self, trouble: str) -> None:
@@ -67,11 +65,10 @@ class Health:
 
     def look(self) -> None:
         """Find out whether the process was paused since the last look."""
-        with self._looking:
-            now = self._clock()
-            if now - self._looked_at > PAUSE_SECONDS:
-                self._resumed_at = now
-            self._looked_at = now
+        now = self._clock()
+        if now - self._looked_at > PAUSE_SECONDS:
+            self._resumed_at = now
+        self._looked_at = now
 
     @property
     def role(self) -> str:

@@ -21,7 +21,7 @@ from redbeat.runs.run import Run
 from redbeat.schedules import register_schedule
 from redbeat.telemetry import entry_pings
 from redbeat.telemetry.entry_pings import AWAY_SECONDS, EntryPings
-from redbeat.telemetry.ping_calls import CALL_SECONDS
+from redbeat.telemetry.ping_calls import CALL_SECONDS, Service
 from redbeat.telemetry.pings import (
     LOOK_AGAIN_SECONDS,
     PERIOD_SECONDS,
@@ -267,6 +267,18 @@ def test_entry_pings_during_an_outage_of_redis_are_kept_up_to_a_limit(
         pass
     assert receiver.paths == ["/x/start", *["/x"] * 4]
     assert "5 events were left out" in caplog.text
+
+
+def test_failing_service_without_calls_makes_room_for_another_one(
+    watched: Celery, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_pings, "MAX_SERVICES", 1)
+    Entry("report", "echo", 60, app=watched, ping_url=receiver.url("x")).save()
+    pings = EntryPings(watched)
+    pings._services["http://gone"] = Service("http://gone", failures=9)  # noqa: SLF001
+    pings._hear("report", "")  # noqa: SLF001
+    pings.step()
+    assert receiver.paths == ["/x"]
 
 
 def test_entry_that_cannot_be_read_delays_no_ping(
