@@ -285,8 +285,8 @@ _PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
     EntryChange: (_changed, "Entry"),
     EntryList: (_entries, "EntryList"),
     Export: (lambda _call, found: Answer(found.text(), media=JSON if found.is_json else YAML), "File"),
-    History: (_history, "History"),
-    NextOfAll: (_next_of_all, "NextOfAll"),
+    History: (_history, ""),
+    NextOfAll: (_next_of_all, ""),
     Overview: (_overview, "Entry"),
     StoredMessage: (_shown_message, ""),
     StoredMessages: (_messages, ""),
@@ -304,6 +304,8 @@ def _schema_of(result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             del component["properties"]["revision"]
             component["required"].remove("revision")
             component["properties"] |= {"href": HREF, "etag": ETAG}
-    if result is AuditPage:
-        components["AuditPage"]["properties"]["next"] = NEXT
+        if "next" in component.get("properties", {}) or result is AuditPage:
+            component["properties"]["next"] = NEXT
+    if result is NextOfAll:
+        components["NextOfEntry"]["properties"]["href"] = HREF
     return schema, components

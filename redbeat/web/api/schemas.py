@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from redbeat.entries.notation import SCHEDULE_FORMS
-from redbeat.history import OUTCOMES
 from redbeat.policy.policy import LENGTHS
 
 #: where JSON Schema has the parts of a schema, and where OpenAPI has them
@@ -47,21 +46,12 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": [*properties], "properties": properties}
 
 
-def _with(schema: dict[str, Any], when: str, **properties: Any) -> dict[str, Any]:
-    """Return the schema of an object that has more properties at times; ``when``, in words."""
-    more = {name: {**one, "description": f"Only {when}."} for name, one in properties.items()}
-    return {**schema, "properties": {**schema["properties"], **more}}
-
-
 def _array(items: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
-TEXT, FLAG, COUNT, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}, {"type": "number"}
-MOMENT = {"type": "string", "format": "date-time"}
-MAYBE_TEXT, MAYBE_NUMBER = {"type": ["string", "null"]}, {"type": ["number", "null"]}
-MAYBE_COUNT = {"type": ["integer", "null"]}
-MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+TEXT, FLAG, COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}
+MAYBE_TEXT, MAYBE_COUNT = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
 HREF = {"type": "string", "format": "uri-reference", "description": "Its path below that of the interface."}
 ETAG = {"type": "string", "description": "What If-Match takes."}
 NEXT = {
@@ -146,7 +136,6 @@ def _answers() -> dict[str, Any]:
             "additionalProperties": True,
         },
         **_of_entries(),
-        **_of_runs(),
         **_of_files(),
     }
 
@@ -155,11 +144,6 @@ def _of_entries() -> dict[str, Any]:
     """Return those of what is answered about entries."""
     return {
         "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
-        "NextOfAll": _object(
-            runs=_array(_object(name=TEXT, href=HREF, due=MOMENT, seconds=NUMBER)),
-            untold=_array(TEXT),
-            is_complete={**FLAG, "description": "false: not all entries were looked at in time."},
-        ),
         "Route": _object(
             name=TEXT,
             task=TEXT,
@@ -172,20 +156,6 @@ def _of_entries() -> dict[str, Any]:
             priority=MAYBE_COUNT,
             rules=OBJECT,
         ),
-    }
-
-
-def _of_runs() -> dict[str, Any]:
-    """Return those of what is answered about past runs."""
-    return {
-        "PastRun": _object(
-            due=MOMENT,
-            at=MOMENT,
-            outcome={"type": "string", "enum": [*OUTCOMES]},
-            task_id=MAYBE_TEXT,
-            why=TEXT,
-        ),
-        "History": _object(name=TEXT, history=_array(of("PastRun"))),
     }
 
 
