@@ -48,6 +48,7 @@ generated: $(STAMP)  ## types and JSON Schemas that follow from the table of an 
 
 check: $(STAMP)  ## lint, types, layers and docs
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m docs.generate --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/sphinx-build -q -n -W --keep-going docs build/docs

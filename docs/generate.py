@@ -121,5 +121,8 @@ def generated() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
+    stale = [path for path, text in generated().items() if path.read_text("utf-8") != text]
+    if "--check" in sys.argv and stale:
+        sys.exit(f"Not what the table of fields has, call make generated: {', '.join(map(str, stale))}")
     for path, text in generated().items():
         path.write_text(text, "utf-8")

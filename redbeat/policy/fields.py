@@ -73,14 +73,9 @@ def _seconds(value: Any, row: Row) -> float:
     return seconds
 
 
-def _flag(value: Any, _row: Row) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {quoted(value)}.")
-    return value
-
-
-def _text(value: Any, row: Row) -> str:
-    if not isinstance(value, str) or (row.kind is Kind.NAME and not value):
+def _typed(value: Any, row: Row) -> Any:
+    is_typed = isinstance(value, bool if row.kind is Kind.FLAG else str)
+    if not is_typed or (row.kind is Kind.NAME and not value):
         raise ValueError(f"must be {row.kind.words}, not {quoted(value)}.")
     return value
 
@@ -109,12 +104,12 @@ class Kind(Enum):
     ZONE = ("the IANA name of a time zone", "str | tzinfo", _zone, "ZONE")
     TIME = ("a time in ISO 8601, in the entry's zone where it has no offset", "datetime | str", _time)
     COUNT = ("a whole number from 1", "int", _count)
-    FLAG = ("true or false", "bool", _flag)
+    FLAG = ("true or false", "bool", _typed)
     CHOICE = ("one of a few words", "str", _choice)
     DELAY = ("seconds", "float | timedelta", _seconds)
     LENGTH = ("seconds, above 0", "float | timedelta", _seconds)
-    TEXT = ("text", "str", _text)
-    NAME = ("the name of a calendar", "str", _text, "CALENDAR")
+    TEXT = ("text", "str", _typed)
+    NAME = ("the name of a calendar", "str", _typed, "CALENDAR")
     URL = ("a URL, https or http", "str", _url, "URL")
 
     def __init__(
