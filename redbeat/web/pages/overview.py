@@ -31,8 +31,8 @@ Item = TypeVar("Item")
 
 #: for how long the entries are counted, and how old the count may be; seconds
 COUNT_SECONDS, FRESH_SECONDS = 60.0, 10.0
-#: how many runs that have failed, entries that fail, and findings are shown
-FAILED, FAILING, FINDINGS = 6, 6, 3
+#: how many runs that have failed, and findings, are shown
+FAILED, FINDINGS = 6, 3
 #: how many shards are shown: more make a page that nobody reads
 MAX_SHARDS = 256
 #: how many entries that fail are looked at
