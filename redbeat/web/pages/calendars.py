@@ -18,7 +18,7 @@ from redbeat.access import Right
 from redbeat.calendars import Calendar
 from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import local_time
-from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileError, RedBeatError
+from redbeat.errors import CalendarNotFound, EntryChanged, RedBeatError
 from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
 from redbeat.operations import calendars
@@ -219,12 +219,8 @@ def _ending(year: str | None, made: CalendarChange) -> Ending:
 
 
 def _days_of(name: str, text: str) -> Mapping[str, str]:
-    if not text.strip():
-        return {}
-    try:
-        return Calendar(name, read_calendar(text, name, "the text").get("days") or {}).days
-    except (FileError, ValueError) as exc:
-        raise CalendarError(str(exc), name) from exc
+    days = read_calendar(text, name, "the text").get("days") if text.strip() else None
+    return Calendar(name, days or {}).days
 
 
 def import_calendar(visit: Visit) -> Response:
