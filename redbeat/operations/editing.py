@@ -37,8 +37,8 @@ from redbeat.operations.hiding import (
     restore,
     without_hidden,
 )
-from redbeat.operations.operation import Option, Seen, SeenOption, operation
-from redbeat.operations.selection import MAX_SECONDS, NameOfEntry, Selection, for_each
+from redbeat.operations.operation import Option, Seen, SeenOption, given_values, operation
+from redbeat.operations.selection import NameOfEntry, Rest, Selection, for_each
 from redbeat.store.members import remove_members
 from redbeat.store.owners import apply_changes
 from redbeat.store.records import Change, Stored
@@ -67,23 +67,15 @@ class EntryChange:
     outcome: str
 
 
-@dataclass(frozen=True)
-class Changed:
+@dataclass(frozen=True, kw_only=True)
+class Changed(Rest):
     """Entries that were changed.
 
     Attributes:
         changed: their names.
-        failed: why others weren't, by their names.
-        left: names that weren't tried: send the same with these.
-        next: the cursor to go on with; null: that was all.
-        reason: why they weren't tried; '': there was no time left.
     """
 
     changed: Sequence[str]
-    failed: dict[str, str]
-    left: Sequence[str]
-    next: str | None
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,9 +194,8 @@ def set_entries(
 
     is_one_record = record is not None and selected.names and not dry_run
     with actor.doing("set", selected.names, record) if is_one_record else nullcontext():
-        seconds = None if entries.is_whole else MAX_SECONDS
-        done = for_each(selected, change, max_seconds=seconds, progress=progress)
-    return Changed([*done.done], done.failed, done.left, done.next, done.reason)
+        done, rest = for_each(selected, change, progress)
+    return Changed(changed=[*done], **vars(rest))
 
 
 def _set(
@@ -296,7 +287,7 @@ def _delete(
     store = Store(actor.app)
     # members may be bare names, as other programs write them; one that begins like a key is another's key
     bare = [name for name in names if store.keys.entry_of(name) == store.keys.entry(name)]
-    with actor.doing("delete", names, {} if match is None else {"match": match}):
+    with actor.doing("delete", names, given_values(match=match)):
         deleted = RedBeatSchedulerEntry.delete_many(names, actor.app, progress=progress)
         if deleted < len(names):
             remove_members(store, bare)

@@ -19,7 +19,7 @@ from redbeat.entries.timeline import Counting, chart_from
 from redbeat.errors import ArgumentInvalid, RedBeatError
 from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, read_status
 from redbeat.operations.actor import Actor
-from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.reading import MAX_UNTOLD, Routing
 from redbeat.operations.showing import audit, hide_in_findings
 
@@ -319,4 +319,4 @@ def route_task(
     Raises:
         ConfigurationError: the routes of the application fail.
     """
-    return find_destination_of_task(actor.app, task, routing.given)
+    return find_destination_of_task(actor.app, task, given_values(**vars(routing)))

@@ -70,6 +70,11 @@ class Option:
     media: Sequence[str] = ()
 
 
+def given_values(**values: Any) -> dict[str, Any]:
+    """Return the values that aren't None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a caller has seen, and relies on: the change is made only if that is still there.

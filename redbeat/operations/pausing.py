@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from redbeat.entries.query import entries_called, read_listed
 from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import DryRun, EntryChange
-from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.selection import NameOfEntry, Selection
 
 Note = Annotated[str | None, Option("The reason, which everybody sees.")]
@@ -52,13 +51,13 @@ def pause_entry(
     """
     entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
     end = _end_for(actor, until, entry)
-    given = _given(note=note, by=by, until=end)
+    changes = given_values(note=note, by=by, until=end)
     is_paused = entry.state == "paused"
-    if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and given)):
+    if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and changes)):
         return EntryChange(entry, "left")
     was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
-    before = {field: was[field] for field in given} if is_paused else {}
-    with actor.doing("pause", [name], given, before=before):
+    before = {field: was[field] for field in changes} if is_paused else {}
+    with actor.doing("pause", [name], changes, before=before):
         outcome = pauses.pause_one(
             RedBeatSchedulerEntry,
             name,
@@ -66,7 +65,7 @@ def pause_entry(
             note,
             lambda _entry, _now: end,
             by=by or actor.user.name or None,
-            changed_by=by or (actor.user.name if given and not actor.has_shell else None),
+            changed_by=by or (actor.user.name if changes and not actor.has_shell else None),
         )
     return EntryChange(read_listed(RedBeatSchedulerEntry, actor.app, name), outcome)
 
@@ -124,7 +123,7 @@ def pause_entries(
     selected = entries.find(actor)
     if dry_run or not selected.names:
         return replace(_planned(actor, selected.names, _is_running), next=selected.next)
-    details = _given(match=entries.match, note=note, by=by, until=until and _shown(actor, until))
+    details = given_values(match=entries.match, note=note, by=by, until=until and _shown(actor, until))
     with actor.doing("pause", selected.names, details):
         result = pauses.pause_many(
             RedBeatSchedulerEntry,
@@ -169,7 +168,7 @@ def resume_entries(
     selected = entries.find(actor, is_meant, "*") if is_found_by_pause else entries.find(actor)
     if dry_run or not selected.names:
         return replace(_planned(actor, selected.names, is_meant), next=selected.next)
-    with actor.doing("resume", selected.names, _given(match=entries.match, note=note, by=by)):
+    with actor.doing("resume", selected.names, given_values(match=entries.match, note=note, by=by)):
         result = RedBeatSchedulerEntry.resume_many(
             selected.names, actor.app, note=note, by=by, progress=progress
         )
@@ -206,7 +205,3 @@ def _end_for(
 def _shown(actor: Actor, until: Moment) -> datetime | str:
     """Return the end of a pause for the audit list: as typed, where it is another one for each entry."""
     return str(until) if actor.zone is None else actor.time(until)
-
-
-def _given(**values: Any) -> Mapping[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

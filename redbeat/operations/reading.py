@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
 from redbeat.operations.actor import Actor
-from redbeat.operations.operation import Moment, Option, operation
+from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.selection import NameOfEntry, look_at_each
 from redbeat.operations.showing import hide_in_sentence, why
 
@@ -248,12 +248,6 @@ class Routing:
     routing_key: Annotated[str | None, Option("Likewise.")] = None
     priority: Annotated[int | None, Option("Likewise.", least=0, most=MAX_PRIORITY)] = None
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """Those that aren't None."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
 
 @operation("entry.why", Right.READ, "why", "GET /entries/{name}/why")
 def explain_run(
@@ -283,4 +277,4 @@ def explain_run(
 def route_entry(actor: Actor, name: NameOfEntry, routing: Routing) -> Destination:
     """Where the runs of an entry go."""
     read_listed(RedBeatSchedulerEntry, actor.app, name)  # else it is taken for a task's name
-    return find_destination(actor.app, name, routing.given)
+    return find_destination(actor.app, name, given_values(**vars(routing)))

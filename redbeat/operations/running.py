@@ -37,8 +37,8 @@ from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.log.text import counted
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import whole
-from redbeat.operations.operation import Moment, Option, operation
-from redbeat.operations.selection import MAX_SECONDS, Enough, NameOfEntry, Selection, for_each
+from redbeat.operations.operation import Moment, Option, given_values, operation
+from redbeat.operations.selection import Enough, NameOfEntry, Rest, Selection, for_each
 from redbeat.runs.run import Run
 
 #: how many runs one backfill, or one request for all that have failed, sends at most
@@ -84,25 +84,17 @@ class Triggered:
     is_repeated: bool = False
 
 
-@dataclass(frozen=True)
-class TriggeredMany:
+@dataclass(frozen=True, kw_only=True)
+class TriggeredMany(Rest):
     """Runs that were sent.
 
     Attributes:
         sent: the task id of each entry's run, by its name; null: it would be sent.
         repeated: of these an earlier request with the same key has sent the run.
-        failed: why others weren't, by their names.
-        left: names that weren't tried: send the same with these.
-        reason: why they weren't; '': there was no time left.
-        next: the cursor to go on with; null: that was all.
     """
 
     sent: dict[str, str | None]
     repeated: Sequence[str]
-    failed: dict[str, str]
-    left: Sequence[str]
-    next: str | None
-    reason: str = ""
 
 
 @operation("entry.trigger", Right.RUN, "trigger", "PUT /entries/{name}/trigger")
@@ -126,7 +118,7 @@ def trigger_entry(
         LockNotAcquired: the same request is being carried out at this moment.
         RunNotSent: the broker or the task refuses it.
     """
-    entry, given = _prepare(actor, name, _given(args=args, kwargs=kwargs, queue=queue))
+    entry, given = _prepare(actor, name, given_values(args=args, kwargs=kwargs, queue=queue))
     if dry_run:
         return Triggered(name, str(entry.task))
     found = None if request is None else sent_by(entry, f"{actor.user.name}\n{request}", given)
@@ -153,7 +145,7 @@ def trigger_entries(
     Arguments:
         sent: called with each run.
     """
-    overrides, selected = _given(args=args, kwargs=kwargs, queue=queue), entries.find(actor)
+    overrides, selected = given_values(args=args, kwargs=kwargs, queue=queue), entries.find(actor)
 
     def send(name: str) -> Triggered:
         entry, given = _prepare(actor, name, overrides)
@@ -164,12 +156,12 @@ def trigger_entries(
         return run
 
     is_change = selected.names and not dry_run
-    details = _given(match=entries.match, **overrides)
+    details = given_values(match=entries.match, **overrides)
     with actor.doing("trigger", selected.names, details) if is_change else nullcontext():
-        done = for_each(selected, send, max_seconds=_seconds_for(entries))
-    task_ids = {name: run.task_id for name, run in done.done.items()}
-    repeated = [name for name, run in done.done.items() if run.is_repeated]
-    return TriggeredMany(task_ids, repeated, done.failed, done.left, done.next, done.reason)
+        done, rest = for_each(selected, send)
+    task_ids = {name: run.task_id for name, run in done.items()}
+    repeated = [name for name, run in done.items() if run.is_repeated]
+    return TriggeredMany(sent=task_ids, repeated=repeated, **vars(rest))
 
 
 def _prepare(
@@ -193,10 +185,6 @@ def _send(
         return Triggered(name, task, sent.task_id, sent.is_repeated)
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
     """Return the request of a form, which sends a run once; with other values it sends another run.
 
@@ -204,10 +192,6 @@ def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
         once: the token of the form; '': each call sends a run.
     """
     return f"{once}\n{json.dumps(overrides, sort_keys=True)}" if once else None
-
-
-def _seconds_for(entries: Selection) -> float | None:
-    return None if entries.is_whole else MAX_SECONDS
 
 
 # -- backfill
@@ -227,24 +211,16 @@ class Backfilled:
     runs: Sequence[datetime]
 
 
-@dataclass(frozen=True)
-class BackfilledMany:
+@dataclass(frozen=True, kw_only=True)
+class BackfilledMany(Rest):
     """Runs of a past span of many entries.
 
     Attributes:
         runs: the due times of those that were sent, or would be, by the entry's name.
-        failed: why others weren't, by their names.
-        left: names that weren't tried: send the same with these.
-        reason: why they weren't; '': there was no time left.
-        next: the cursor to go on with; null: that was all.
     """
 
     runs: dict[str, Sequence[datetime]]
     is_dry_run: bool
-    failed: dict[str, str]
-    left: Sequence[str]
-    next: str | None
-    reason: str = ""
 
 
 From = Annotated[Moment, Option("Runs that were due at this time or later.", called="from")]
@@ -312,9 +288,9 @@ def backfill_entries(
         progress(count)
         return runs
 
-    done = for_each(entries.find(actor), send, max_seconds=_seconds_for(entries))
-    runs = {name: dues for name, dues in done.done.items() if dues}
-    return BackfilledMany(runs, dry_run, done.failed, done.left, done.next, done.reason)
+    done, rest = for_each(entries.find(actor), send)
+    runs = {name: dues for name, dues in done.items() if dues}
+    return BackfilledMany(runs=runs, is_dry_run=dry_run, **vars(rest))
 
 
 def _span(actor: Actor, begin: Moment, end: Moment | None) -> tuple[datetime, datetime]:
@@ -438,7 +414,7 @@ def rerun_failed(
         sent.append(run)
         progress(run, task_id)
 
-    details = _given(since=begin, match=match, runs=sum(map(len, found.values())))
+    details = given_values(since=begin, match=match, runs=sum(map(len, found.values())))
     with nullcontext() if dry_run or not found else actor.doing("rerun", sorted(found), details):
         for name, runs in found.items():
             most = None if limit is None else limit - result.sent

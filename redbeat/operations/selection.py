@@ -10,10 +10,10 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import isfinite
-from typing import Annotated, Any, NamedTuple
+from math import inf, isfinite
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.search import ByNextRun, Place, Row, look_through, read_rows
@@ -36,6 +36,7 @@ BUDGET_SECONDS = 0.5
 #: how many entries a server changes in one call, and for how long it goes on one by one, seconds
 MAX_SELECTED, MAX_SECONDS = 1000, 5.0
 
+Result = TypeVar("Result")
 Wanted = Callable[[RedBeatSchedulerEntry], bool]
 NameOfEntry = Annotated[str, Option("The name of the entry.")]
 
@@ -55,11 +56,13 @@ class Selected:
         names: theirs.
         cursors: where a look goes on behind each; none where they were given by their names.
         next: where it goes on behind all of them; None: there are no more.
+        max_seconds: for how long one call goes on with them one by one.
     """
 
     names: Sequence[str]
     cursors: Sequence[str] = ()
     next: str | None = None
+    max_seconds: float = MAX_SECONDS
 
 
 @dataclass(frozen=True)
@@ -96,32 +99,32 @@ class Selection:
         match = default if self.names is None and self.match is None else self.match
         if (self.names is None) == (match is None) and not self.is_whole:
             raise ArgumentInvalid("names", "give either names or match.")
+        max_seconds = inf if self.is_whole else MAX_SECONDS
         if self.names is not None:
-            return Selected([*dict.fromkeys(self.names)])
+            return Selected([*dict.fromkeys(self.names)], max_seconds=max_seconds)
         if self.is_whole:
             entries = RedBeatSchedulerEntry.list(actor.app, match=match)
-            return Selected([str(entry.name) for entry in entries if is_wanted(entry)])
+            names = [str(entry.name) for entry in entries if is_wanted(entry)]
+            return Selected(names, max_seconds=max_seconds)
         found, following = look_at_each(actor.app, match, is_wanted, self.cursor, MAX_SELECTED)
         return Selected([str(one.entry.name) for one in found], [one.cursor for one in found], following)
 
 
-@dataclass
-class Summary:
-    """How an operation over many entries ended.
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """What an operation over many entries has left undone.
 
     Attributes:
-        done: what was made of each entry, by its name.
-        failed: why others weren't changed, by their names.
-        left: names that were given and weren't tried in time.
-        reason: why these weren't tried; '': there was no time left.
-        next: the cursor with which to go on; None: that was all.
+        failed: why entries weren't changed, by their names.
+        left: names that were given and weren't tried: send the same with these.
+        next: the cursor to go on with; null: that was all.
+        reason: why not all were tried; '': there was no time left.
     """
 
-    done: dict[str, Any] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-    left: Sequence[str] = ()
+    failed: dict[str, str]
+    left: Sequence[str]
+    next: str | None
     reason: str = ""
-    next: str | None = None
 
 
 class Enough(Exception):
@@ -129,36 +132,31 @@ class Enough(Exception):
 
 
 def for_each(
-    selected: Selected,
-    act: Callable[[str], object],
-    *,
-    max_seconds: float | None = MAX_SECONDS,
-    progress: Callable[[int], object] = lambda _done: None,
-) -> Summary:
-    """Call ``act`` with one name after the other, for ``max_seconds`` (None: until the end).
+    selected: Selected, act: Callable[[str], Result], progress: Callable[[int], object] = lambda _done: None
+) -> tuple[dict[str, Result], Rest]:
+    """Call ``act`` with one name after the other; return what it has returned by the names, and the rest.
 
     Raises:
         StoreUnavailable, StoreRefused, BrokerUnavailable: the first entry failed so; later ones end the call.
     """
-    ends_at, result = time.monotonic() + (max_seconds or float("inf")), Summary(next=selected.next)
+    ends_at = time.monotonic() + selected.max_seconds
+    done, failed = dict[str, Result](), dict[str, str]()
     for place, name in enumerate(selected.names):
         try:
             if place and time.monotonic() >= ends_at:
                 raise Enough
-            result.done[name] = act(name)
+            done[name] = act(name)
         except (StoreUnavailable, StoreRefused, BrokerUnavailable, Enough) as exc:
             if not place:
                 raise
-            result.reason = str(exc)
             if selected.cursors:
-                result.next = selected.cursors[place - 1]
-            else:
-                result.left = selected.names[place:]
-            break
+                return done, Rest(failed=failed, left=(), next=selected.cursors[place - 1], reason=str(exc))
+            left = selected.names[place:]
+            return done, Rest(failed=failed, left=left, next=selected.next, reason=str(exc))
         except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:
-            result.failed[name] = str(exc)
+            failed[name] = str(exc)
         progress(place + 1)
-    return result
+    return done, Rest(failed=failed, left=(), next=selected.next)
 
 
 def look_at_each(
