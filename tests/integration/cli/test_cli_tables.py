@@ -72,6 +72,14 @@ def test_list_fits_the_terminal_with_one_line_an_entry(ask: Call, shop: list[str
         assert re.search(rf" ({'|'.join(STATES)})$", row), row
 
 
+def test_list_leaves_the_task_out_before_it_shortens_a_name(ask: Call, app: Celery) -> None:
+    name, task = "billing.send_monthly_invoices_again", "billing.tasks.invoices.send"
+    Entry(name, task, crontab("15"), app=app).save()
+    for columns, has_task in ((70, False), (80, False), (140, True)):
+        shown = ask("list", columns=columns).stdout
+        assert (name in shown, task in shown) == (True, has_task), shown
+
+
 def test_list_in_a_pipe_shortens_nothing(ask: Call, shop: list[str]) -> None:
     lines = ask("list").stdout.splitlines()
     assert sorted(re.split(" {2,}", line)[0] for line in lines[2:]) == sorted(shop)
