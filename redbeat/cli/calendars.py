@@ -54,11 +54,11 @@ def list_(session: Session) -> None:
     """List the calendars: how many days and spans each has, how many entries name it, and which day or
     span it excludes next."""
     with meter("Reading"):
-        documents, is_complete = calendars.list_all(session.actor)
+        found, is_complete = calendars.list_all(session.actor)
     if not is_complete:
         session.note("Calendars that no entry names aren't seen: this user may not look at every key (SCAN).")
     if session.is_json:
-        for document in documents:
+        for document in found.values():
             session.print_json({**document, "entries": len(document["entries"])})
         return
     columns: list[Column[Mapping[str, Any]]] = [
@@ -69,7 +69,9 @@ def list_(session: Session) -> None:
         Column("next excluded", lambda one: (one["next_excluded"] or "none").replace("T", " ")[:16]),
         Column("about", lambda one: one["about"] or "", rank=1, cut=END),
     ]
-    if not print_table(session, columns, documents, lambda one: styled(one["error"] or "", "red"), "error"):
+    if not print_table(
+        session, columns, [*found.values()], lambda one: styled(one["error"] or "", "red"), "error"
+    ):
         session.say("There are no calendars.")
 
 

@@ -50,6 +50,11 @@ MAX_NAME, MAX_ABOUT = 300, 10_000
 READ_AT_ONCE = 20
 
 
+#: the documents of all calendars by their names, with the numbers of their days and spans, and whether these
+#: are all
+AllCalendars = tuple[Mapping[str, dict[str, Any]], bool]
+
+
 @dataclass(frozen=True)
 class CalendarList:
     """Calendars, without the entries that name them.
@@ -111,23 +116,21 @@ def list_names(actor: Actor) -> tuple[list[str], bool]:
 
 
 @operation("calendars.list", Right.READ, "calendar list")
-def list_all(
-    actor: Actor, progress: Callable[[list[dict[str, Any]], bool], object] = lambda _found, _is_complete: None
-) -> tuple[list[dict[str, Any]], bool]:
-    """Return the documents of all calendars with the numbers of their days and spans; whether these are all.
+def list_all(actor: Actor, progress: Callable[[AllCalendars], object] = lambda _found: None) -> AllCalendars:
+    """Return all calendars.
 
     Arguments:
-        progress: called with the same now and then, with None in place of the entries that name a calendar.
+        progress: called with the calendars so far, with None in place of the entries that name them.
     """
     names, is_complete = list_names(actor)
-    found: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Any]] = {}
     for begin in range(0, len(names), READ_AT_ONCE):
         for document in documents(actor, names[begin : begin + READ_AT_ONCE], {}):
             days, spans = count_days(document["days"])
-            found.append({**document, "days": days, "spans": spans, "entries": None})
-        progress(found, is_complete)
-    users = find_users(Store(actor.app), names, lambda _count: progress(found, is_complete))
-    return [{**document, "entries": users.get(document["name"], [])} for document in found], is_complete
+            found[document["name"]] = {**document, "days": days, "spans": spans, "entries": None}
+        progress(({**found}, is_complete))
+    users = find_users(Store(actor.app), names, lambda _count: progress((found, is_complete)))
+    return {name: {**one, "entries": users.get(name, [])} for name, one in found.items()}, is_complete
 
 
 def documents(actor: Actor, names: Iterable[str], users: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:

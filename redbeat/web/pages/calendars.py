@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -22,7 +21,7 @@ from redbeat.errors import CalendarNotFound, EntryChanged, RedBeatError
 from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
 from redbeat.operations import calendars
-from redbeat.operations.calendars import CalendarChange, days_in_words
+from redbeat.operations.calendars import AllCalendars, CalendarChange, days_in_words
 from redbeat.operations.operation import Seen
 from redbeat.store.store import Store
 from redbeat.web.charts.years import draw_year
@@ -41,9 +40,6 @@ YEARS = range(1970, 2200)
 #: how old a list of all calendars may be, and how long a page waits for it; seconds
 FRESH_SECONDS, WAIT_SECONDS = 3.0, 0.03
 _RETIMED = "The entries that name it get their next runs"
-
-#: the documents of calendars by their names, and whether these are all
-Listed = tuple[Mapping[str, dict[str, Any]], bool]
 
 
 @dataclass(frozen=True)
@@ -70,19 +66,18 @@ class Again:
         return self.problem if (form, name) == (self.form, self.wrong) else ""
 
 
-def _list_all(visit: Visit, *, is_wanted: bool = False) -> Result[Listed]:
+def _list_all(visit: Visit, *, is_wanted: bool = False) -> Result[AllCalendars]:
     """Return all calendars as they were found last, and look again in the background if that is old."""
     actor = visit.actor
 
-    def work(tell: Tell[Listed]) -> Listed:
+    def work(tell: Tell[AllCalendars]) -> AllCalendars:
         pace = Pace()
 
-        def progress(documents: list[dict[str, Any]], is_complete: bool) -> None:
-            tell(({one["name"]: one for one in documents}, is_complete))
+        def progress(found: AllCalendars) -> None:
+            tell(found)
             pace.rest()
 
-        documents, is_complete = calendars.list_all(actor, progress)
-        return {one["name"]: one for one in documents}, is_complete
+        return calendars.list_all(actor, progress)
 
     return visit.dashboard.jobs.read(
         "calendars",
