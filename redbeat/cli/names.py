@@ -13,7 +13,8 @@ from click.shell_completion import CompletionItem
 from redbeat.cli.session import MAX_LOOKED_AT, Session
 from redbeat.connection.retry import call_briefly
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import iter_names, read_listed
+from redbeat.entries.query import iter_names
+from redbeat.entries.search import read_listed
 from redbeat.entries.wording import one_line
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -77,4 +78,4 @@ def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:
 
 def listed_entry(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the stored entry called ``name`` with its state, also one that can't be used."""
-    return read_listed(RedBeatSchedulerEntry, session.app, name)
+    return read_listed(session.app, name)

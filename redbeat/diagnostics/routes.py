@@ -28,8 +28,9 @@ from redbeat.declared.collection import load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import Coverage, read_listed, scan_entries
+from redbeat.entries.query import Coverage
 from redbeat.entries.saving import is_missing
+from redbeat.entries.search import read_listed, scan_entries
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.text import joined
@@ -110,7 +111,7 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
     """
     _load_tasks(app)
     try:
-        entry: Any = read_listed(RedBeatSchedulerEntry, app, name)
+        entry: Any = read_listed(app, name)
     except EntryNotFound:
         entry = None
     if entry is None:
@@ -392,7 +393,7 @@ def survey_routes(
     _load_tasks(app)
     total, unusable, groups = count_members(Store(app)), 0, Destinations(app)
     found = Survey()
-    for seen, entry in enumerate(scan_entries(RedBeatSchedulerEntry, app), 1):
+    for seen, entry in enumerate(scan_entries(app), 1):
         if entry.problem:
             unusable += 1
         else:

@@ -1,4 +1,4 @@
-"""Reading many stored entries: page by page in the order of due times, in any order, or by their names.
+"""Listing all stored entries: page by page in the order of due times, or in any order.
 
 Owns the states that an entry may be in. Invariant: at most one page is in memory, however large the schedule
 is.
@@ -6,7 +6,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -28,7 +28,6 @@ from redbeat.store.members import (
     members_in_order,
     remove_members,
     scan_members,
-    scores_of,
 )
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
@@ -146,51 +145,6 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
     return sum(1 for _ in list_entries(cls, app, **filters))
 
 
-def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
-    """Return the entry called ``name`` as :func:`list_entries` would: also one that can't be used.
-
-    Raises:
-        EntryNotFound: it is missing.
-    """
-    [entry] = entries_called(cls, app, [name])
-    if entry is None:
-        key = ensure_conf(app).keys.entry(name)
-        raise EntryNotFound(f"{key}: there is no such entry.", key)
-    return entry
-
-
-def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[EntryT | None]:
-    """Return the entries of these names as ``read_listed`` would; None for a missing one."""
-    store = Store(app)
-    now, found = read_entries(store, [store.keys.entry(name) for name in names])
-    away: Mapping[str, float | None] | None = None
-    for place, (name, stored) in enumerate(zip(names, found, strict=True)):
-        if stored.score is not None:
-            continue
-        # a member may be a bare name; one that begins like a key is another entry's
-        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
-        score = next((one for one in scores_of(store, members) if one is not None), None)
-        found[place] = replace(stored, score=score)
-        if score is None and stored.exists:
-            away = read_downgraded(store) if away is None else away
-            if stored.key in away:
-                found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
-    return [
-        entry_of(cls, stored, app, now) if stored.exists or stored.score is not None else None
-        for stored in found
-    ]
-
-
-def entries_at(cls: type[EntryT], app: Any, members: Iterable[tuple[str, float]]) -> list[EntryT]:
-    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
-    store, scores = Store(app), dict(members)
-    now, found = read_entries(store, [*map(store.keys.entry_of, scores)])
-    return [
-        entry_of(cls, _with_score(stored, score), app, now)
-        for stored, score in zip(found, scores.values(), strict=True)
-    ]
-
-
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
     """Yield entries that were taken out for celery-redbeat 2.x, with old scores, and the server's clock."""
     scores = read_downgraded(store)
@@ -204,7 +158,7 @@ def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[
 def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
     """Yield the names in the schedule, in any order; one that is there all the time is yielded once."""
     store = store or Store(app)
-    for page in _scan(store):
+    for page in scan_pages(store):
         yield from (store.keys.name(member) for member, _ in page)
 
 
@@ -215,20 +169,7 @@ def name_pages(store: Store) -> Iterator[list[str]]:
     yield [store.keys.name(key) for key in read_downgraded(store)]
 
 
-def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
-    """Yield the stored entries in any order.
-
-    Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
-    due time is moved meanwhile.
-    """
-    name_of = ensure_conf(app).keys.name
-    for page in _scan(Store(app)):
-        yield from entries_at(
-            cls, app, [one for one in page if match is None or fnmatchcase(name_of(one[0]), match)]
-        )
-
-
-def _scan(store: Store) -> Iterator[list[tuple[str, float]]]:
+def scan_pages(store: Store) -> Iterator[list[tuple[str, float]]]:
     """Yield members of the schedule and their scores, each name once."""
     seen = set[str]()
     away = ((stored.key, stored.score or 0.0) for stored, _ in _read_away(store))
@@ -240,7 +181,7 @@ def _scan(store: Store) -> Iterator[list[tuple[str, float]]]:
         seen.update(page)
 
 
-def _with_score(stored: Stored, score: float) -> Stored:
+def with_score(stored: Stored, score: float) -> Stored:
     """Return ``stored`` with the score of its member, which may be a bare name instead of a key."""
     return stored if stored.exists and stored.score is not None else replace(stored, score=score)
 
@@ -274,7 +215,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
                 continue
             if (is_moving or score < now.timestamp() + SOON_SECONDS) and len(seen) < MAX_REMEMBERED:
                 seen.add(name if is_moving else member)
-            yield member, _with_score(stored, score), now
+            yield member, with_score(stored, score), now
 
 
 def entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:

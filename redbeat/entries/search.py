@@ -1,4 +1,4 @@
-"""Pages of the stored entries in an order, and searches that look through them slice by slice.
+"""Stored entries by their names and in pages of an order, and searches that look through them slice by slice.
 
 Owns the orders, and what one can search for. There are no indexes by task, state or outcome, as other
 programs write entries, too, and would have to maintain them. Invariant: a search reads entries only until its
@@ -10,18 +10,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
+from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import STATES, Coverage, entries_at, entries_called
+from redbeat.entries.query import STATES, Coverage, entry_of, scan_pages, with_score
 from redbeat.entries.runs import read_last
+from redbeat.errors import EntryNotFound
 from redbeat.history import OUTCOMES
 from redbeat.keys import Keys
 from redbeat.store.downgrades import read_downgraded
+from redbeat.store.entries import read_entries
 from redbeat.store.figures import count_entry_states
-from redbeat.store.members import count_members, place_after, read_slice
+from redbeat.store.members import count_members, place_after, read_slice, scores_of
 from redbeat.store.owners import are_owned_by
 from redbeat.store.parts import in_chunks
 from redbeat.store.store import Store
@@ -109,6 +112,66 @@ class ByNextRun:
         return found
 
 
+def read_listed(app: Any, name: str) -> RedBeatSchedulerEntry:
+    """Return the entry called ``name`` as :func:`list_entries` would: also one that can't be used.
+
+    Raises:
+        EntryNotFound: it is missing.
+    """
+    [entry] = entries_called(app, [name])
+    if entry is None:
+        key = ensure_conf(app).keys.entry(name)
+        raise EntryNotFound(f"{key}: there is no such entry.", key)
+    return entry
+
+
+def entries_called(app: Any, names: Sequence[str]) -> list[RedBeatSchedulerEntry | None]:
+    """Return the entries of these names as ``read_listed`` would; None for a missing one."""
+    store = Store(app)
+    now, found = read_entries(store, [store.keys.entry(name) for name in names])
+    away: Mapping[str, float | None] | None = None
+    for place, (name, stored) in enumerate(zip(names, found, strict=True)):
+        if stored.score is not None:
+            continue
+        # a member may be a bare name; one that begins like a key is another entry's
+        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
+        score = next((one for one in scores_of(store, members) if one is not None), None)
+        found[place] = replace(stored, score=score)
+        if score is None and stored.exists:
+            away = read_downgraded(store) if away is None else away
+            if stored.key in away:
+                found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
+    return [
+        entry_of(RedBeatSchedulerEntry, stored, app, now)
+        if stored.exists or stored.score is not None
+        else None
+        for stored in found
+    ]
+
+
+def entries_at(app: Any, members: Iterable[tuple[str, float]]) -> list[RedBeatSchedulerEntry]:
+    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
+    store, scores = Store(app), dict(members)
+    now, found = read_entries(store, [*map(store.keys.entry_of, scores)])
+    return [
+        entry_of(RedBeatSchedulerEntry, with_score(stored, score), app, now)
+        for stored, score in zip(found, scores.values(), strict=True)
+    ]
+
+
+def scan_entries(app: Any, match: str | None = None) -> Iterator[RedBeatSchedulerEntry]:
+    """Yield the stored entries in any order.
+
+    Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
+    due time is moved meanwhile.
+    """
+    name_of = ensure_conf(app).keys.name
+    for page in scan_pages(Store(app)):
+        yield from entries_at(
+            app, [one for one in page if match is None or fnmatchcase(name_of(one[0]), match)]
+        )
+
+
 def read_rows(app: Any, rows: Sequence[Row]) -> list[RedBeatSchedulerEntry | None]:
     """Return the entries of ``rows`` as ``RedBeatSchedulerEntry.list`` would; None for one that is gone."""
     found: list[RedBeatSchedulerEntry | None] = [None] * len(rows)
@@ -116,11 +179,11 @@ def read_rows(app: Any, rows: Sequence[Row]) -> list[RedBeatSchedulerEntry | Non
     others = [place for place, row in enumerate(rows) if row.score is None]
     if scored:
         members = [(rows[place].member, rows[place].score or 0.0) for place in scored]
-        for place, entry in zip(scored, entries_at(RedBeatSchedulerEntry, app, members), strict=True):
+        for place, entry in zip(scored, entries_at(app, members), strict=True):
             found[place] = entry
     if others:
         names = [rows[place].name for place in others]
-        for place, one in zip(others, entries_called(RedBeatSchedulerEntry, app, names), strict=True):
+        for place, one in zip(others, entries_called(app, names), strict=True):
             found[place] = one
     return found
 
@@ -284,9 +347,7 @@ def search(
 
 def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
     """Return the state of each member of the schedule, with its score."""
-    return [
-        entry.state or "" for entry in entries_at(RedBeatSchedulerEntry, store.config.app, scores.items())
-    ]
+    return [entry.state or "" for entry in entries_at(store.config.app, scores.items())]
 
 
 @dataclass(frozen=True)

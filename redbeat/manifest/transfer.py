@@ -18,8 +18,8 @@ from redbeat.decoder import DEFINITION_FIELDS, encode_meta
 from redbeat.entries.calendar_loading import read_stored
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import PAST_FIELDS
-from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
+from redbeat.entries.search import scan_entries
 from redbeat.entries.validation import find_name_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
 from redbeat.log.text import as_stored, is_utf8, printable, shorten
@@ -90,7 +90,7 @@ def export_entries(
     items: dict[str, dict[str, Any]] = {}
     skipped: list[str] = []
     calendars: set[str] = set()
-    for chunk in in_chunks(scan_entries(RedBeatSchedulerEntry, app, match)):
+    for chunk in in_chunks(scan_entries(app, match)):
         rows = [entry.stored for entry in chunk if entry.stored is not None]
         keys = [stored.key for stored in rows]
         pasts = read_pasts(store, keys) if with_history else [((), ())] * len(keys)

@@ -20,8 +20,8 @@ from redbeat.entries.documents import find_problems, raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS, STATE_FIELDS
 from redbeat.entries.notation import SCHEDULE_FORMS
-from redbeat.entries.query import read_listed
 from redbeat.entries.saving import retry_when_changed
+from redbeat.entries.search import read_listed
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ArgumentInvalid, EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
@@ -209,7 +209,7 @@ def _set(
     is_recorded: bool = True,
 ) -> EntryChange:
     def change() -> EntryChange:
-        entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+        entry = read_listed(actor.app, name)
         _check_seen(seen, name, entry)
         was, wanted = fields_of(entry), changes(entry) if callable(changes) else changes
         given = {field: value for field, value in wanted.items() if field not in (*ADDED, *IGNORED_FIELDS)}
@@ -245,7 +245,7 @@ def delete_entry(
     key = store.keys.entry(name)
 
     def delete() -> Deleted:
-        read_listed(RedBeatSchedulerEntry, actor.app, name)  # it may be in the schedule alone
+        read_listed(actor.app, name)  # it may be in the schedule alone
         [stored] = read_with_owners(store, [key])[1]
         if seen is not None:
             seen.check(name, _revision_of(actor.app, stored))
@@ -324,7 +324,7 @@ def _shown(text: str, hiding: Hiding) -> str:
 def find_entry(app: Any, name: str) -> RedBeatSchedulerEntry | None:
     """Return a stored entry, also an invalid one; None: there is no such entry."""
     try:
-        return read_listed(RedBeatSchedulerEntry, app, name)
+        return read_listed(app, name)
     except EntryNotFound:
         return None
 

@@ -11,7 +11,7 @@ from redbeat.entries import pauses
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
 from redbeat.entries.pauses import PauseResult, is_paused_for
-from redbeat.entries.query import entries_called, read_listed
+from redbeat.entries.search import entries_called, read_listed
 from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import DryRun, EntryChange
@@ -49,7 +49,7 @@ def pause_entry(
         ArgumentInvalid: ``until`` is in the past.
         EntryError: the entry is invalid.
     """
-    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    entry = read_listed(actor.app, name)
     end = _end_for(actor, until, entry)
     changes = given_values(note=note, by=by, until=end)
     is_paused = entry.state == "paused"
@@ -67,7 +67,7 @@ def pause_entry(
             by=by or actor.user.name or None,
             changed_by=by or (actor.user.name if changes and not actor.has_shell else None),
         )
-    return EntryChange(read_listed(RedBeatSchedulerEntry, actor.app, name), outcome)
+    return EntryChange(read_listed(actor.app, name), outcome)
 
 
 @operation("entry.resume", Right.PAUSE, "resume", "DELETE /entries/{name}/pause")
@@ -83,7 +83,7 @@ def resume_entry(
         EntryNotFound: there is no such entry.
         EntryError: the entry is invalid.
     """
-    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    entry = read_listed(actor.app, name)
     if dry_run:
         return EntryChange(entry, "left")
     if enable:
@@ -97,7 +97,7 @@ def resume_entry(
             result = RedBeatSchedulerEntry.resume_many([name], actor.app)
     for reason in result.failed.values():
         raise EntryError(reason, entry.key)
-    changed = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    changed = read_listed(actor.app, name)
     return EntryChange(changed, "resumed" if result.changed else "left")
 
 
@@ -180,7 +180,7 @@ def _is_running(entry: RedBeatSchedulerEntry) -> bool:
 
 
 def _planned(actor: Actor, names: Any, is_meant: Any) -> PauseResult:
-    found = entries_called(RedBeatSchedulerEntry, actor.app, names)
+    found = entries_called(actor.app, names)
     entries = [one for one in found if one is not None and one.state != "missing"]
     changed = tuple(str(entry.name) for entry in entries if is_meant(entry))
     return PauseResult(changed, tuple(str(entry.name) for entry in entries if not is_meant(entry)))

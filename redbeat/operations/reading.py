@@ -14,8 +14,9 @@ from redbeat.diagnostics.routes import Destination, document_of_way, find_destin
 from redbeat.entries.documents import Overview, overview_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
-from redbeat.entries.query import STATES, is_wanted, read_listed
+from redbeat.entries.query import STATES, is_wanted
 from redbeat.entries.runs import Last, read_last
+from redbeat.entries.search import read_listed
 from redbeat.entries.timeline import first_of_all
 from redbeat.entries.upcoming import next_runs
 from redbeat.entries.validation import MAX_PRIORITY
@@ -117,7 +118,7 @@ def _wanted_by(actor: Actor, filters: Filters) -> Callable[[RedBeatSchedulerEntr
 @operation("entry.show", Right.READ, "show", "GET /entries/{name}")
 def show_entry(actor: Actor, name: NameOfEntry) -> Overview:
     """All about one entry."""
-    return overview_of(read_listed(RedBeatSchedulerEntry, actor.app, name), actor.app.timezone)
+    return overview_of(read_listed(actor.app, name), actor.app.timezone)
 
 
 # -- next runs
@@ -183,7 +184,7 @@ def next_of_entry(
         EntryNotFound: there is no such entry.
         EntryError: it is invalid.
     """
-    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    entry = read_listed(actor.app, name)
     if entry.schedule is None:
         error = hide_in_sentence(actor.app, entry.stored, entry.error)
         reason = error.removeprefix(f"{printable(entry.key)}: ")
@@ -276,5 +277,5 @@ def explain_run(
 @operation("entry.route", Right.READ, "route", "GET /entries/{name}/route")
 def route_entry(actor: Actor, name: NameOfEntry, routing: Routing) -> Destination:
     """Where the runs of an entry go."""
-    read_listed(RedBeatSchedulerEntry, actor.app, name)  # else it is taken for a task's name
+    read_listed(actor.app, name)  # else it is taken for a task's name
     return find_destination(actor.app, name, given_values(**vars(routing)))

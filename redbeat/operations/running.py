@@ -12,7 +12,6 @@ from typing import Annotated, Any
 from redbeat.access import Right
 from redbeat.entries.backfill import sent_by, trigger_once
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import read_listed
 from redbeat.entries.rerun import choose_run, failed_runs, rerun_each, rerun_one
 from redbeat.entries.runs import (
     IN_PROGRESS,
@@ -23,6 +22,7 @@ from redbeat.entries.runs import (
     read_history,
     with_histories,
 )
+from redbeat.entries.search import read_listed
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import (
     AccessDenied,
@@ -517,7 +517,7 @@ def list_runs_of_entry(
     begin = None if since is None else actor.time(since)
     found = find_runs(actor.app, state, name=name, since=begin)
     if not found:
-        read_listed(RedBeatSchedulerEntry, actor.app, name)
+        read_listed(actor.app, name)
     return Runs(with_histories(actor.app, found[:limit]), len(found))
 
 
@@ -528,7 +528,7 @@ def read_history_of_entry(actor: Actor, name: NameOfEntry, *, limit: Most = 100)
     Raises:
         EntryNotFound: there is no such entry.
     """
-    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    entry = read_listed(actor.app, name)
     return History(name, read_history(entry, limit))
 
 

@@ -15,7 +15,8 @@ from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.documents import Overview, document_of, overview_of, policy_rows, raw_fields, read_object
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import Mark, marks_of, zone_for
-from redbeat.entries.query import STATES, read_listed
+from redbeat.entries.query import STATES
+from redbeat.entries.search import read_listed
 from redbeat.entries.upcoming import next_run_in_words
 from redbeat.entries.wording import in_words_of, label_of, one_line
 from redbeat.errors import AccessDenied, EntryError, EntryNotFound
@@ -34,7 +35,7 @@ RUNS, MORE_RUNS = 10, 100
 
 def show_entry(visit: Visit) -> Response:
     """Show the page of an entry, or for htmx the part of it that changes."""
-    entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
+    entry = read_listed(visit.app, visit.query.get("name", ""))
     count = MORE_RUNS if visit.query.get("more") else RUNS
     after, after_problem = _after(visit)
     found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SLOTS), after=after)

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from redbeat.access import Right
 from redbeat.entries.backfill import told_of_beginnings
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import read_listed
+from redbeat.entries.search import read_listed
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import EntryError, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
@@ -40,7 +40,7 @@ Problems = Mapping[str, str]
 
 
 def _entry(visit: Visit) -> RedBeatSchedulerEntry:
-    return read_listed(RedBeatSchedulerEntry, visit.app, _name(visit))
+    return read_listed(visit.app, _name(visit))
 
 
 def _name(visit: Visit) -> str:

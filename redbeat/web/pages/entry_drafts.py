@@ -19,7 +19,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import IGNORED_FIELDS
 from redbeat.entries.marks import Mark, marks_of
 from redbeat.entries.notation import schedule_in_short
-from redbeat.entries.query import read_listed
+from redbeat.entries.search import read_listed
 from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.plan import differing
@@ -109,7 +109,7 @@ def read_draft(visit: Visit, form: Mapping[str, str]) -> Draft:
     if not found.is_new:
         form = {**form, "name": found.name}
         with suppress(EntryNotFound):
-            found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
+            found.before = read_listed(visit.app, found.name)
     if found.way == "json":
         _read_json(found)
     else:

@@ -15,8 +15,7 @@ from starlette.routing import BaseRoute
 from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule, known_tasks
 from redbeat.entries.audit import AuditRecord
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import read_listed
+from redbeat.entries.search import read_listed
 from redbeat.entries.upcoming import next_run_in_words
 from redbeat.entries.wording import label_of, one_line, when_in
 from redbeat.errors import (
@@ -63,13 +62,13 @@ def show_new(visit: Visit) -> Response:
     visit.user.require_adding()
     found, like = Draft("", {}, "", dict(NEW)), visit.query.get("like")
     if like:
-        found.given = {**shown_document(read_listed(RedBeatSchedulerEntry, visit.app, like)), "name": ""}
+        found.given = {**shown_document(read_listed(visit.app, like)), "name": ""}
     return _show(visit, found)
 
 
 def show_edit(visit: Visit) -> Response:
     """Show the form of a stored entry."""
-    entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
+    entry = read_listed(visit.app, visit.query.get("name", ""))
     found = draft_of_entry(entry)
     if entry.problem or visit.query.get("as") == "json":  # what is invalid may not fit into the fields
         found.way = "json"
@@ -141,7 +140,7 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
     theirs: dict[str, Any] = {}
     result = found.given
     if not is_gone:
-        found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
+        found.before = read_listed(visit.app, found.name)
         theirs = shown_document(found.before)
         merged = {**theirs, **found.changes}
         result = {name: value for name, value in merged.items() if value is not None}

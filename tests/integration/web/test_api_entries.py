@@ -15,7 +15,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
-from redbeat.entries.query import read_listed
+from redbeat.entries.search import read_listed
 from redbeat.manifest.plan import read_with_owners
 from redbeat.operations import editing, selection
 from redbeat.schedules import clocked
@@ -27,7 +27,7 @@ HOURLY = {"__type__": "interval", "every": 3600.0, "relative": False}
 
 
 def stored(app: Celery, name: str) -> Any:
-    return read_listed(RedBeatSchedulerEntry, app, name)
+    return read_listed(app, name)
 
 
 def sent(app: Celery) -> int:
