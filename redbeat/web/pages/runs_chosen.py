@@ -138,13 +138,7 @@ def do_rerun_failed(visit: Visit) -> Response:
         begin = read_time(since, visit.now, visit.zone, ahead=False)
     except ValueError as exc:
         raise EntryError(f"since: {exc}", "") from None
-    actor = visit.actor
-
-    def send(tell: Tell[str]) -> RerunMany:
-        tell("Sending what has failed")
-        return rerun_failed(actor, since=begin, match=match or None)
-
-    return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
+    return _rerun_failed(visit, "Sending what has failed", since=begin, match=match or None)
 
 
 def do_rerun_chosen(visit: Visit) -> Response:
@@ -158,11 +152,17 @@ def do_rerun_chosen(visit: Visit) -> Response:
         names = ", ".join(dict.fromkeys(one_line(name, 80) for name, _ in chosen[:10]))
         more = f"{names}{' and others' if len(chosen) > 10 else ''}. {ONCE_MORE}"
         return _ask(visit, "rerun-chosen", question, "Send once more", more, [("run", one) for one in values])
+    what = f"Sending {counted(len(chosen), 'run', 'runs')}"
+    return _rerun_failed(visit, what, since=min(due for _, due in chosen), chosen=chosen)
+
+
+def _rerun_failed(visit: Visit, what: str, **chosen: Any) -> Response:
+    """Send the failed runs once more that ``rerun_failed`` finds with these arguments."""
     actor = visit.actor
 
     def send(tell: Tell[str]) -> RerunMany:
-        tell(f"Sending {counted(len(chosen), 'run', 'runs')}")
-        return rerun_failed(actor, since=min(due for _, due in chosen), chosen=chosen)
+        tell(what)
+        return rerun_failed(actor, **chosen)
 
     return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
 

@@ -281,3 +281,11 @@ def test_command_about_many_asks_first(
     assert call(app, *command).exit_code == 1
     assert [re.sub(r"redis://\S+", "URL", question) for question in asked] == snapshot
     assert (changed(app, five), messages(broker)) == ([], [])
+
+
+def test_set_repairs_an_invalid_entry(ask: Call, get: Get, client: redis.Redis) -> None:
+    definition = {"name": "bad", "task": "echo", "schedule": 5, "args": [7], "enabled": True}
+    write_raw(client, "bad", json.dumps(definition))
+    ask("set", "bad", "--every", "60")
+    entry = get("bad")
+    assert (entry.schedule, entry.args) == (schedule(60), [7])
