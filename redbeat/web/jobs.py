@@ -276,8 +276,7 @@ class Jobs:
         self,
         user: str,
         title: str,
-        work: Callable[[Tell[str]], Found],
-        end: Callable[[Found], Ending],
+        work: Callable[[Tell[str]], Ending],
         *,
         once: str = "",
         wait_seconds: float = CHANGE_WAIT_SECONDS,
@@ -285,8 +284,7 @@ class Jobs:
         """Begin a change, unless the same form has begun it, and wait a moment for it.
 
         Arguments:
-            work: makes it; called once, in a thread.
-            end: returns the outcome, by what ``work`` has returned.
+            work: makes it, and returns the outcome; called once, in a thread.
             once: tells one form from another; '': each call is one.
 
         Raises:
@@ -306,7 +304,7 @@ class Jobs:
                 return change  # another process, or another request to this one, has begun it
             with self._news:
                 self._changes[id_] = change
-                self._start("redbeat-web-change", change, lambda tell: end(work(tell)), nullcontext())
+                self._start("redbeat-web-change", change, work, nullcontext())
             threading.Thread(
                 target=self._write, args=(change,), name="redbeat-web-record", daemon=True
             ).start()

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import partial
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -175,7 +174,7 @@ def set_calendar(visit: Visit) -> Response:
     seen = Seen([*filter(None, [visit.typed("revision")])]) if "revision" in form else None
     kind = "new" if seen == Seen([]) else "edit" if has_text else "add"
 
-    def store(tell: Tell[str]) -> CalendarChange:
+    def store(tell: Tell[str]) -> Ending:
         tell(_RETIMED)
         changes: dict[str, str | None] = dict.fromkeys(removed)
         if has_text:
@@ -184,7 +183,8 @@ def set_calendar(visit: Visit) -> Response:
             changes |= {day: label for day, label in edited.items() if stored.get(day) != label}
         elif not removed:
             changes[f"{first}/{last}" if last else first] = typed["label"].strip()
-        return calendars.set_calendar(actor, name, days=changes, about=about, seen=seen)
+        made = calendars.set_calendar(actor, name, days=changes, about=about, seen=seen)
+        return _ending((first or next(iter(removed), ""))[:4] or None, made)
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
         words, place = _sentence(error), "text"
@@ -198,8 +198,7 @@ def set_calendar(visit: Visit) -> Response:
             words = f"{words} What you have typed stands here: saved now, it takes the place of theirs."
         return _show_again(visit, name, Again(kind, typed, place, words), status)
 
-    end = partial(_ending, (first or next(iter(removed), ""))[:4] or None)
-    return make_form_change(visit, f"Change {shorten(name, 200)}", store, end, again, "calendars")
+    return make_form_change(visit, f"Change {shorten(name, 200)}", store, again, "calendars")
 
 
 def _sentence(exc: Exception) -> str:
@@ -234,11 +233,11 @@ def import_calendar(visit: Visit) -> Response:
         years = sorted({day[:4] for day in read.days})
         year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
 
-        def store(tell: Tell[str]) -> CalendarChange:
+        def store(tell: Tell[str]) -> Ending:
             tell(_RETIMED)
-            return calendars.import_(actor, read, origin, mode)
+            return _ending(year, calendars.import_(actor, read, origin, mode))
 
-        return make_change(visit, f"Import into {shorten(name, 200)}", store, partial(_ending, year))
+        return make_change(visit, f"Import into {shorten(name, 200)}", store)
     stored = read_one(Store(visit.app), name)
     gone = [day for day in stored.days if day not in read.days] if mode == "replace" else []
     return visit.render(
@@ -292,12 +291,12 @@ def delete_calendar(visit: Visit) -> Response:
         )
     actor = visit.actor
 
-    def remove(tell: Tell[str]) -> object:
+    def remove(tell: Tell[str]) -> Ending:
         tell("Looking for entries that name it")
-        return calendars.delete_calendars(actor, [name], force=force)
+        calendars.delete_calendars(actor, [name], force=force)
+        return Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
 
-    ending = Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
-    return make_change(visit, f"Delete {shorten(name, 200)}", remove, lambda _users: ending)
+    return make_change(visit, f"Delete {shorten(name, 200)}", remove)
 
 
 ROUTES: list[BaseRoute] = [

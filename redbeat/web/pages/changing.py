@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TypeVar
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -23,20 +22,15 @@ from redbeat.web.jobs import SILENT_SECONDS, Change, Ending, Tell
 from redbeat.web.routes import page, status_of
 from redbeat.web.visit import Visit
 
-Outcome = TypeVar("Outcome")
 
-
-def make_change(
-    visit: Visit, title: str, work: Callable[[Tell[str]], Outcome], end: Callable[[Outcome], Ending]
-) -> Response:
+def make_change(visit: Visit, title: str, work: Callable[[Tell[str]], Ending]) -> Response:
     """Make a change in the background; show its outcome, or the page that waits for it.
 
     Arguments:
-        work: makes the change; it may ask nothing of the visit.
-        end: returns the outcome, by what ``work`` has returned; likewise.
+        work: makes the change, and returns the outcome; it may ask nothing of the visit.
     """
     once = _digest_of(visit) if visit.form.get("once") else ""
-    change = visit.dashboard.jobs.change(visit.user.name, title, work, end, once=once)
+    change = visit.dashboard.jobs.change(visit.user.name, title, work, once=once)
     if change.is_at_work:
         return visit.see("changing", id=change.id)
     return _outcome(visit, change, change.to_record())
@@ -45,8 +39,7 @@ def make_change(
 def make_form_change(
     visit: Visit,
     title: str,
-    work: Callable[[Tell[str]], Outcome],
-    end: Callable[[Outcome], Ending],
+    work: Callable[[Tell[str]], Ending],
     again: Callable[[Visit, RedBeatError, int], Response],
     place: str,
 ) -> Response:
@@ -57,19 +50,14 @@ def make_form_change(
         place: the page where the form is.
     """
 
-    def try_it(tell: Tell[str]) -> Outcome | RedBeatError:
+    def try_it(tell: Tell[str]) -> Ending:
         try:
             return work(tell)
         except (AccessDenied, ArgumentInvalid, CalendarError, EntryChanged, FileError) as exc:
-            return exc
-
-    def end_it(made: Outcome | RedBeatError) -> Ending:
-        if not isinstance(made, RedBeatError):
-            return end(made)
-        error, status = made, status_of(made)
+            error, status = exc, status_of(exc)
         return Ending(str(error), (place,), status=status, page=lambda visit: again(visit, error, status))
 
-    return make_change(visit, title, try_it, end_it)
+    return make_change(visit, title, try_it)
 
 
 def show_change(visit: Visit) -> Response:

@@ -161,15 +161,13 @@ def backfill(visit: Visit) -> Response:
     def send(dry_run: bool) -> Sequence[datetime]:
         return backfill_entry(actor, name, begin=begin, end=end, dry_run=dry_run).runs
 
-    def send_all(tell: Tell[str]) -> Sequence[datetime]:
+    def send_all(tell: Tell[str]) -> Ending:
         tell("Sending the runs")
-        return send(dry_run=False)
-
-    def ending_of(sent: Sequence[datetime]) -> Ending:
-        return Ending(f"Sent {counted(len(sent), 'run', 'runs')}.", ("entry",), {"name": name})
+        words = f"Sent {counted(len(send(dry_run=False)), 'run', 'runs')}."
+        return Ending(words, ("entry",), {"name": name})
 
     if not problems and visit.is_confirmed:
-        return make_change(visit, f"Backfill: {one_line(name, 200)}", send_all, ending_of)
+        return make_change(visit, f"Backfill: {one_line(name, 200)}", send_all)
     dues, status = None, 422
     if not problems:
         try:

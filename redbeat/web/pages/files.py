@@ -111,7 +111,7 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
     """Plan or apply a file; show the plan or the outcome, or the form with its error."""
     given, actor, zone, seen = Given.of(visit), visit.actor, visit.zone, visit.typed("seen")
 
-    def work(tell: Tell[str]) -> dict[str, Any] | str:
+    def work(tell: Tell[str]) -> Ending:
         change = given.change()
         count = counted(len(change.declared.entries), "entry", "entries")
         tell(f"Storing {count}" if is_applying else f"Comparing {count} with the schedule")
@@ -120,12 +120,9 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
         else:
             done = files.apply_file(actor, change, seen=seen, dry_run=not is_applying)
         if done.is_done:
-            return files.summary_of(done.plan.to_dict(), is_done=True)
-        return _shown(actor, change, done.plan, zone)
-
-    def end(made: dict[str, Any] | str) -> Ending:
-        if isinstance(made, str):
-            return Ending(made, ("files",), forgets=("calendars",))
+            summary = files.summary_of(done.plan.to_dict(), is_done=True)
+            return Ending(summary, ("files",), forgets=("calendars",))
+        made = _shown(actor, change, done.plan, zone)
         words = f"{'The schedule has changed, so nothing was done. ' if is_applying else ''}{made['summary']}"
         status = 412 if is_applying else 200
 
@@ -138,7 +135,7 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
         return _form(visit, given, str(error), status)
 
     title = given.verb.capitalize() if is_applying else "Plan"
-    return make_form_change(visit, title, work, end, again, "files")
+    return make_form_change(visit, title, work, again, "files")
 
 
 def _form(visit: Visit, given: Given | None, problem: str, status: int = 200) -> Response:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from dateutil.parser import isoparse
@@ -158,13 +157,13 @@ def do_rerun_chosen(visit: Visit) -> Response:
 
 def _rerun_failed(visit: Visit, what: str, **chosen: Any) -> Response:
     """Send the failed runs once more that ``rerun_failed`` finds with these arguments."""
-    actor = visit.actor
+    actor, kept = visit.actor, _kept(visit)
 
-    def send(tell: Tell[str]) -> RerunMany:
+    def send(tell: Tell[str]) -> Ending:
         tell(what)
-        return rerun_failed(actor, **chosen)
+        return _ending(kept, rerun_failed(actor, **chosen))
 
-    return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
+    return make_change(visit, "Send once more", send)
 
 
 def _run_of(text: str) -> tuple[str, datetime]:

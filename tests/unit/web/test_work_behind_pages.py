@@ -98,15 +98,17 @@ def test_read_that_nobody_asks_for_ends_when_another_one_waits(
     assert settled(jobs, "another", lambda _tell: "all").found == "all"
 
 
-def told(outcome: Any) -> Ending:
-    return Ending(str(outcome))
+def ending(gate: threading.Event, done: list[int]) -> Any:
+    """Return the same as a change."""
+    work = held(gate, done)
+    return lambda tell: Ending(work(tell))
 
 
 def test_form_begins_one_change_of_its_user(jobs: Jobs, gate: threading.Event) -> None:
     done = list[int]()
-    first = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
-    again = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
-    other = jobs.change("bob", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    first = jobs.change("anna", "Apply", ending(gate, done), once="form", wait_seconds=0)
+    again = jobs.change("anna", "Apply", ending(gate, done), once="form", wait_seconds=0)
+    other = jobs.change("bob", "Apply", ending(gate, done), once="form", wait_seconds=0)
     assert (first is again, first is other, first.is_at_work) == (True, False, True)
     eventually(lambda: first.progress == "half")
     assert jobs.find(first.id, "anna") is first
@@ -114,7 +116,7 @@ def test_form_begins_one_change_of_its_user(jobs: Jobs, gate: threading.Event) -
     gate.set()
     eventually(lambda: not (first.is_at_work or other.is_at_work))
     assert (first.result, len(done)) == (Ending("all"), 2)
-    assert jobs.change("anna", "Apply", held(gate, done), told, once="form") is first
+    assert jobs.change("anna", "Apply", ending(gate, done), once="form") is first
     assert len(done) == 2
 
 
@@ -122,8 +124,8 @@ def test_form_that_another_process_has_begun_begins_no_change(
     jobs: Jobs, fake_app: Celery, gate: threading.Event
 ) -> None:
     done, elsewhere = list[int](), Jobs(lambda: ChangeRecords(Store(fake_app)))
-    first = elsewhere.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
-    again = jobs.change("anna", "Apply", held(gate, done), told, once="form", wait_seconds=0)
+    first = elsewhere.change("anna", "Apply", ending(gate, done), once="form", wait_seconds=0)
+    again = jobs.change("anna", "Apply", ending(gate, done), once="form", wait_seconds=0)
     assert (again.id, again.is_at_work) == (first.id, True)
     gate.set()
 
@@ -137,13 +139,13 @@ def test_form_that_another_process_has_begun_begins_no_change(
 
 def test_changes_at_a_time_and_kept_changes_are_limited(jobs: Jobs, gate: threading.Event) -> None:
     done = list[int]()
-    made = [jobs.change("anna", "x", held(gate, done), told, wait_seconds=0) for _ in range(MAX_CHANGES)]
+    made = [jobs.change("anna", "x", ending(gate, done), wait_seconds=0) for _ in range(MAX_CHANGES)]
     with pytest.raises(TooBusy):
-        jobs.change("carl", "x", held(gate, done), told, wait_seconds=0)
+        jobs.change("carl", "x", ending(gate, done), wait_seconds=0)
     gate.set()
     eventually(lambda: not any(one.is_at_work for one in made))
     for _ in range(MAX_OUTCOMES + 5):
-        last = jobs.change("anna", "x", lambda _tell: None, told, wait_seconds=patience(20))
+        last = jobs.change("anna", "x", lambda _tell: Ending(""), wait_seconds=patience(20))
     eventually(lambda: isinstance(jobs.find(made[0].id, "anna"), ChangeRecord))  # others still know of it
     assert isinstance(jobs.find(last.id, "anna"), Change)
 
