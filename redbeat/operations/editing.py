@@ -380,6 +380,8 @@ def whole(actor: Actor, values: Mapping[str, Any], before: RedBeatSchedulerEntry
     Raises:
         EntryError: something is hidden that isn't stored.
     """
+    if actor.has_shell:  # nothing was hidden: a mask was typed by mistake, and is invalid
+        return dict(values)
     stored = {} if before is None else fields_of(before)
     hiding = actor.hiding
     given = restore(dict(values), stored, hiding)

@@ -17,7 +17,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.policy.policy import Overlap
+from redbeat.policy.typed import Overlap
 from tests.conftest import MakeApp
 from tests.faults.worklog import WorkLog, tasks_source
 from tests.integration.runs.tracked import start_worker

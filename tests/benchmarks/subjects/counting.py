@@ -22,7 +22,7 @@ from subject import QUEUE, connect, lead, make_app, measure, read_options, repor
 
 import redbeat
 import redbeat.store.runs as run_scripts
-import redbeat.store.scripts as commit_scripts
+import redbeat.store.schedule as commit_scripts
 from redbeat.log.text import sha1_of_text
 from redbeat.scheduler import planner
 from redbeat.store.runs import Delivery, End, Runs
@@ -71,18 +71,17 @@ def replaced(source: str, lines: Sequence[tuple[str, str]]) -> str:
 
 def make_switch() -> Switch:
     switch = Switch()
-    counted = "commit.records, commit.counted = turn.records, turn.counted"
-    switch.leave_out(planner.Planner, "_finish", (counted, "commit.records = turn.records"))
-    switch.leave_out(planner.Planner, "plan", ("if decision.commit.counted:", "if False:"))
+    is_counted = "if book is not None and (commit.sent or commit.counted):"
+    switch.leave_out(planner.Planner, "plan", (is_counted, "if False:"))
     switch.leave_out_of_script(
         commit_scripts._COMMIT_RUNS,  # noqa: SLF001
-        ("\n        count_it(entry, entry.labels)\n", "\n"),
+        ("if new_scores[done] and (due or rows[done].counted) then count_run(done, due) end\n", "\n"),
         ("\npcall(write_counted)\n", "\n"),
     )
     switch.leave_out_of_script(
         run_scripts._END_RUN,  # noqa: SLF001
-        ("\n    expect_next(keys, run, record)\n", "\n"),
-        ("\n  count_end(keys.figures, run, record)\n", "\n"),
+        ("\n    expect_next(run, record)\n", "\n"),
+        ("\n  count_end(run, record)\n", "\n"),
     )
     return switch
 
