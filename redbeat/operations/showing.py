@@ -38,7 +38,7 @@ from redbeat.store.store import Store
 
 #: of how many entries of a change the tasks are looked up
 MAX_NAMES = 5
-#: where changes come from whose records were written without what is hidden
+#: where changes of one entry come from whose records were written without what is hidden
 HIDING_SOURCES = ("web", "api", "admin")
 
 
@@ -74,7 +74,8 @@ def _shown(record: AuditRecord, hiding: Hiding, tasks: Mapping[str, str]) -> Aud
     found = [tasks.get(name) for name in record.names[:MAX_NAMES]]
     known = [record.details.get("task"), record.before.get("task"), *found]
     is_unsure = None in found or record.count > MAX_NAMES
-    is_hidden = is_unsure and _needs_tasks(record) and hiding.patterns and record.source not in HIDING_SOURCES
+    is_written_hidden = record.source in HIDING_SOURCES and record.count == 1
+    is_hidden = is_unsure and _needs_tasks(record) and hiding.patterns and not is_written_hidden
 
     def without_hidden(given: Mapping[str, Any]) -> dict[str, Any]:
         details = hide_details(given, hiding, *known)
