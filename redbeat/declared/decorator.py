@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -39,6 +39,11 @@ _declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
 _named: WeakValueDictionary[str, Declaration] = WeakValueDictionary()
 #: functions to the application whose ``@app.task`` has taken them
 _owners: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
+#: tests of what can be called, and isn't a function that becomes a task
+_NO_FUNCTIONS = (inspect.isclass, inspect.ismethod, inspect.isbuiltin)
+#: what a function is called with before the arguments of a run: the task, or nothing
+BOUND: tuple[tuple[None, ...], ...] = ((None,),)
+UNBOUND: tuple[tuple[None, ...], ...] = ((),)
 #: the attribute of a task that isn't evaluated yet, which must be neither hashed nor compared
 _UNEVALUATED = "_redbeat_declared"
 
@@ -100,18 +105,21 @@ def attach(task: Any, declaration: Declaration) -> None:
         function, name = read_shared(task) or (None, None)
         if function is None:
             raise declaration.fault("this shared task hides its function; put @scheduled under @shared_task.")
-        check_call(declaration, function, may_be_bound=True)
+        check_call(declaration, function, UNBOUND + BOUND)
         _add(function, replace(declaration, over=Shared(name)))
     elif is_django_task(task):
-        _check_django(task, declaration)
+        if task.run_after is not None:
+            words = "a task with run_after can't be scheduled: the schedule says when it runs."
+            raise declaration.fault(words)
+        check_call(declaration, task.func, BOUND if task.takes_context else UNBOUND)
         _add(task.func, replace(declaration, over=without_function(task)))
     else:
         found = task._get_current_object() if kind is PromiseProxy else task  # noqa: SLF001
         if isinstance(found, Task):
             if found.typing:
                 check_call(declaration, found.run)
-        elif callable(found) and not _is_no_function(found):
-            check_call(declaration, found, may_be_bound=True)
+        elif callable(found) and not any(is_other(found) for is_other in _NO_FUNCTIONS):
+            check_call(declaration, found, UNBOUND + BOUND)
         elif not (inspect.isclass(found) and issubclass(found, Task)):
             raise declaration.fault(_misplaced(found))
         _add(found, declaration)
@@ -200,7 +208,7 @@ def targets_of(task: Any) -> Iterator[Any]:
 def _attach_later(proxy: Any, declaration: Declaration) -> None:
     known = read_unevaluated(proxy)
     if known.is_typed:
-        check_call(declaration, known.function, is_bound=known.is_bound)
+        check_call(declaration, known.function, BOUND if known.is_bound else UNBOUND)
     try:
         declared = object.__getattribute__(proxy, _UNEVALUATED)
     except AttributeError:
@@ -221,10 +229,6 @@ def _add(target: Any, declaration: Declaration) -> None:
     except TypeError as exc:  # it can't be referred to weakly
         raise declaration.fault(_misplaced(target)) from exc
     _add_to(declared, declaration)
-
-
-def _is_no_function(target: Any) -> bool:
-    return inspect.isclass(target) or inspect.ismethod(target) or inspect.isbuiltin(target)
 
 
 def _misplaced(target: Any) -> str:
@@ -257,40 +261,26 @@ def _check_name(new: Declaration) -> None:
 
 
 def check_call(
-    declaration: Declaration,
-    function: Callable[..., Any],
-    *,
-    is_bound: bool = False,
-    may_be_bound: bool = False,
+    declaration: Declaration, function: Callable[..., Any], leading: Sequence[tuple[None, ...]] = UNBOUND
 ) -> None:
     """Raise DeclarationError if ``function`` can't be called with its arguments.
 
     Arguments:
-        is_bound: the function is given the task before them.
-        may_be_bound: it isn't known yet whether it is.
+        leading: what stands before them in a call, as far as that is known: one of these.
     """
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # some functions that aren't written in Python tell nothing
         return
-    try:
-        signature.bind(*([None] if is_bound else []), *declaration.args, **declaration.kwargs)
-    except TypeError as exc:
-        if may_be_bound:
-            try:
-                signature.bind(None, *declaration.args, **declaration.kwargs)
-            except TypeError:
-                pass
-            else:
-                return
-        name = getattr(function, "__qualname__", function)
-        raise declaration.fault(
-            f"{name} can't be called with its args and kwargs: {exc}. (Where a decorator in "
-            "between gives it others, @scheduled must stand above that one.)"
-        ) from exc
-
-
-def _check_django(task: Any, declaration: Declaration) -> None:
-    if task.run_after is not None:
-        raise declaration.fault("a task with run_after can't be scheduled: the schedule says when it runs.")
-    check_call(declaration, task.func, is_bound=task.takes_context)
+    problems = []
+    for first in leading:
+        try:
+            signature.bind(*first, *declaration.args, **declaration.kwargs)
+            return
+        except TypeError as exc:
+            problems.append(exc)
+    name = getattr(function, "__qualname__", function)
+    raise declaration.fault(
+        f"{name} can't be called with its args and kwargs: {problems[0]}. (Where a decorator in "
+        "between gives it others, @scheduled must stand above that one.)"
+    ) from problems[0]
