@@ -182,17 +182,7 @@ def _show_found(visit: Visit, view: View, order: Order) -> Response:
 
 
 def _page(visit: Visit, view: View, **context: Any) -> Response:
-    usual: dict[str, Any] = {
-        "lines": [],
-        "pages": None,
-        "source": None,
-        "found": None,
-        "more": None,
-        "problem": "",
-        "reading": None,
-        "is_first": True,
-        "start": "",
-    }
+    missing = dict.fromkeys(("pages", "source", "found", "more", "problem", "reading", "start"))
     return visit.render(
         "entries.html",
         title="Entries",
@@ -201,7 +191,7 @@ def _page(visit: Visit, view: View, **context: Any) -> Response:
         outcomes=(*OUTCOMES, NO_RUNS),
         sorts=SORTS,
         sorted_by={one: visit.link("entries", **view.query(sort=one)) for one in SORTS},
-        **{**usual, **context},
+        **{"lines": [], "is_first": True, **missing, **context},
     )
 
 
