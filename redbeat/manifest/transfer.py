@@ -23,7 +23,7 @@ from redbeat.entries.search import scan_entries
 from redbeat.entries.validation import find_name_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
 from redbeat.log.text import as_stored, is_utf8, printable, shorten
-from redbeat.manifest.format import Declared
+from redbeat.manifest.format import Declared, write_file
 from redbeat.manifest.plan import (
     Plan,
     Progress,
@@ -64,7 +64,12 @@ class Exported:
     """
 
     declared: Declared
-    skipped: tuple[str, ...] = ()
+    skipped: Sequence[str]
+    is_json: bool = False
+
+    def text(self) -> str:
+        """Return the contents of the file, JSON or YAML."""
+        return write_file(self.declared, is_json=self.is_json)
 
 
 # -- out of Redis
@@ -114,7 +119,7 @@ def export_entries(
     declared = Declared(
         "export", owner, dict(sorted(items.items())), _calendars_of(store, calendars, skipped)
     )
-    return Exported(declared, tuple(skipped))
+    return Exported(declared, skipped)
 
 
 def _calendars_of(store: Store, names: Collection[str], skipped: list[str]) -> dict[str, dict[str, Any]]:

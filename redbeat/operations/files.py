@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -22,7 +22,7 @@ from redbeat.entries.wording import one_line, when_in
 from redbeat.errors import ArgumentInvalid, FileError
 from redbeat.keys import is_owner_name
 from redbeat.log.text import counted, printable
-from redbeat.manifest.format import Declared, decode_file, read_file, write_file
+from redbeat.manifest.format import Declared, decode_file, read_file
 from redbeat.manifest.plan import (
     MAX_ENTRIES,
     Plan,
@@ -32,7 +32,7 @@ from redbeat.manifest.plan import (
     read_with_owners,
     shown_fields,
 )
-from redbeat.manifest.transfer import export_entries, plan_import
+from redbeat.manifest.transfer import Exported, export_entries, plan_import
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import DryRun, words_of_other_task
 from redbeat.operations.hiding import (
@@ -235,7 +235,7 @@ def export_file(
     with_history: Annotated[bool, Option("With the records of past runs.", called="history")] = False,
     kind: Annotated[str, Option("How it is written.", choices=("json", "yaml"), called="format")] = "json",
     progress: Progress = lambda _count: None,
-) -> Export:
+) -> Exported:
     """The entries as a file.
 
     The dashboard's has no secrets, and marks in place of hidden arguments. An entry in which they can't be
@@ -258,24 +258,7 @@ def export_file(
             del entries[name]
         else:
             entries[name] = hide(item, actor.hiding)
-    return Export(replace(found.declared, entries=entries), skipped, kind == "json")
-
-
-@dataclass(frozen=True)
-class Export:
-    """The stored entries as a file.
-
-    Attributes:
-        skipped: a sentence for each entry that isn't in it, and why.
-    """
-
-    declared: Declared
-    skipped: Sequence[str]
-    is_json: bool
-
-    def text(self) -> str:
-        """Return the contents of the file."""
-        return write_file(self.declared, is_json=self.is_json)
+    return Exported(replace(found.declared, entries=entries), skipped, kind == "json")
 
 
 def declared_in(body: bytes, origin: str = "body") -> Declared:

@@ -79,10 +79,6 @@ class Exclusions:
         self._days = _Ranges(days)
         self._spans = _Ranges(spans)
 
-    def count_ranges(self) -> int:
-        """Return how many days and spans it has; those that overlap or adjoin are joined."""
-        return len(self._days.starts) + len(self._spans.starts)
-
     def count_days(self) -> int:
         """Return how many days it excludes, each counted once, and spans not counted."""
         return sum(end - start for start, end in zip(self._days.starts, self._days.ends, strict=True))

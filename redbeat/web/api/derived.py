@@ -19,9 +19,10 @@ from redbeat.entries.documents import Overview, document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.manifest.format import Declared
+from redbeat.manifest.transfer import Exported
 from redbeat.operations.calendars import CalendarAndEntries, CalendarChange, CalendarList
 from redbeat.operations.editing import EntryChange, revision_of
-from redbeat.operations.files import Applied, Export, declared_in, fingerprint
+from redbeat.operations.files import Applied, declared_in, fingerprint
 from redbeat.operations.files import document_of as plan_document
 from redbeat.operations.hiding import hide
 from redbeat.operations.later import StoredMessage, StoredMessages
@@ -284,7 +285,7 @@ _PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
     Destination: (lambda _call, found: Answer(found.to_dict()), "Route"),
     EntryChange: (_changed, "Entry"),
     EntryList: (_entries, "EntryList"),
-    Export: (lambda _call, found: Answer(found.text(), media=JSON if found.is_json else YAML), "File"),
+    Exported: (lambda _call, found: Answer(found.text(), media=JSON if found.is_json else YAML), "File"),
     History: (_history, ""),
     NextOfAll: (_next_of_all, ""),
     Overview: (_overview, "Entry"),
