@@ -169,6 +169,23 @@ def test_concurrent_change_makes_a_new_plan(app: Celery, client: redis.Redis) ->
     assert Entry.get("two", app).task == "echo"
 
 
+def test_plan_that_was_done_in_part_meanwhile_is_not_confirmed_again(app: Celery) -> None:
+    apply(app, FILE)
+    text, asked = read_file(FILE.replace("every: 1h", "every: 2h").replace("[1]", "[2]")), list[str]()
+
+    def confirm(_plan: Plan, why: str) -> bool:
+        asked.append(why)
+        Entry.get("one", app).update(schedule=7200)
+        return True
+
+    assert apply_plan(lambda: make_plan(app, text, "billing"), confirm)
+    assert asked == [""]
+    assert (Entry.get("two", app).args, apply(app, FILE.replace("1h", "2h")).difference.same) == (
+        [2],
+        ["one"],
+    )
+
+
 MEDDLING: dict[str, Callable[[redis.Redis], Any]] = {
     "deleted": lambda client: client.delete("redbeat:report"),
     "owned": lambda client: client.hset("redbeat:report", "owner", "accounts"),
