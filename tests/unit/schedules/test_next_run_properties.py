@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -317,6 +317,17 @@ def test_the_next_run_after_an_outage_is_the_one_that_last_run_at_names(
     choice = choose_run(schedule_, policy, runs[0], now, rules_of(schedule_, policy, NO_POLICY))
     if choice.due is not None:
         assert next_run(schedule_, policy, choice.ran_at, choice.ran_at) == choice.following
+
+
+def test_schedule_class_that_goes_back_in_time_loses_no_run() -> None:
+    """In the repeated hour Celery's own arithmetic finds a run before the one that was due."""
+    due, now = (
+        datetime(2026, 10, 25, 1, tzinfo=timezone.utc),
+        datetime(2026, 10, 25, 0, 1, tzinfo=timezone.utc),
+    )
+    policy = Policy(timezone="Europe/Berlin", misfire="latest", misfire_limit=1)
+    minutely = AfterLastRun(timedelta(minutes=1))
+    assert choose_run(minutely, policy, due, now, rules_of(minutely, policy, NO_POLICY)).due == due
 
 
 def naive_choice(
