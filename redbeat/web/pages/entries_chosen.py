@@ -196,19 +196,33 @@ def _answer(visit: Visit, names: Sequence[str], verb: Verb, outcome: Outcome) ->
         response.headers["HX-Trigger"] = json.dumps({"redbeat-toast": {"text": text, "tone": tone}})
         return response
     if failed or gone:
-        return visit.render(
-            "entries_result.html",
-            title="Not all was done",
-            told=told,
-            failed=dict(list(failed.items())[:MAX_TOLD]),
-            rest=max(len(failed) - MAX_TOLD, 0),
-            gone=gone[:MAX_TOLD],
-            back=_back(visit, names),
-        )
+        return show_failures(visit, told, failed, _back(visit, names), gone)
     place, query = (
         _place(visit, names) if verb is not VERBS["delete"] else ("entries", View.of(visit.query).here())
     )
     return visit.see(place, notice=f"{told[:1].upper()}{told[1:]}." if told else "", **query)
+
+
+def show_failures(
+    visit: Visit, told: str, failed: Mapping[str, str], back: str, gone: Sequence[str] = ()
+) -> Response:
+    """Return the page that says what was done, and why not all.
+
+    Arguments:
+        told: what was done.
+        failed: why entries failed, by their names.
+        back: the page to go on with.
+        gone: the names of entries that are missing by now.
+    """
+    return visit.render(
+        "result.html",
+        title="Not all was done",
+        told=told,
+        failed=dict(list(failed.items())[:MAX_TOLD]),
+        rest=max(len(failed) - MAX_TOLD, 0),
+        gone=gone[:MAX_TOLD],
+        back=back,
+    )
 
 
 def _which(names: Sequence[str]) -> str:

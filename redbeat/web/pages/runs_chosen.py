@@ -26,6 +26,7 @@ from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.jobs import Ending, Result, Tell
 from redbeat.web.pages.changing import make_change
+from redbeat.web.pages.entries_chosen import show_failures
 from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit, checked_pattern
@@ -178,16 +179,17 @@ def _run_of(text: str) -> tuple[str, datetime]:
 
 
 def _ending(kept: Mapping[str, str | None], done: RerunMany) -> Ending:
-    what, forgets = counted(done.sent, "run", "runs"), ("runs", "reruns")
-    words = f"Sent {what} once more."
+    told, forgets = f"Sent {counted(done.sent, 'run', 'runs')} once more", ("runs", "reruns")
     if not done.failed:
-        return Ending(words, ("runs",), kept, forgets=forgets)
+        return Ending(f"{told}.", ("runs",), kept, forgets=forgets)
 
     def show(visit: Visit) -> Response:
-        return visit.render("rerun_done.html", title="Sent once more", done=done, what=what)
+        return show_failures(visit, told, done.failed, visit.link("runs"))
 
     entries = counted(len(done.failed), "entry", "entries")
-    words += f" Not all of {entries} could be sent. Of the first one: {next(iter(done.failed.values()))}"
+    words = (
+        f"{told}. Not all of {entries} could be sent. Of the first one: {next(iter(done.failed.values()))}"
+    )
     return Ending(words, ("runs",), kept, 200, show, forgets)
 
 
