@@ -184,12 +184,10 @@ def _ending(kept: Mapping[str, str | None], done: RerunMany) -> Ending:
         return Ending(f"{told}.", ("runs",), kept, forgets=forgets)
 
     def show(visit: Visit) -> Response:
-        return show_failures(visit, told, done.failed, visit.link("runs"))
+        return show_failures(visit, told if done.sent else "", done.failed, visit.link("runs"))
 
-    entries = counted(len(done.failed), "entry", "entries")
-    words = (
-        f"{told}. Not all of {entries} could be sent. Of the first one: {next(iter(done.failed.values()))}"
-    )
+    entries, first = counted(len(done.failed), "entry", "entries"), next(iter(done.failed.values()))
+    words = f"{told}. Not all of {entries} could be sent. Of the first one: {first}"
     return Ending(words, ("runs",), kept, 200, show, forgets)
 
 

@@ -261,3 +261,9 @@ def test_survey_asks_routers_that_look_at_arguments_about_each_entry(make_app: M
     nowhere, *others = found.destinations
     assert "there is no such customer" in nowhere.problem
     assert [(one.where, one.count) for one in others] == [("the queue queue 0", 3), ("the queue queue 1", 3)]
+
+
+def test_rerun_of_an_unknown_run_says_why_it_was_not_sent(browse: Browse) -> None:
+    run = json.dumps(["never", "2020-01-01T00:00:00+00:00"])
+    page = browse("run").post("/runs/rerun-chosen", run=run, confirmed="yes").text
+    assert ("What failed" in page, "never: no failed run with this due time" in page) == (True, True)
