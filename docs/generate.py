@@ -96,7 +96,7 @@ def property_of(row: Row) -> dict[str, Any]:
     if row.choices:
         schema |= {"description": row.help, "enum": [*row.values, None]}
     if row.most is not None:
-        schema["maximum"] = row.most
+        schema["maximum" if row.kind is Kind.COUNT else "maxLength"] = row.most
     return schema if row.default is None else {**schema, "default": row.default}
 
 

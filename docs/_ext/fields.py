@@ -10,6 +10,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import redbeat.policy.policy
+from redbeat.policy.fields import Kind
 from redbeat.policy.policy import ROWS
 
 SOURCE = str(redbeat.policy.policy.__file__)
@@ -18,7 +19,8 @@ SOURCE = str(redbeat.policy.policy.__file__)
 def lines() -> Iterator[str]:
     for name, row in ROWS.items():
         allowed = ", ".join(f"``{value}``" for value in row.values) or f"{row.kind.words}"
-        most = f", {row.most} at the most" if row.most is not None else ""
+        unit = "" if row.kind is Kind.COUNT else " characters"
+        most = f", {row.most}{unit} at the most" if row.most is not None else ""
         yield f"``{name}``: {allowed}{most}"
         yield f"    {row.help}"
 

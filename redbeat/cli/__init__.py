@@ -113,5 +113,5 @@ for section in SECTIONS.values():
 for operation in OPERATIONS:
     if operation.command.split()[0] not in redbeat.commands:
         made = command_of(operation)
-        SECTIONS["Operate"][made] = operation.summary.rstrip(".")
+        SECTIONS["Operate"][made] = operation.summary[0].lower() + operation.summary[1:].rstrip(".")
         redbeat.add_command(made)

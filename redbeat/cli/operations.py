@@ -42,12 +42,17 @@ def command_of(operation: Operation[..., Any]) -> click.Command:
         if operation.is_destructive and not session.is_dry_run:
             session.ask(f"{operation.summary.rstrip('.')} at {session.server}?")
         values = {name: value for name, value in given.items() if value is not None}
+        for name, value in given.items():
+            if isinstance(value, tuple):  # an option that may be repeated: empty if it isn't given
+                values[name] = [*value] or None
         if any(one.name == "dry_run" for one in operation.parameters):
             values["dry_run"] = session.is_dry_run
         _print_result(session, operation(session.actor, **operation.arguments(values)))
 
     call.__doc__ = operation.__doc__
     made: Any = pass_session(call)
+    for add in (ONE_OBJECT, zone_options, *([YES] if operation.is_destructive else [])):
+        made = add(made)
     for one in reversed(operation.parameters):
         if f"{{{one.name}}}" in operation.rest:
             made = click.argument(one.name)(made)
@@ -55,8 +60,6 @@ def command_of(operation: Operation[..., Any]) -> click.Command:
             made = DRY_RUN(made)
         elif not one.option.header:
             made = _option_of(one, one.name)(made)
-    for add in (ONE_OBJECT, zone_options, *([YES] if operation.is_destructive else [])):
-        made = add(made)
     return click.command(operation.command, cls=SessionCommand, short_help=operation.summary)(made)
 
 
@@ -77,8 +80,10 @@ def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Comma
     option, flag = parameter.option, f"--{parameter.name.replace('_', '-')}"
     if parameter.type is bool:
         return click.option(flag, argument, is_flag=True, help=option.help)
+    is_list = get_origin(parameter.type) is list and parameter.type != list[Any]
     return click.option(
         *(flag, argument),
+        multiple=is_list,
         type=_type_of(parameter),
         help=option.help,
         default=parameter.default,

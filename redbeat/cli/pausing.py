@@ -54,8 +54,9 @@ def pause(
     """
     if not names and match is None:
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
-    for name in names:
-        listed_entry(session, name)  # raises before anything is written
+    for name in names:  # raises before anything is written
+        listed_entry(session, name)
+        pause_entry(session.actor, name, until=until, dry_run=True)
 
     def pause_one(name: str) -> str:
         change = pause_entry(session.actor, name, note=note, until=until, by=by)

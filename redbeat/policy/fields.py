@@ -77,6 +77,8 @@ def _typed(value: Any, row: Row) -> Any:
     is_typed = isinstance(value, bool if row.kind is Kind.FLAG else str)
     if not is_typed or (row.kind is Kind.NAME and not value):
         raise ValueError(f"must be {row.kind.words}, not {quoted(value)}.")
+    if row.most is not None and len(value) > row.most:
+        raise ValueError(f"must have at most {row.most} characters, got {len(value)}.")
     return value
 
 
@@ -147,7 +149,7 @@ class Row:
         example: a value as it is typed.
         phrase: how the description of an entry has it, with '{}' for the value; '': not at all.
         choices: the values of a choice.
-        most: the largest number.
+        most: the largest number; of a text the most characters.
     """
 
     kind: Kind

@@ -24,6 +24,9 @@ from redbeat.schedules.timezones import time_of
 
 Reader = Callable[[Any], Any]
 
+#: how many texts a list has at most, where its option doesn't say
+MAX_TEXTS = 1000
+
 
 @dataclass(frozen=True)
 class Field:
@@ -175,7 +178,7 @@ def _hint_of(parameter: Parameter) -> Any:
         return get_origin(kind)
     if get_origin(kind) is list:
         item: Any = Literal[tuple(option.choices)] if option.choices else Annotated[str, Meta(min_length=1)]
-        return Annotated[list[item], Meta(min_length=1, max_length=int(option.most or 1000))]
+        return Annotated[list[item], Meta(min_length=1, max_length=int(option.most or MAX_TEXTS))]
     return kind
 
 
@@ -184,11 +187,13 @@ def _expectation(parameter: Parameter) -> str:
     kind, option = parameter.type, parameter.option
     if kind in (int, float):
         what = "a whole number" if kind is int else "a number"
-        return f"must be {what} from {option.least:g} to {option.most:g}."
+        least = "" if option.least is None else f" from {option.least:g}"
+        most = "" if option.most is None else f" to {option.most:g}"
+        return f"must be {what}{least}{most}."
     kind = get_origin(kind) if kind in (list[Any], dict[str, Any]) else kind
     if get_origin(kind) is list:
         texts = f"texts of {', '.join(option.choices)}" if option.choices else "texts"
-        return f"must be an array of 1 to {option.most:g} {texts}."
+        return f"must be an array of 1 to {option.most or MAX_TEXTS:g} {texts}."
     words = {
         str: "text, and not empty",
         bool: "true or false",

@@ -130,6 +130,7 @@ USAGE = {
     ),
     "pause": "--match",
     "pause report --until 2020-01-01": "--until.*is in the past",
+    "pause report --until 2020-01-01 --dry-run": "--until.*is in the past",
     "add x echo": "--every, --cron, --at, --rrule, --solar",
     "add x echo --every 5 --cron @daily": "--every and --cron",
     "add x echo --cron '*/5 9-17 * 1,13 *'": "'13'",

@@ -23,6 +23,7 @@ ROW = """
         Kind.CHOICE, RUNS, "The colour of its runs.", label="Colour", default="red",
         choices=(Choice("red", "as usual"), Choice("blue", "for a change", "in blue")),
     )
+    cost_center: str | None = row(Kind.TEXT, RUNS, "Who pays for its runs.", most=10)
 """
 
 #: what a program sees of the new field, as JSON
@@ -46,16 +47,21 @@ try:
     entry.colour = "green"
 except EntryError as exc:
     problem = str(exc)
+try:
+    entry.cost_center = "x" * 11
+except EntryError as exc:
+    too_long = str(exc)
 document = entry.to_dict()
 form = form_of(document, timezone.utc)
 again, problems = document_of(form, {}, app_zone=timezone.utc, now=datetime.now(timezone.utc), user="")
 print(json.dumps({
-    "value": entry.colour, "problem": problem, "stored": encode_policy(entry.policy),
+    "value": entry.colour, "problem": problem, "too_long": too_long, "stored": encode_policy(entry.policy),
     "typed": str(EntryArguments.__annotations__["colour"]),
     "document": document["colour"], "again": again["colour"], "description": entry.describe(),
     "help": CliRunner().invoke(add, ["--help"]).output,
     "label": [one.label for _, fields in GROUPS for one in fields if one.name == "colour"],
     "schema": components()["EntryInput"]["properties"]["colour"],
+    "bounds": components()["EntryInput"]["properties"]["cost_center"],
 }))
 """
 
@@ -84,7 +90,9 @@ def test_field_that_is_added_to_the_table_is_seen_by_every_surface(tmp_path: Pat
     )
     schema = seen.pop("schema")
     assert (schema["enum"], schema["default"]) == (["red", "blue", None], "red")
+    assert seen.pop("bounds")["maxLength"] == 10
     assert seen == {
+        "too_long": "x: cost_center: must have at most 10 characters, got 11.",
         "value": "blue",
         "problem": "x: colour: must be one of 'red', 'blue', not 'green'.",
         "stored": '{"colour": "blue"}',
