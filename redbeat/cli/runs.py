@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -24,7 +25,7 @@ from redbeat.cli.run_tables import print_runs
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
 from redbeat.cli.values import BACK, Value
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import Reruns, document_of_rerun, find_reruns
+from redbeat.entries.rerun import Reruns, find_reruns
 from redbeat.entries.runs import (
     IN_PROGRESS,
     SOUGHT,
@@ -220,8 +221,11 @@ def _rerun_one(session: Session, name: str, due: TypedTime | None) -> None:
     words = f"is sent once more; its task id is {done.task_id}"
     if session.is_dry_run:
         words = "would be sent once more"
-    document = {**asdict(done), "due": done.due.isoformat()}
-    session.report(document, f"{_told_of(session, done)} {words}.")
+    session.report(_document_of(done), f"{_told_of(session, done)} {words}.")
+
+
+def _document_of(run: Rerun) -> dict[str, Any]:
+    return {**asdict(run), "due": run.due.isoformat()}
 
 
 def _told_of(session: Session, run: Rerun) -> str:
@@ -242,7 +246,7 @@ def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
     if session.is_dry_run:
         every = with_histories(session.app, [run for listed in found.values() for run in listed])
         for run in every if session.is_json else ():
-            session.print_json(document_of_rerun(run, None))
+            session.print_json(_document_of(Rerun.of(run)))
         if not session.is_json:
             print_runs(session, every)
         session.note(f"{what} would be sent once more.{held and f' {held}'}")
@@ -259,7 +263,7 @@ def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
             sent.append(run)
             progress(len(sent))
             if session.is_json:
-                session.print_json(document_of_rerun(run, task_id))
+                session.print_json(_document_of(Rerun.of(run, task_id)))
 
         try:
             done = rerun_failed(

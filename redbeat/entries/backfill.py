@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery.result import AsyncResult
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from redbeat.config.suggestions import find_typos
 from redbeat.entries.sending import send
@@ -57,20 +56,8 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     return send(entry, now, {**overrides, "task_id": task_id}, record, now)
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A run that somebody has asked for.
-
-    Attributes:
-        is_repeated: an earlier try of the same request has sent it.
-    """
-
-    task_id: str
-    is_repeated: bool = False
-
-
-def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent | None:
-    """Return the run that a request has sent within a day; None: it hasn't.
+def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> str | None:
+    """Return the task id of the run that a request has sent within a day; None: it hasn't.
 
     Raises:
         EntryError: it has sent one with other arguments.
@@ -81,42 +68,39 @@ def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, 
         return None
     if found != _digest_of(overrides):
         raise EntryError(f"{entry.key}: trigger: the same key was used for other arguments.", entry.key)
-    return Sent(task_id, is_repeated=True)
+    return task_id
 
 
-def trigger_once(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
-    """Send one run of ``entry`` now, unless the same request has done so within a day; return which.
+@retry(
+    retry=retry_if_exception_type(LockNotAcquired),
+    stop=stop_after_delay(PATIENCE_SECONDS),
+    wait=wait_fixed(0.02),
+    reraise=True,
+)
+def trigger_once(
+    entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]
+) -> tuple[str, bool]:
+    """Send one run of ``entry`` now, unless the same request has done so within a day.
 
     It is sent before that is remembered: after a kill in between it is sent again, with the same id. It waits
-    while somebody else, or an earlier try of it, is sending runs of the entry.
+    while another process, or an earlier try of it, is sending runs of the entry.
+
+    Returns the task id of the run, and whether an earlier try has sent it.
 
     Raises:
         EntryError: the request has sent a run with other arguments.
         LockNotAcquired: that takes longer than ``PATIENCE_SECONDS``.
     """
-    ends_at = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        found = sent_by(entry, request, overrides)
-        if found is not None:
-            return found
-        try:
-            return _trigger_alone(entry, request, overrides)
-        except LockNotAcquired:
-            if time.monotonic() >= ends_at:
-                raise
-        time.sleep(0.02)
-
-
-def _trigger_alone(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
-    store = Store(entry.app)
+    found = sent_by(entry, request, overrides)
+    if found is not None:
+        return found, True
+    store, task_id = Store(entry.app), request_id_of(entry.key, request)
     with backfilling(store, entry.key):
-        found = sent_by(entry, request, overrides)
-        if found is not None:
-            return found
-        task_id = request_id_of(entry.key, request)
+        if sent_by(entry, request, overrides) is not None:
+            return task_id, True
         trigger(entry, {**overrides, "task_id": task_id})
         note_request(store, task_id, _digest_of(overrides))
-        return Sent(task_id)
+    return task_id, False
 
 
 def _digest_of(overrides: Mapping[str, Any]) -> str:

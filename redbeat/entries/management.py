@@ -313,7 +313,7 @@ class Managed:
             EntryBusy: its ``overlap`` holds the run back.
             LockNotAcquired: somebody else sends runs of the entry by hand.
         """
-        return rerun.rerun(self._whole, due)
+        return rerun.rerun_one(self._whole, due)[1]
 
     # -- forms and files
 

@@ -129,33 +129,30 @@ def pause_one(
     name: str,
     app: Any,
     note: str | None,
-    until: Callable[[Any, datetime], datetime | None],
+    until: datetime | None,
     *,
     by: str | None,
     changed_by: str | None,
 ) -> Paused:
-    """Pause an entry that somebody has named; if it is paused already, its pause gets what is given.
+    """Pause an entry that a user has named; if it is paused already, its pause gets what is given.
 
     Arguments:
-        until: returns the end for the entry and the server's time; None: none is given.
-        by: who pauses it.
-        changed_by: who stands for it from now on, if it is paused already; None: whoever did.
+        by: the user who pauses it.
+        changed_by: the user who has paused it from now on, if it is paused already; None: as before.
 
     Raises:
         EntryNotFound: there is none.
         EntryError: the end isn't later than now, or the entry can't be used.
     """
     done: Paused = "left"
-    end: datetime | None = None
 
     def rest_or_change(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
-        nonlocal done, end
-        end = until(entry, now)
-        given = {"pause_note": note, "paused_by": changed_by, "paused_until": end}
+        nonlocal done
+        given = {"pause_note": note, "paused_by": changed_by, "paused_until": until}
         changes = {field: value for field, value in given.items() if value is not None}
         done = "left"
         if entry.is_enabled_at(now):
-            rest(entry, now, note, end, by)
+            rest(entry, now, note, until, by)
             done = "paused"
         elif entry.paused and changes:
             entry.set_policy(changes)
@@ -171,7 +168,7 @@ def pause_one(
     if not (result.changed or result.left):
         raise EntryNotFound(f"{key}: there is no such entry.", key)
     if done == "paused":
-        add_paused_events(store, [(name, end)], note, by)
+        add_paused_events(store, [(name, until)], note, by)
     return done
 
 

@@ -8,8 +8,7 @@ that has failed itself is a run that has failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -40,15 +39,10 @@ if TYPE_CHECKING:
 TOLERANCE = timedelta(seconds=1)
 
 
-def rerun(entry: RedBeatSchedulerEntry, due: datetime | None) -> AsyncResult:
-    """Send a run of ``entry`` once more; see :meth:`redbeat.RedBeatSchedulerEntry.rerun`."""
-    return rerun_one(entry, due)[1]
-
-
 def rerun_one(entry: RedBeatSchedulerEntry, due: datetime | None) -> tuple[Run, AsyncResult]:
     """Send a run of ``entry`` once more; return which one, and the result of the new one."""
     repeater = _Repeater(entry)
-    with repeater.alone():
+    with backfilling(Store(entry.app), entry.key):
         run = repeater.choose(due)
         return run, repeater.send(run, is_alone=True)
 
@@ -58,49 +52,20 @@ def choose_run(entry: RedBeatSchedulerEntry, due: datetime | None) -> Run:
     return _Repeater(entry).choose(due)
 
 
-@dataclass
-class RerunResult:
-    """What became of runs that were to be sent once more.
-
-    Attributes:
-        sent: the runs that were repeated.
-        left: runs that weren't, with the reason.
-    """
-
-    sent: list[Run] = field(default_factory=list)
-    left: list[tuple[Run, str]] = field(default_factory=list)
-
-
-def failed_runs(app: Any, since: datetime, match: str = "*") -> dict[str, list[Run]]:
-    """Return the runs that have failed since a time, by the entry's name, in the order in which they have."""
-    found: dict[str, dict[Any, Run]] = {}
-    for failed in reversed(Runs(Store(app)).failures(since, MOST_FAILURES)):
-        if fnmatchcase(failed.name, match):
-            found.setdefault(failed.name, {})[failed.task_id, failed.due] = run_of_failure(failed)
-    return {name: list(runs.values()) for name, runs in found.items()}
-
-
 def rerun_each(
-    entry: RedBeatSchedulerEntry,
-    runs: Sequence[Run],
-    *,
-    dry_run: bool = False,
-    progress: Callable[[Run, str], object] = lambda _run, _task_id: None,
-) -> RerunResult:
-    """Send runs of ``entry`` that have failed once more, except those that somebody has repeated already.
+    entry: RedBeatSchedulerEntry, runs: Sequence[Run], progress: Callable[[Run, str], object]
+) -> str:
+    """Send failed runs of ``entry`` once more, except those that were repeated already.
 
-    One that the entry's overlap policy holds back is left. ``progress`` is called with each run that was
-    sent, and its new task id.
+    A run that the entry's overlap policy holds back is left; return why the first of these was, '' if none
+    was. ``progress`` is called with each run that was sent, and its new task id.
 
     Raises:
         EntryError: a part of the entry can't be sent.
-        LockNotAcquired: somebody else sends runs of it by hand.
+        LockNotAcquired: another process sends runs of it by hand.
     """
-    repeater, result = _Repeater(entry), RerunResult()
-    if dry_run:
-        result.sent = [run for run in runs if repeater.is_to_do(run)]
-        return result
-    with repeater.alone() as hold:
+    repeater, held = _Repeater(entry), ""
+    with backfilling(Store(entry.app), entry.key) as hold:
         for run in runs:
             if not repeater.is_to_do(run):
                 continue
@@ -109,11 +74,10 @@ def rerun_each(
                 try:
                     task_id = str(repeater.send(run).id)
                 except EntryBusy as exc:
-                    result.left.append((run, str(exc)))
+                    held = held or str(exc)
                     continue
-            result.sent.append(run)
             progress(run, task_id)
-    return result
+    return held
 
 
 @dataclass
@@ -122,8 +86,8 @@ class Reruns:
 
     Attributes:
         runs: by the entry's name, in the order of names; no list is empty.
-        entries: those that have failed runs, by their names.
-        failed: why others can't be used, by their names.
+        entries: the entries that have failed runs, by their names.
+        failed: why other entries are invalid, by their names.
     """
 
     runs: dict[str, list[Run]] = field(default_factory=dict)
@@ -137,31 +101,42 @@ class Reruns:
         return [name for name in several if self.entries[name].policy.overlap != "allow"]
 
 
-def find_reruns(kind: type[RedBeatSchedulerEntry], app: Any, since: datetime, match: str = "*") -> Reruns:
+def find_reruns(
+    kind: type[RedBeatSchedulerEntry],
+    app: Any,
+    since: datetime,
+    match: str = "*",
+    chosen: Collection[tuple[str, datetime]] | None = None,
+) -> Reruns:
     """Return the runs of all matching entries that have failed since a time, and weren't repeated yet.
 
     Arguments:
         kind: the class of entries.
+        chosen: only these, by their names and due times.
     """
     found = Reruns()
-    runs: dict[str, list[Run]] = {}
-    for name, listed in failed_runs(app, since, match).items():
+    wanted = None if chosen is None else {(name, round(due.timestamp(), 3)) for name, due in chosen}
+    failures = dict[str, dict[Any, Run]]()
+    for failed in reversed(Runs(Store(app)).failures(since, MOST_FAILURES)):
+        is_wanted = wanted is None or (failed.name, round(failed.due.timestamp(), 3)) in wanted
+        if is_wanted and fnmatchcase(failed.name, match):
+            failures.setdefault(failed.name, {})[failed.task_id, failed.due] = run_of_failure(failed)
+    for name in {name for name, _ in wanted or ()} - failures.keys():
+        found.failed[name] = f"{name}: no failed run with this due time is known."
+    for name, listed in sorted(failures.items()):
         try:
             entry = found.entries[name] = kind.get(name, app)
-        except EntryNotFound:
+        except EntryNotFound as exc:
+            if chosen is not None:
+                found.failed[name] = str(exc)
             continue
         except EntryError as exc:
             found.failed[name] = str(exc)
             continue
-        runs[name] = rerun_each(entry, listed, dry_run=True).sent
-    found.runs = {name: runs[name] for name in sorted(runs) if runs[name]}
+        runs = [*filter(_Repeater(entry).is_to_do, listed.values())]
+        if runs:
+            found.runs[name] = runs
     return found
-
-
-def document_of_rerun(run: Run, task_id: str | None) -> dict[str, Any]:
-    """Return as plain JSON a run that is sent once more, with its new task id; None: it is only planned."""
-    due = run.due.isoformat()
-    return {"name": run.name, "due": due, "outcome": run.outcome, "rerun_of": run.task_id, "task_id": task_id}
 
 
 class _Repeater:
@@ -176,12 +151,6 @@ class _Repeater:
         """The runs in its history, by task id and due time, the oldest first."""
         history = reversed(read_history(self._entry, MOST_KEPT))
         return {(run.task_id, run.due): run for run in history if run.is_sent}
-
-    @contextmanager
-    def alone(self) -> Iterator[Callable[[], None]]:
-        """Keep others from sending runs of the entry by hand; what they have sent is known from then on."""
-        with backfilling(self._store, self._entry.key) as hold:
-            yield hold
 
     def choose(self, due: datetime | None) -> Run:
         """Return the run that was due then; None: the last one that has failed and wasn't repeated."""

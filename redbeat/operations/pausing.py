@@ -63,7 +63,7 @@ def pause_entry(
             name,
             actor.app,
             note,
-            lambda _entry, _now: end,
+            end,
             by=by or actor.user.name or None,
             changed_by=by or (actor.user.name if changes and not actor.has_shell else None),
         )

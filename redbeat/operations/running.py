@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from redbeat.access import Right
 from redbeat.entries.backfill import sent_by, trigger_once
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import choose_run, failed_runs, rerun_each, rerun_one
+from redbeat.entries.rerun import choose_run, find_reruns, rerun_each, rerun_one
 from redbeat.entries.runs import (
     IN_PROGRESS,
     SOUGHT,
@@ -123,7 +123,7 @@ def trigger_entry(
         return Triggered(name, str(entry.task))
     found = None if request is None else sent_by(entry, f"{actor.user.name}\n{request}", given)
     if found is not None:
-        return Triggered(name, str(entry.task), found.task_id, found.is_repeated)
+        return Triggered(name, str(entry.task), found, is_repeated=True)
     with actor.doing("trigger", [name], given, entry.task):
         return _send(actor, entry, given, request)
 
@@ -181,8 +181,7 @@ def _send(
     with naming_the_broker(actor.app, name):
         if request is None:
             return Triggered(name, task, str(entry.trigger(**given).id))
-        sent = trigger_once(entry, f"{actor.user.name}\n{request}", given)
-        return Triggered(name, task, sent.task_id, sent.is_repeated)
+        return Triggered(name, task, *trigger_once(entry, f"{actor.user.name}\n{request}", given))
 
 
 def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
@@ -329,6 +328,11 @@ class Rerun:
     rerun_of: str | None
     task_id: str | None
 
+    @classmethod
+    def of(cls, run: Run, task_id: str | None = None) -> Rerun:
+        """Return what is told of ``run``, which is sent once more with this task id."""
+        return cls(run.name, run.due, run.outcome, run.task_id, task_id)
+
 
 @dataclass
 class RerunMany:
@@ -367,11 +371,11 @@ def rerun_entry(
     entry, moment = _entry_that_may_run(actor, name), None if due is None else actor.time(due)
     run = choose_run(entry, moment)
     if dry_run:
-        return _rerun_of(run, None)
+        return Rerun.of(run)
     details = {"due": moment or run.due, "task_id": run.task_id}
     with actor.doing("rerun", [name], details), naming_the_broker(actor.app, name):
         run, result = rerun_one(entry, moment)
-    return _rerun_of(run, str(result.id))
+    return Rerun.of(run, str(result.id))
 
 
 @operation("runs.rerun", Right.RUN, "rerun", "PUT /rerun")
@@ -397,45 +401,34 @@ def rerun_failed(
     Raises:
         BrokerUnavailable: it says how many runs were sent.
     """
-    begin, result = actor.time(since), RerunMany(dry_run)
-    found = failed_runs(actor.app, begin, match or "*")
-    if chosen is not None:
-        wanted = {(name, round(due.timestamp(), 3)) for name, due in chosen}
-        found = {
-            name: mine
-            for name, runs in found.items()
-            if (mine := [run for run in runs if (name, round(run.due.timestamp(), 3)) in wanted])
-        }
-        for name in {name for name, _ in wanted} - found.keys():
-            result.failed[name] = f"{name}: no failed run with this due time is known."
-    sent = list[Run]()
+    begin = actor.time(since)
+    found = find_reruns(RedBeatSchedulerEntry, actor.app, begin, match or "*", chosen)
+    result = RerunMany(dry_run, failed=found.failed)
 
     def note(run: Run, task_id: str) -> None:
-        sent.append(run)
+        result.sent += 1
         progress(run, task_id)
 
-    details = given_values(since=begin, match=match, runs=sum(map(len, found.values())))
-    with nullcontext() if dry_run or not found else actor.doing("rerun", sorted(found), details):
-        for name, runs in found.items():
-            most = None if limit is None else limit - result.sent
+    details = given_values(since=begin, match=match, runs=sum(map(len, found.runs.values())))
+    with nullcontext() if dry_run or not found.runs else actor.doing("rerun", [*found.runs], details):
+        for name, runs in found.runs.items():
+            entry, some = found.entries[name], runs if limit is None else runs[: limit - result.sent]
             try:
-                entry = _entry_that_may_run(actor, name)
+                actor.require_call(str(entry.task), entry.options)
+                if dry_run:
+                    result.sent += len(some)
+                    continue
                 with naming_the_broker(actor.app, name):
-                    done = rerun_each(entry, runs[:most], dry_run=dry_run, progress=note)
+                    held = rerun_each(entry, some, note)
             except BrokerUnavailable as exc:
-                exc.add(f"{counted(len(sent), 'run was', 'runs were')} sent once more.")
+                exc.add(f"{counted(result.sent, 'run was', 'runs were')} sent once more.")
                 raise
             except (AccessDenied, EntryError, LockNotAcquired, RunNotSent) as exc:
                 result.failed[name] = str(exc)
                 continue
-            result.sent += len(done.sent)
-            if done.left:
-                result.failed[name] = result.held[name] = done.left[0][1]
+            if held:
+                result.failed[name] = result.held[name] = held
     return result
-
-
-def _rerun_of(run: Run, task_id: str | None) -> Rerun:
-    return Rerun(run.name, run.due, run.outcome, run.task_id, task_id)
 
 
 # -- runs in progress and past ones
