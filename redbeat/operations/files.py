@@ -83,7 +83,7 @@ class FileToApply:
         bool, Option("Also remove this owner's entries and calendars that aren't in the file.")
     ] = False
     take_over: Annotated[bool, Option("Take over entries of other owners, instead of refusing them.")] = False
-    verb: ClassVar = "apply"
+    verb: ClassVar[str] = "apply"
 
     def plan(self, app: Any, declared: Declared, progress: Progress) -> Plan:
         """Return what applying ``declared``, the file without marks, would do."""
@@ -104,7 +104,7 @@ class FileToImport:
     owner: Owner = None
     replace: Annotated[bool, Option("Overwrite stored entries of the same names.")] = False
     may_exist: frozenset[str] = frozenset()
-    verb: ClassVar = "import"
+    verb: ClassVar[str] = "import"
 
     def plan(self, app: Any, declared: Declared, _progress: Progress) -> Plan:
         """Return what importing ``declared``, the file without marks, would do."""

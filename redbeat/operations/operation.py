@@ -218,6 +218,8 @@ def _fields_of(kind: Any) -> Sequence[Parameter]:
 def _read_hint(hint: Any) -> tuple[Any, Option | None]:
     """Return the type in a hint, without None, and its option."""
     option = None
+    if get_origin(hint) in (Union, UnionType):  # Python 3.10 adds None around the hint of a default of None
+        hint = next((one for one in get_args(hint) if get_origin(one) is Annotated), hint)
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
         option = next((one for one in extras if isinstance(one, Option)), None)
