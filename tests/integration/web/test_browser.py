@@ -323,7 +323,7 @@ def test_open_pages_tell_when_their_leader_dies_and_who_follows(whole: Whole, br
         eventually(lambda: whole.get("ticks").total_run_count > count)
         expect(last).not_to_have_text(shown, use_inner_text=True)
         follower.kill()
-        sees(page, "No other beat is there to take over: start one")
+        sees(page, "if none runs, start one")
         says(page.get_by_role("main"), f"Silent: Process {follower.pid} on")
         says(tile, "last seen")
         assert wrong_of(page) == []

@@ -95,8 +95,9 @@ def test_form_with_a_wrong_token_is_refused() -> None:
     ],
 )
 def test_host_is_allowed_if_it_is_named(fake_app: Celery, host: str, status: int) -> None:
-    if host in ("[::1]:1", "localhost:port") and not hasattr(_utils, "parse_host_header"):
-        pytest.skip("this version of Starlette cuts hosts at their first colon")
+    is_old = not hasattr(_utils, "parse_host_header")
+    if is_old and host in ("[::1]:1", "localhost:port", "LOCALHOST:8555"):
+        pytest.skip("this version of Starlette cuts hosts at their first colon, and refuses capitals")
     fake_app.conf.redbeat_web_hosts = ["tower", "*.example.com"]
     answer = Browser(dashboard_of(fake_app)).get("/static/redbeat.css", headers={"host": host})
     assert answer.status_code == status
