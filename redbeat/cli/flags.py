@@ -57,7 +57,7 @@ YES = _flag("--yes", "is_yes", text="Don't ask for confirmation.")
 LIMIT = click.option(
     "--limit",
     type=click.IntRange(0),
-    help=f"Show at most so many rows; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
+    help=f"Show at most this many rows; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
 )
 
 

@@ -33,7 +33,7 @@ def later() -> None:
 
 @later.command("list", cls=SessionCommand, short_help="the stored messages, the next one first")
 @LIMIT
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many at the beginning.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip this many messages.")
 @zone_options
 @json_flag("JSON: one object per message and line")
 @pass_session
@@ -115,7 +115,7 @@ def cancel(session: Session, task_ids: tuple[str, ...]) -> None:
         raise _unknown(session, missing)
 
 
-@later.command(cls=SessionCommand, short_help="publish stored messages now, for the time without RedBeat")
+@later.command(cls=SessionCommand, short_help="publish stored messages now, e.g. before uninstalling RedBeat")
 @click.argument("task_ids", metavar="ID...", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @YES
@@ -124,8 +124,8 @@ def cancel(session: Session, task_ids: tuple[str, ...]) -> None:
 def release(session: Session, task_ids: tuple[str, ...], is_all: bool) -> None:
     """Give stored messages to the broker now, as Celery does without RedBeat; asks first.
 
-    A worker then holds each of them until its eta. For those who go back to another scheduler: stop all beats
-    of version 3 before.
+    A worker then holds each of them until its eta. Before you go back to another scheduler, stop all beats of
+    version 3.
 
     Exit codes: 0 done; 75: a beat of version 3 leads, or some couldn't be published.
     """

@@ -309,7 +309,7 @@ def show(session: Session, name: str) -> None:
         _print_title(session, "In progress")
         print_runs(session, found.running, with_names=False)
     if found.past:
-        _print_title(session, "What became of its runs")
+        _print_title(session, "Last runs")
         print_history(session, found.past)
     if found.spoilt:
         session.note(found.spoilt)

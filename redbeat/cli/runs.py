@@ -102,7 +102,7 @@ def runs(
 ) -> None:
     """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
 
-    With --since those that have ended since then as well, whatever became of them.
+    With --since also those that have ended since then, with any outcome.
 
     --state sent lists those on their queues, started those at work, retrying those between two attempts.
     --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known

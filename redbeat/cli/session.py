@@ -79,7 +79,7 @@ def login_name() -> str:
         return ""
 
 
-def is_somebody_there() -> bool:
+def is_interactive() -> bool:
     """Return True if there is a terminal on which to ask."""
     return sys.stdin.isatty()
 
@@ -324,7 +324,7 @@ class Session:
         """Go on if ``--yes`` was given, or the user agrees; else end the command."""
         if self.is_yes:
             return
-        if not is_somebody_there():
+        if not is_interactive():
             raise CommandLineError("There is no terminal to ask you on: give --yes.", exits.USAGE)
         try:
             is_agreed = click.confirm(printable(question), err=True)

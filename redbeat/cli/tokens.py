@@ -46,7 +46,7 @@ def token() -> None:
     type=click.Choice([right.value for right in Right]),
     multiple=True,
     required=True,
-    help="What it may do. Can be given several times. admin includes all, and each of the others read.",
+    help="Right to grant (repeatable). admin grants everything; every other right includes read.",
 )
 @click.option(
     "--expires",
@@ -54,7 +54,7 @@ def token() -> None:
     metavar="TIME",
     default="90d",
     show_default=True,
-    help="When it ends: after this time, as 30d, or at this time, as 2030-12-24; or never.",
+    help="Expiry: a time from now, such as 30d, a date, such as 2030-12-24, or never.",
 )
 @zone_options
 @ONE_OBJECT

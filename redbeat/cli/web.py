@@ -30,7 +30,7 @@ from redbeat.store.store import Store
     show_default=True,
     help="The port; 0: any that is free.",
 )
-@click.option("--read-only", is_flag=True, help="Nobody can change anything.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option(
     "--root-path",
     metavar="PATH",

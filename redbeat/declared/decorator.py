@@ -96,7 +96,7 @@ def attach(task: Any, declaration: Declaration) -> None:
     """Note that ``declaration`` belongs to ``task``, which is what another decorator has made, or is given.
 
     Raises:
-        DeclarationError: it is no task, can't be called so, or has a schedule of that name already.
+        DeclarationError: it is not a task, can't be called so, or has a schedule of that name already.
     """
     kind = type(task)  # a Proxy claims to be of the class of what it stands for
     if kind is PromiseProxy and not task.__evaluated__():

@@ -28,7 +28,7 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class SaveResult:
-    """What became of entries that were saved together: each name is in one of the three.
+    """The result of saving many entries: each name is in one of the three.
 
     Attributes:
         new: those that weren't stored before.

@@ -33,7 +33,7 @@ Paused = Literal["paused", "changed", "resumed", "left"]
 
 @dataclass(frozen=True)
 class PauseResult:
-    """What became of entries that were paused or resumed together: their names, without those that don't
+    """The result of pausing or resuming many entries: their names, without those that don't
     exist.
 
     Attributes:

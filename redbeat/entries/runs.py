@@ -60,7 +60,7 @@ BEGINNING = datetime.fromtimestamp(0, timezone.utc)
 
 
 class Last(NamedTuple):
-    """What became of an entry's last run, and how often it has failed in a row.
+    """The outcome of an entry's last run, and how often it has failed in a row.
 
     Attributes:
         outcome: of the last run that has ended, else of the last record; None: there is none.
@@ -133,7 +133,7 @@ def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
 
 
 def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
-    """Return what became of the last runs of entries, by their keys."""
+    """Return the outcomes of the last runs of entries, by their keys."""
     return [last for last, _ in read_recent(app, keys)]
 
 
@@ -156,7 +156,7 @@ def count_running(app: Any, keys: Sequence[str]) -> list[int]:
 
 
 def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
-    """Yield entries of one app with what became of their last runs; they are read page by page."""
+    """Yield entries of one app with the outcomes of their last runs; they are read page by page."""
     for chunk in in_chunks(iter(entries)):
         lasts = read_last(chunk[0].app, [entry.key for entry in chunk])
         yield from zip(chunk, lasts, strict=True)

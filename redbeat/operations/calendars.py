@@ -38,10 +38,10 @@ from redbeat.store.store import Store
 Name = Annotated[str, Option("The name of the calendar.")]
 About = Annotated[str | None, Option("What the calendar is for. Default: as the file says.")]
 Until = Annotated[
-    date | None, Option("Events of an iCalendar file up to this date. Default: five years from now.")
+    date | None, Option("Take events of an iCalendar file up to this date. Default: five years from now.")
 ]
 Force = Annotated[
-    bool, Option("Also calendars that entries name; such an entry is quarantined when it is due.")
+    bool, Option("Also delete calendars that entries name; such an entry is quarantined when it is due.")
 ]
 
 #: how long the name and the free text may be, characters
@@ -90,7 +90,7 @@ class CalendarChange:
 def list_calendars(
     actor: Actor,
     *,
-    limit: Annotated[int, Option("At most so many.", least=1, most=200)] = 50,
+    limit: Annotated[int, Option("At most this many.", least=1, most=200)] = 50,
     cursor: Cursor = None,
 ) -> CalendarList:
     """All calendars."""
@@ -166,10 +166,10 @@ def show_calendar(
     actor: Actor,
     name: Name,
     *,
-    limit: Annotated[int, Option("At most so many entries.", least=1, most=1000)] = 100,
+    limit: Annotated[int, Option("At most this many entries.", least=1, most=1000)] = 100,
     cursor: Cursor = None,
 ) -> CalendarAndEntries:
-    """The days of a calendar, and who names it.
+    """The days of a calendar, and the entries that name it.
 
     Raises:
         CalendarNotFound: it is missing.

@@ -174,7 +174,7 @@ def set_entries(
     actor: Actor,
     entries: Selection,
     *,
-    changes: Annotated[Changes, Option("As the body of a PATCH of one entry has them.")],
+    changes: Annotated[Changes, Option("The fields to change, as in the body of a PATCH of one entry.")],
     dry_run: DryRun = False,
     is_merged: bool = True,
     record: Mapping[str, Any] | None = None,

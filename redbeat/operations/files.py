@@ -69,7 +69,7 @@ File = Annotated[
 ]
 Owner = Annotated[str | None, Option("Owner of the entries. Default: 'owner:' in the file.")]
 PlanSeen = Annotated[
-    str | None, Option("The ETag of a plan: no other is carried out (412).", header="If-Match")
+    str | None, Option("The ETag of a plan: another plan is not carried out (412).", header="If-Match")
 ]
 
 
@@ -230,10 +230,14 @@ def _plan(actor: Actor, change: FileChange, progress: Progress) -> Plan:
 def export_file(
     actor: Actor,
     *,
-    match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
+    match: Annotated[
+        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
+    ] = None,
     owner: Annotated[str | None, Option("Only entries of this owner.")] = None,
-    with_history: Annotated[bool, Option("With the records of past runs.", called="history")] = False,
-    kind: Annotated[str, Option("How it is written.", choices=("json", "yaml"), called="format")] = "json",
+    with_history: Annotated[bool, Option("Include the records of past runs.", called="history")] = False,
+    kind: Annotated[
+        str, Option("The format of the file.", choices=("json", "yaml"), called="format")
+    ] = "json",
     progress: Progress = lambda _count: None,
 ) -> Exported:
     """The entries as a file.

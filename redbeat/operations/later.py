@@ -86,8 +86,8 @@ class Cancelled:
 def list_messages(
     actor: Actor,
     *,
-    limit: Annotated[int, Option("At most so many; 0: only their number.", least=0, most=1000)] = 100,
-    cursor: Annotated[str | None, Option("Where to go on: from `next` of the answer before.")] = None,
+    limit: Annotated[int, Option("At most this many; 0: only their number.", least=0, most=1000)] = 100,
+    cursor: Annotated[str | None, Option("Where to go on: from `next` of the previous answer.")] = None,
     offset: int = 0,
 ) -> StoredMessages:
     """The stored messages, the next one first.
@@ -118,7 +118,7 @@ def show_message(actor: Actor, task_id: TaskId) -> StoredMessage:
 
 @operation("message.cancel", Right.DELETE, "later", "DELETE /later/{task_id}", is_destructive=True)
 def cancel_message(actor: Actor, task_id: TaskId, *, seen: SeenOption = None) -> Cancelled:
-    """Take a stored message away.
+    """Delete a stored message.
 
     It is never sent, and its result becomes REVOKED.
 

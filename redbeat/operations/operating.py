@@ -29,7 +29,7 @@ TIMELINE_SECONDS, PURGE_SECONDS = 3.0, 10.0
 MAX_PURGED = 10_000
 
 DryRun = Annotated[bool, Option("Change nothing, and answer what would be done.")]
-MaxSeconds = Annotated[float, Option("Stop looking after so many seconds.", least=1, most=20)]
+MaxSeconds = Annotated[float, Option("Stop looking after this many seconds.", least=1, most=20)]
 
 
 class ShardForm(TypedDict):
@@ -77,7 +77,7 @@ def show_status(
     actor: Actor,
     *,
     late_after: Annotated[
-        float, Option("It is late if anything is older than this, seconds.", least=0, most=1e6)
+        float, Option("The schedule is late if anything is older than this, in seconds.", least=0, most=1e6)
     ] = LATE_AFTER_SECONDS,
 ) -> StatusForm:
     """Who leads, and whether the schedule is late."""
@@ -111,8 +111,8 @@ class TimelineForm(TypedDict):
 def show_timeline(
     actor: Actor,
     *,
-    hours: Annotated[float, Option("How many hours.", least=0.25, most=24 * 366)] = 24.0,
-    start: Annotated[Moment | None, Option("When it begins. Default: now.")] = None,
+    hours: Annotated[float, Option("Hours to show.", least=0.25, most=24 * 366)] = 24.0,
+    start: Annotated[Moment | None, Option("Start of the chart. Default: now.")] = None,
     by: Annotated[
         Literal["load", "next", "task", "prefix"],
         Option(
@@ -120,9 +120,11 @@ def show_timeline(
             "task; or all entries with the same prefix, the name up to the first of . : / _ -"
         ),
     ] = "load",
-    match: Annotated[str | None, Option("Only entries whose name matches.", is_pattern=True)] = None,
-    columns: Annotated[int, Option("At most so many columns.", least=5, most=1000)] = 96,
-    rows: Annotated[int, Option("At most so many rows; the total has all.", least=0, most=1000)] = 40,
+    match: Annotated[
+        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
+    ] = None,
+    columns: Annotated[int, Option("At most this many columns.", least=5, most=1000)] = 96,
+    rows: Annotated[int, Option("At most this many rows; the total has all.", least=0, most=1000)] = 40,
 ) -> TimelineForm:
     """How many runs fall into which time."""
     begin = None if start is None else actor.time(start)
@@ -161,7 +163,7 @@ def show_doctor(
     *,
     workers: Annotated[
         float | None,
-        Option("Ask workers for their queues, and wait so many seconds.", least=0.1, most=5),
+        Option("Ask workers for their queues, and wait this many seconds.", least=0.1, most=5),
     ] = None,
     max_seconds: MaxSeconds = 10.0,
 ) -> DiagnosisForm:
@@ -280,13 +282,17 @@ def list_audit(
     ] = None,
     verb: Annotated[
         str | None,
-        Option("Only changes by this command, as 'calendar set'; * and ? are wildcards.", is_pattern=True),
+        Option(
+            "Only changes by this command, such as 'calendar set'; * and ? are wildcards.", is_pattern=True
+        ),
     ] = None,
     since: Annotated[
         Moment | None, Option("Only changes since this time: 1d, yesterday 9:00, or a time.")
     ] = None,
-    before: Annotated[str | None, Option("Only older ones than this: `before` of the answer before.")] = None,
-    limit: Annotated[int, Option("At most so many.", least=1, most=1000)] = 100,
+    before: Annotated[
+        str | None, Option("Only records older than this: `before` of the previous answer.")
+    ] = None,
+    limit: Annotated[int, Option("At most this many.", least=1, most=1000)] = 100,
 ) -> AuditPage:
     """Who has changed what, the latest change first.
 

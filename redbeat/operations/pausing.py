@@ -18,12 +18,10 @@ from redbeat.operations.editing import DryRun, EntryChange
 from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.selection import NameOfEntry, Selection
 
-Note = Annotated[str | None, Option("The reason, which everybody sees.")]
+Note = Annotated[str | None, Option("The reason, shown to all users.")]
 Until = Annotated[
     Moment | None,
-    Option(
-        "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when it is resumed.", ahead=True
-    ),
+    Option("End of the pause: 2h, tomorrow 9:00, or a time. Default: until it is resumed.", ahead=True),
 ]
 
 

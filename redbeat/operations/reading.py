@@ -38,8 +38,8 @@ Match = Annotated[
         is_pattern=True,
     ),
 ]
-Cursor = Annotated[str | None, Option("Where to go on: from `next` of the answer before.")]
-After = Annotated[Moment | None, Option("Only runs later than this.", ahead=True)]
+Cursor = Annotated[str | None, Option("Where to go on: from `next` of the previous answer.")]
+After = Annotated[Moment | None, Option("Only runs later than this. Default: now.", ahead=True)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class EntryList:
-    """Entries with what became of their last runs."""
+    """Entries with the outcomes of their last runs."""
 
     entries: Sequence[tuple[RedBeatSchedulerEntry, Last]]
     next: str | None
@@ -82,7 +82,7 @@ def list_entries(
     actor: Actor,
     filters: Filters,
     *,
-    limit: Annotated[int, Option("At most so many.", least=1, most=1000)] = 100,
+    limit: Annotated[int, Option("At most this many.", least=1, most=1000)] = 100,
     cursor: Cursor = None,
 ) -> EntryList:
     """The entries, the next to run first."""
@@ -241,7 +241,7 @@ class Why:
 class Routing:
     """Options of a message that decide where it goes, tried in place of the entry's."""
 
-    queue: Annotated[str | None, Option("Tried in place of the entry's.")] = None
+    queue: Annotated[str | None, Option("Used instead of the entry's.")] = None
     exchange: Annotated[str | None, Option("Likewise.")] = None
     exchange_type: Annotated[
         str | None, Option("Likewise.", choices=("direct", "topic", "fanout", "headers"))
@@ -257,7 +257,7 @@ def explain_run(
     *,
     at: Annotated[
         Moment | None,
-        Option("When it was due. Default: the latest time of the schedule before now."),
+        Option("When the run was due. Default: the latest time of the schedule before now."),
     ] = None,
 ) -> Why:
     """Why a run did or did not happen."""

@@ -222,8 +222,8 @@ class BackfilledMany(Rest):
     is_dry_run: bool
 
 
-From = Annotated[Moment, Option("Runs that were due at this time or later.", called="from")]
-To = Annotated[Moment | None, Option("And by this time. Default: now.", called="to")]
+From = Annotated[Moment, Option("Send runs that were due at this time or later.", called="from")]
+To = Annotated[Moment | None, Option("Send runs that were due by this time. Default: now.", called="to")]
 Limit = Annotated[int, Option("Send nothing if there are more.", least=1, most=MAX_SENT)]
 
 
@@ -382,8 +382,10 @@ def rerun_entry(
 def rerun_failed(
     actor: Actor,
     *,
-    since: Annotated[Moment, Option("Runs that have failed since this time, as 1d.")],
-    match: Annotated[str | None, Option("Only of entries whose name matches.", is_pattern=True)] = None,
+    since: Annotated[Moment, Option("Runs that have failed since this time, such as 1d.")],
+    match: Annotated[
+        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
+    ] = None,
     dry_run: DryRun = False,
     chosen: Collection[tuple[str, datetime]] | None = None,
     limit: int | None = MAX_SENT,
@@ -457,14 +459,16 @@ class History:
 Since = Annotated[
     Moment | None, Option("Past runs that have ended since this time: 1d, yesterday 9:00, or a time.")
 ]
-Most = Annotated[int, Option("At most so many.", least=1, most=1000)]
+Most = Annotated[int, Option("At most this many.", least=1, most=1000)]
 
 
 @operation("runs.list", Right.READ, "runs", "GET /runs")
 def list_runs(
     actor: Actor,
     *,
-    match: Annotated[str | None, Option("Only of entries whose name matches.", is_pattern=True)] = None,
+    match: Annotated[
+        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
+    ] = None,
     state: Annotated[
         list[str] | None,
         Option("Only these, with commas between; default: running.", most=20, choices=ALL_KNOWN),
@@ -516,7 +520,7 @@ def list_runs_of_entry(
 
 @operation("entry.history", Right.READ, "show", "GET /entries/{name}/history")
 def read_history_of_entry(actor: Actor, name: NameOfEntry, *, limit: Most = 100) -> History:
-    """What became of its last runs.
+    """The outcomes of its last runs.
 
     Raises:
         EntryNotFound: there is no such entry.

@@ -80,7 +80,7 @@ class Selection:
         str | None, Option("Instead of names: a pattern; * and ? are wildcards.", is_pattern=True)
     ] = None
     cursor: Annotated[
-        str | None, Option("With `match`: where to go on, from `next` of the answer before.")
+        str | None, Option("With `match`: where to go on, from `next` of the previous answer.")
     ] = None
     is_whole: bool = False
 

@@ -58,7 +58,7 @@ def dashboard(app: Any, auth: Auth | None = None, *, read_only: bool = False) ->
     def view(request: Any, below: str) -> Any:
         head: list[Any] = []
         environ = _environ_of(request, below)
-        if ask is not None and not environ["PATH_INFO"].startswith((API, STATIC)):  # nobody asks there
+        if ask is not None and not environ["PATH_INFO"].startswith((API, STATIC)):  # neither asks for a login
             environ[_USER] = ask(request)
         body = b"".join(application(environ, lambda status, headers, _=None: head.extend((status, headers))))
         response = HttpResponse(body, status=int(head[0].partition(" ")[0]))

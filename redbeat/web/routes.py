@@ -58,7 +58,7 @@ MAX_SHOWN_AGAIN = 500_000
 RETRY_AFTER_SECONDS = "5"
 
 #: what its user is told of an error that isn't expected
-DEFECT = "This is a defect of the dashboard; its log says more."
+DEFECT = "Internal error. See the server log."
 
 #: the errors of each status code; the first code that an error has counts
 _ERRORS: dict[int, tuple[type[Exception], ...]] = {
@@ -81,7 +81,7 @@ def status_of(exc: Exception) -> int:
 def sentence_of(exc: Exception) -> str:
     """Return what its user is told of an error; one that isn't expected is logged, and not shown."""
     if isinstance(exc, HTTPException):
-        known = {404: "There is nothing under this address.", 405: "That can't be done here."}
+        known = {404: "Not found.", 405: "This address doesn't take that method."}
         return known.get(exc.status_code, exc.detail)
     if isinstance(exc, RedBeatError):
         return exc.plain

@@ -104,7 +104,7 @@ class Interface:
             raise Refusal(400, str(exc)) from None
         raise Refusal(
             404,
-            "There is nothing under this address; openapi.json has those that there are. A name with a slash "
+            "Not found. See openapi.json for the available endpoints. A name with a slash "
             "is written as = and the base64url of its UTF-8.",
         )
 

@@ -46,7 +46,7 @@ _OWN_FIELDS = (csrf.FIELD, "once", "confirmed")
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of the form; ``options`` are those of a choice."""
+    """A field of the form; only a choice has ``options``."""
 
     parameter: Parameter
     value: str

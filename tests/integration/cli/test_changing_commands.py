@@ -276,7 +276,7 @@ def test_command_about_many_asks_first(
     assert (unasked.exit_code, "--yes" in unasked.stderr) == (64, True)
     assert (dry.exit_code, " would be " in dry.stderr) == (0, True)
     asked: list[str] = []
-    monkeypatch.setattr(session, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(session, "is_interactive", lambda: True)
     monkeypatch.setattr(session.click, "confirm", lambda text, **_: asked.append(text))
     assert call(app, *command).exit_code == 1
     assert [re.sub(r"redis://\S+", "URL", question) for question in asked] == snapshot

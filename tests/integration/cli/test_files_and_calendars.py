@@ -205,7 +205,7 @@ def test_calendar_used_since_the_question_is_not_deleted(
         Entry("late", "echo", 60, exclude="free", app=app).save()
         return True
 
-    monkeypatch.setattr(session, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(session, "is_interactive", lambda: True)
     monkeypatch.setattr(session.click, "confirm", say_yes_after_saving)
     done = call(app, "calendar", "delete", "free")
     assert (done.exit_code, "is named by 1 entry, late" in done.stderr) == (64, True), done.output
