@@ -13,7 +13,7 @@ from typing import Any
 from celery.schedules import schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.due import anchor_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
@@ -87,8 +87,8 @@ def read_facts(app: Any, name: str) -> Facts:
             entry = decode_entry(RedBeatSchedulerEntry, stored, config.app)
         except EntryCorrupt as exc:
             problem = str(exc)
-        if entry is not None and entry.policy.exclude is not None:
-            give_calendars([entry], read_calendars(store, [entry.policy.exclude]))
+        if entry is not None:
+            load_calendars(store, [entry], {})
         [texts] = read_newest(store, [key], max(config.history, MOST_KEPT))
         records = in_progress(Runs(store).read([key])[0])
         running = runs_of(name, records, (), status.now, deadlines_of(store, key, records))

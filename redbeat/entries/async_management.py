@@ -17,19 +17,15 @@ from functools import partial, wraps
 from inspect import iscoroutinefunction, signature
 from itertools import islice
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from celery.app import app_or_default
 
-from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.management import Managed
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.store import Store
-
-if TYPE_CHECKING:
-    pass
-
 
 Given = ParamSpec("Given")
 Item = TypeVar("Item")
@@ -229,9 +225,6 @@ def _learn_calendars(entries: Sequence[Any], calendars: dict[str, Excluded]) -> 
 
     Where they can't be read, an entry reads its own when it needs it, and says why it can't be used then.
     """
-    named = [entry for entry in entries if entry.policy.exclude is not None]
-    unknown = {entry.policy.exclude for entry in named} - calendars.keys()
     with suppress(StoreUnavailable, StoreRefused, StoreCorrupt):
-        if unknown:
-            calendars.update(read_calendars(Store(named[0].app), unknown))
-        give_calendars(named, calendars)
+        if entries:
+            load_calendars(Store(entries[0].app), entries, calendars)

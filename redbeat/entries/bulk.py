@@ -1,4 +1,4 @@
-"""Saving and deleting many entries: in chunks, each of them all or nothing, in one or two round trips.
+"""Storing entries by their calendars; saving and deleting many in chunks, each of them all or nothing.
 
 Owns the chunks, the counts, and what an error says of them; what is written is decided as in ``save``.
 Invariant: at most one chunk of entries is in memory; of all others only their names are.
@@ -6,17 +6,19 @@ Invariant: at most one chunk of entries is in memory; of all others only their n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.calendar_loading import save_by_calendars
+from redbeat.entries.calendar_loading import give_calendars, read_stored
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
 from redbeat.store.entries import Outcome, delete_entries, write_entries
 from redbeat.store.parts import in_chunks
+from redbeat.store.records import Fence, Stored, Write
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 #: called after each chunk with the number of entries handled so far
 Progress = Callable[[int], object]
+
+#: how often entries are stored again at most because their calendars change meanwhile
+MAX_SAVES = 5
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,37 @@ class SaveResult:
     new: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
+
+
+def save_entries(
+    store: Store,
+    entries: Mapping[str, RedBeatSchedulerEntry],
+    decide: Callable[[Any, Stored, datetime], Write | None],
+    fence: Fence = Fence(),  # noqa: B008 - immutable
+    *,
+    may_be_new: bool = True,
+) -> list[Outcome]:
+    """Store ``entries``, by their keys, as ``decide(entry, stored, now)`` says; return their outcomes.
+
+    If a calendar that one of them names changes meanwhile, they are stored again with other due times.
+    """
+
+    def plan(stored: Stored, now: datetime) -> Write | None:
+        return decide(entries[stored.key], stored, now)
+
+    named = [entry for entry in entries.values() if entry.policy.exclude is not None]
+    names = {str(entry.policy.exclude) for entry in named}
+    calendars, outcomes = read_stored(store, names), list[list[Outcome]]()
+    for _ in range(MAX_SAVES):
+        give_calendars(named, {name: stored.excluded for name, stored in calendars.items()})
+        try:
+            outcomes.append(write_entries(store, [*entries], plan, fence, may_be_new=may_be_new))
+        finally:
+            give_calendars(named, {})  # forgotten, as they may change before the next save
+        before, calendars = calendars, read_stored(store, names)
+        if calendars == before:
+            break
+    return outcomes[0]
 
 
 def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | None = None) -> SaveResult:
@@ -68,19 +104,9 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
                     key,
                 )
             by_key[key] = entry
-        found = save_by_calendars(
-            store,
-            by_key.values(),
-            lambda: write_entries(
-                store,
-                list(by_key),
-                lambda stored, now: by_key[stored.key].plan_save(stored, now),
-                may_be_new=True,
-            ),
-        )
-        for entry in by_key.values():
-            entry.known_last_run_at = entry.last_run_at
+        found = save_entries(store, by_key, lambda entry, stored, now: entry.plan_save(stored, now))
         for entry, outcome in zip(by_key.values(), found, strict=True):
+            entry.known_last_run_at = entry.last_run_at
             if outcomes.get(entry.name, "same") == "same":  # an entry that comes twice stays new
                 outcomes[entry.name] = outcome
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from redbeat.connection.retry import is_refusal
-from redbeat.errors import EntryCorrupt, StoreRefused
+from redbeat.errors import StoreRefused
 from redbeat.log.text import is_utf8, printable
-from redbeat.policy.policy import Policy
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.calendars import read_stored_calendars
@@ -26,17 +25,12 @@ from redbeat.store.store import Store
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-Result = TypeVar("Result")
-
 #: how many days and spans a beat keeps in memory at most
 MAX_KEPT_FIELDS = 500_000
 
 #: to find out whether a calendar has changed takes the server 2 us for each day. It is asked less often about
 #: calendars of ``LARGE_FIELDS`` days and spans or more: every 20 s for 200,000 of them
 LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
-
-#: how often entries are saved again at most because their calendars change meanwhile
-MAX_SAVES = 5
 
 #: a field that isn't a day, and always exists, as an empty calendar isn't a missing one
 ABOUT = "about"
@@ -224,28 +218,13 @@ def _name_in(text: str) -> str | None:
     return name if isinstance(name, str) and name and is_utf8(name) else None
 
 
-def save_by_calendars(
-    store: Store, entries: Collection[RedBeatSchedulerEntry], save: Callable[[], Result]
-) -> Result:
-    """Read the calendars of ``entries``, then call ``save``, which stores them; return its first result.
-
-    If a calendar has changed meanwhile, ``save`` is called again, as the due times may have changed, too.
-    """
+def load_calendars(
+    store: Store, entries: Iterable[RedBeatSchedulerEntry], known: dict[str, Excluded]
+) -> None:
+    """Give entries their calendars; the ones that aren't ``known`` are read, all at once, and put there."""
     named = [entry for entry in entries if entry.policy.exclude is not None]
-    if not named:
-        return save()
-    names = {str(entry.policy.exclude) for entry in named}
-    calendars, results = read_stored(store, names), []
-    for _ in range(MAX_SAVES):
-        give_calendars(named, {name: stored.excluded for name, stored in calendars.items()})
-        try:
-            results.append(save())
-        finally:
-            give_calendars(named, {})  # forgotten, as they may change before the next save
-        before, calendars = calendars, read_stored(store, names)
-        if calendars == before:
-            break
-    return results[0]
+    known.update(read_calendars(store, {str(entry.policy.exclude) for entry in named} - known.keys()))
+    give_calendars(named, known)
 
 
 def give_calendars(entries: Iterable[RedBeatSchedulerEntry], calendars: Mapping[str, Excluded]) -> None:
@@ -253,19 +232,3 @@ def give_calendars(entries: Iterable[RedBeatSchedulerEntry], calendars: Mapping[
     for entry in entries:
         if entry.policy.exclude is not None:
             entry.policy = entry.policy.with_calendar(calendars.get(entry.policy.exclude))
-
-
-def bounds_of(entry: RedBeatSchedulerEntry) -> Policy:
-    """Return the entry's policy with its calendar, which is read if it wasn't yet.
-
-    Raises:
-        EntryCorrupt: the calendar is missing or broken.
-    """
-    policy: Policy = entry.policy
-    if policy.exclude is None:
-        return policy
-    if policy.calendar is None:
-        policy = policy.with_calendar(read_calendars(Store(entry.app), [policy.exclude])[policy.exclude])
-    if isinstance(policy.calendar, Unusable):
-        raise EntryCorrupt(f"{entry.key}: policy: exclude: {policy.calendar.reason}", entry.key)
-    return policy

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.app import app_or_default
@@ -30,14 +29,14 @@ from redbeat.decoder import (
     read_meta,
 )
 from redbeat.entries.async_management import AsyncManaged
-from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
+from redbeat.entries.bulk import save_entries
+from redbeat.entries.calendar_loading import Unusable, load_calendars, read_calendars
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry, stored_extras, try_decode
 from redbeat.entries.notation import ScheduleField, as_schedule
 from redbeat.entries.saving import (
     before_start,
-    check_unchanged,
     checked_last_run,
     plan_save,
     refusing_schedule,
@@ -54,7 +53,7 @@ from redbeat.entries.validation import (
     find_name_problem,
     find_problem,
 )
-from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryNotFound
 from redbeat.log.events import ENTRY_NEVER_RUNS
 from redbeat.log.logger import logger
 from redbeat.policy.jitter import delayed
@@ -304,7 +303,15 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         Raises:
             EntryCorrupt: the calendar is missing or broken.
         """
-        return bounds_of(self)
+        policy = self.policy
+        if policy.exclude is None:
+            return policy
+        if policy.calendar is None:
+            found = read_calendars(Store(self.app), [policy.exclude])
+            policy = policy.with_calendar(found[policy.exclude])
+        if isinstance(policy.calendar, Unusable):
+            raise EntryCorrupt(f"{self.key}: policy: exclude: {policy.calendar.reason}", self.key)
+        return policy
 
     @property
     def score(self) -> float:
@@ -388,34 +395,38 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             EntryChanged: with ``if_unchanged``, somebody has changed it.
         """
         ensure_conf(self.app).warn_of_unknown()
-        store, loaded = Store(self.app), self.stored
+        loaded = self.stored
 
-        def plan(stored: Stored, now: datetime) -> Write | None:
+        def decide(_entry: Any, stored: Stored, now: datetime) -> Write | None:
             if if_unchanged:
                 self._check_unchanged(loaded, stored)
             return self.plan_save(stored, now)
 
         # an entry that was loaded or saved before is stored
-        write = partial(write_entries, store, [self.key], plan, may_be_new=loaded is None)
-        save_by_calendars(store, [self], write)
+        save_entries(Store(self.app), {self.key: self}, decide, may_be_new=loaded is None)
         self.known_last_run_at = self.last_run_at
         return self
 
     def check_save(self, *, if_unchanged: bool = False) -> None:
         """Raise what ``save`` would raise now, and store nothing."""
         store, tried = Store(self.app), copy(self)  # as planning changes last_run_at
-
-        def plan() -> None:
-            now, (stored,) = read_entries(store, [self.key])
-            if if_unchanged:
-                self._check_unchanged(self.stored, stored)
-            plan_save(tried, stored, now)
-
-        save_by_calendars(store, [tried], plan)
+        now, (stored,) = read_entries(store, [self.key])
+        if if_unchanged:
+            self._check_unchanged(self.stored, stored)
+        load_calendars(store, [tried], {})
+        plan_save(tried, stored, now)
 
     def _check_unchanged(self, loaded: Stored | None, stored: Stored) -> None:
-        _check_name(self)  # one of RedBeat's own keys isn't an entry that somebody has changed
-        check_unchanged(self.key, loaded, stored)
+        """Raise EntryChanged if definition or policy in ``stored`` differ from the loaded ones."""
+        _check_name(self)  # one of RedBeat's own keys isn't an entry that a user has changed
+        if loaded is None:
+            if stored.exists:
+                raise EntryChanged(f"{self.key}: there is such an entry by now.", self.key)
+        elif not stored.exists:
+            raise EntryChanged(f"{self.key}: it has been removed since it was loaded.", self.key)
+        elif (loaded.definition, loaded.policy or "") != (stored.definition, stored.policy or ""):
+            reason = "somebody has changed it since it was loaded; load it again."
+            raise EntryChanged(f"{self.key}: {reason}", self.key)
 
     def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:
         def plan(stored: Stored, now: datetime) -> Write | None:

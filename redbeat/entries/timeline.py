@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from celery.schedules import schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.documents import iso
 from redbeat.entries.dropped import crontab_key
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -292,8 +292,7 @@ class Counting:
                 for _, stored, now in chunk
                 if self._match is None or fnmatchcase(self._store.keys.name(stored.key), self._match)
             ]
-            named = [entry for entry in entries if not entry.problem and entry.policy.exclude is not None]
-            give_calendars(named, read_calendars(self._store, {str(one.policy.exclude) for one in named}))
+            load_calendars(self._store, [entry for entry in entries if not entry.problem], {})
             planned = []
             for entry in entries:
                 planned.append(self._planned(entry))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from logging import ERROR
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from redbeat.connection.client import find_given
 from redbeat.declared.collection import collect_declared, load_tasks
 from redbeat.delivery import guard
 from redbeat.delivery.broker import Broker, describe_delivery
-from redbeat.entries.calendar_loading import save_by_calendars
+from redbeat.entries.bulk import save_entries
 from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import note_statics, plan_statics
@@ -40,7 +39,7 @@ from redbeat.process.signals import let_through
 from redbeat.scheduler.reports import Reports
 from redbeat.scheduler.shard import Shard
 from redbeat.store.downgrades import bring_back
-from redbeat.store.entries import delete_entries, write_entries
+from redbeat.store.entries import delete_entries
 from redbeat.store.owners import read_owners, read_static_names
 from redbeat.store.records import Stored, Write
 from redbeat.store.rights import find_missing_rights
@@ -211,8 +210,7 @@ def store_entries(
             else:
                 made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
 
-    def decide(stored: Stored, now: datetime) -> Write | None:
-        entry = made[stored.key]
+    def decide(entry: Any, stored: Stored, now: datetime) -> Write | None:
         with skipping(entry.name):
             has_pause = stored.policy and '"paused"' in stored.policy
             before = try_decode(type(entry), stored, entry.app) if has_pause else None
@@ -225,8 +223,7 @@ def store_entries(
                 return write
         return None
 
-    write = partial(write_entries, store, list(made), decide, shard.leadership.fence, may_be_new=True)
-    save_by_calendars(store, made.values(), write)
+    save_entries(store, made, decide, shard.leadership.fence)
 
 
 def bring_back_downgraded(shard: Shard, reports: Reports) -> None:

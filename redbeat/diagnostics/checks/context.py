@@ -16,7 +16,7 @@ from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.diagnostics.routes import Destinations, find_app_obstacle
-from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.due import is_quarantined
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
@@ -140,7 +140,8 @@ class Context:
         members = read_all(self.store)
         count = 0
         while page := [self.row_of(member, stored) for member, stored, _ in islice(members, PAGE_SIZE)]:
-            self._give_calendars([row.entry for row in page if row.entry is not None])
+            entries = [row.entry for row in page if row.entry is not None]
+            load_calendars(self.store, entries, self._calendars)
             yield page
             count += len(page)
             if self.is_late:
@@ -157,13 +158,6 @@ class Context:
         except (EntryCorrupt, EntryNotFound) as exc:
             problem = str(exc)
         return Row(member, self.name_of(stored.key), stored, entry, problem)
-
-    def _give_calendars(self, entries: list[RedBeatSchedulerEntry]) -> None:
-        named = {entry.policy.exclude for entry in entries if entry.policy.exclude is not None}
-        missing = named - self._calendars.keys()
-        if missing:
-            self._calendars.update(read_calendars(self.store, missing))
-        give_calendars(entries, self._calendars)
 
     def pages_of_keys(self) -> Iterator[list[str]]:
         """Yield the keys of the schedule, page by page, until the time is over.

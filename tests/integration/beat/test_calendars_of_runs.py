@@ -136,7 +136,7 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
             Calendar("holidays", [today(9)], app=app).save()
         return write_entries(*args, **options)
 
-    monkeypatch.setattr("redbeat.entries.entry.write_entries", write)
+    monkeypatch.setattr("redbeat.entries.bulk.write_entries", write)
     excluding(app).save()
     assert score_of(client, "entry") == pytest.approx(server_now(client) + 3600, abs=10)
 
