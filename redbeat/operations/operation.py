@@ -167,6 +167,12 @@ class Operation(Generic[Given, Result]):
         """The first sentence of its docstring."""
         return self.__doc__.partition("\n")[0]
 
+    @property
+    def details(self) -> str:
+        """The paragraph below that sentence; '': there is none."""
+        below = self.__doc__.partition("\n\n")[2].partition("\n\n")[0]
+        return "" if below.startswith(("Arguments:", "Raises:", "Attributes:")) else below
+
     @cached_property
     def _hints(self) -> dict[str, Any]:
         return get_type_hints(self.function, include_extras=True)

@@ -110,7 +110,7 @@ def trigger_entry(
 ) -> Triggered:
     """Run an entry now, once.
 
-    What is hidden in the arguments is sent as it is stored.
+    Its schedule stays as it is, and so does a pause. What is hidden in the arguments is sent as it is stored.
 
     Raises:
         EntryNotFound: there is no such entry.
@@ -190,7 +190,7 @@ def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
     Arguments:
         once: the token of the form; '': each call sends a run.
     """
-    return f"{once}\n{json.dumps(overrides, sort_keys=True)}" if once else None
+    return f"{once}\n{json.dumps(overrides, sort_keys=True, default=str)}" if once else None
 
 
 # -- backfill
@@ -239,6 +239,8 @@ def backfill_entry(
     progress: Progress | None = None,
 ) -> Backfilled:
     """Send runs of a past span, each once.
+
+    Runs that a backfill has sent before are left out.
 
     Raises:
         ArgumentInvalid: the end is before the beginning.

@@ -198,7 +198,7 @@ def set_calendar(visit: Visit) -> Response:
             words = f"{words} What you have typed stands here: saved now, it takes the place of theirs."
         return _show_again(visit, name, Again(kind, typed, place, words), status)
 
-    return make_form_change(visit, f"Change {shorten(name, 200)}", store, again, "calendars")
+    return make_form_change(visit, f"Change {shorten(name, 200)}", store, again, ("calendars",))
 
 
 def _sentence(exc: Exception) -> str:

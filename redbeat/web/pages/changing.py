@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -13,14 +13,19 @@ from redbeat.errors import (
     AccessDenied,
     ArgumentInvalid,
     CalendarError,
-    EntryChanged,
+    EntryError,
     FileError,
+    LockNotAcquired,
     RedBeatError,
+    RunNotSent,
 )
 from redbeat.store.changes import ChangeRecord
 from redbeat.web.jobs import SILENT_SECONDS, Change, Ending, Tell
 from redbeat.web.routes import page, status_of
 from redbeat.web.visit import Visit
+
+#: errors after which a form is shown again
+REFUSALS = (AccessDenied, ArgumentInvalid, CalendarError, EntryError, FileError, LockNotAcquired, RunNotSent)
 
 
 def make_change(visit: Visit, title: str, work: Callable[[Tell[str]], Ending]) -> Response:
@@ -41,21 +46,29 @@ def make_form_change(
     title: str,
     work: Callable[[Tell[str]], Ending],
     again: Callable[[Visit, RedBeatError, int], Response],
-    place: str,
+    place: Sequence[str],
+    query: Mapping[str, str | None] | None = None,
 ) -> Response:
     """Make a change in the background; where its values are invalid or outdated, show the form again.
 
     Arguments:
-        again: returns the page with the form and the error, which has this status code.
-        place: the page where the form is.
+        again: returns the page with the form and the error, which has this status code; its visit has the
+            form as it was sent.
+        place: the path of the page where the form is, and ``query`` what stands behind it.
     """
+    form = visit.form
 
     def try_it(tell: Tell[str]) -> Ending:
         try:
             return work(tell)
-        except (AccessDenied, ArgumentInvalid, CalendarError, EntryChanged, FileError) as exc:
+        except REFUSALS as exc:
             error, status = exc, status_of(exc)
-        return Ending(str(error), (place,), status=status, page=lambda visit: again(visit, error, status))
+
+        def show(later: Visit) -> Response:
+            later.form = form
+            return again(later, error, status)
+
+        return Ending(str(error), tuple(place), query or {}, status, show)
 
     return make_change(visit, title, try_it)
 

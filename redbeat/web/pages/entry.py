@@ -25,7 +25,7 @@ from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_d
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
 from redbeat.schedules.times import read_time
-from redbeat.web.pages.entry_more import MORE
+from redbeat.web.pages.entry_actions import ACTIONS
 from redbeat.web.pages.looks import SLOTS
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -68,7 +68,7 @@ def show_entry(visit: Visit) -> Response:
         outcomes=[run.outcome for run in reversed(found.history[:SLOTS])],
         sent=sent if sent in task_ids else "",
         why_not=why_not_run(visit, entry),
-        more=[one for one in MORE if visit.may(one.right.value)],
+        actions=[one for one in ACTIONS if visit.user.may(one.operation.right)],
         own_zone=label_of(zone_for(entry)),
         **({} if visit.is_fragment else {"answer": _answer(visit, facts), **_fields(visit, entry)}),
     )

@@ -1,11 +1,11 @@
-"""Operations about one entry that have no page of their own: a form, a question, and the result.
+"""Operations about one entry: a form, a question, and the result.
 
 All of it follows from the operation: its parameters are the fields, and a destructive one asks first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any, get_args, get_origin
@@ -14,34 +14,24 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.search import read_listed
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import ArgumentInvalid, RedBeatError
 from redbeat.operations.operation import Operation, Parameter
-from redbeat.operations.table import OPERATIONS
+from redbeat.operations.running import request_of_form
 from redbeat.schedules.times import TypedTime
-from redbeat.web.access import csrf
 from redbeat.web.api.parameters import field_of
 from redbeat.web.jobs import Ending, Tell
-from redbeat.web.pages.changing import make_form_change
-from redbeat.web.pages.entry_form import json_of, read_json
-from redbeat.web.routes import action, page
+from redbeat.web.pages.changing import REFUSALS, make_form_change
+from redbeat.web.pages.entry_form import LABELS, json_of, read_json
+from redbeat.web.routes import action, page, status_of
 from redbeat.web.visit import Visit
 
-#: operations with buttons and pages of their own
-_WITH_PAGES = {
-    f"entry.{name}"
-    for name in ("pause", "resume", "put", "set", "delete", "trigger", "backfill", "rerun", "give_up")
-}
-#: the other operations that change one entry
-MORE: Sequence[Operation[..., Any]] = [
-    one
-    for one in OPERATIONS
-    if one.name.startswith("entry.") and one.right is not Right.READ and one.name not in _WITH_PAGES
-]
 _NOT_SHOWN = ("name", "dry_run")
-#: fields of the question that the form has for itself
-_OWN_FIELDS = (csrf.FIELD, "once", "confirmed")
+#: the types of fields with JSON, and what they take
+_JSON = {list[Any]: "an array, as [1, 2]", dict[str, Any]: 'an object, as {"x": 1}'}
+Query = dict[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -61,8 +51,35 @@ class _Field:
         return choices if self.parameter.is_required or self.parameter.default else ("", *choices)
 
     @property
-    def is_flag(self) -> bool:
-        return self.parameter.type is bool
+    def kind(self) -> str:
+        if self.options:
+            return "choice"
+        kind = self.parameter.type
+        return "json" if kind in _JSON else {bool: "flag", TypedTime: "time"}.get(kind, "text")
+
+
+@dataclass(frozen=True)
+class EntryAction:
+    """An operation about one entry, as the dashboard shows it.
+
+    Attributes:
+        path: the parts of the path of its page.
+        label: of its button.
+        start: returns what fields show at first; one that comes back so isn't given.
+        words: returns what is said of its result, and the query of the entry's page; None: its plain values.
+        preview: the template that shows what would be done; '': it asks only if it is destructive.
+        show: returns what that template shows of a dry run's result, made with these arguments: ``count`` and
+            ``what`` of it, and more.
+    """
+
+    operation: Operation[..., Any]
+    path: Sequence[str]
+    label: str
+    icon: str | None = None
+    start: Callable[[Visit, RedBeatSchedulerEntry], Mapping[str, str]] = lambda _visit, _entry: {}
+    words: Callable[[Any], tuple[str, Query]] | None = None
+    preview: str = ""
+    show: Callable[[Visit, RedBeatSchedulerEntry, Any, Mapping[str, Any]], Mapping[str, Any]] = lambda *_: {}
 
 
 def _parameters(operation: Operation[..., Any]) -> Sequence[Parameter]:
@@ -73,37 +90,14 @@ def _parameters(operation: Operation[..., Any]) -> Sequence[Parameter]:
     ]
 
 
-def _form(
-    operation: Operation[..., Any],
-    visit: Visit,
-    problems: Mapping[str, str] | None = None,
-    status: int = 422,
-) -> Response:
-    """Show the form of an operation, with what was typed and what is wrong with it."""
-    name = visit.typed("name") or visit.query.get("name", "")
-    read_listed(visit.app, name)
-    problems = problems or {}
-    shown = {one.name: one for one in _parameters(operation)}
-    return visit.render(
-        "entry_more.html",
-        status if problems else 200,
-        title=operation.summary.rstrip("."),
-        operation=operation,
-        name=name,
-        about=operation.__doc__.partition("\n\n")[2].partition("\n\n")[0],
-        problem=next((text for field, text in problems.items() if field not in shown), ""),
-        fields=[_Field(one, _value_in(visit, one), problems.get(field, "")) for field, one in shown.items()],
-    )
-
-
-def _value_in(visit: Visit, parameter: Parameter) -> str:
-    """Return what a field of the form shows: what was typed, else the default."""
+def _value_in(visit: Visit, parameter: Parameter, started: Mapping[str, str]) -> str:
+    """Return what a field of the form shows: what was typed, else what it starts with, else the default."""
     if visit.form:
         return visit.typed(parameter.name)
     default = parameter.default
     if isinstance(default, bool):
         return "yes" if default else ""
-    return default if isinstance(default, str) else json_of(default)
+    return started.get(parameter.name, default if isinstance(default, str) else json_of(default))
 
 
 def _read(parameter: Parameter, text: str) -> Any:
@@ -114,50 +108,110 @@ def _read(parameter: Parameter, text: str) -> Any:
     """
     if parameter.type is bool:
         return text == "yes"
+    if not text and parameter.is_required:
+        raise ValueError("Give a value.")
+    if parameter.type in _JSON:
+        kind = get_origin(parameter.type)
+        return read_json(text, kind, _JSON[parameter.type]) if text else kind()
     if not text:
-        if parameter.is_required:
-            raise ValueError("Give a value.")
         return None
     if parameter.type is TypedTime:
         return TypedTime(text, parameter.option.ahead)
-    if parameter.type in (list[Any], dict[str, Any]):
-        kind = get_origin(parameter.type)
-        return read_json(text, kind, "an array, as [1, 2]" if kind is list else 'an object, as {"x": 1}')
     field = field_of(parameter)
     return field.read(field.read_text(text))
 
 
-def _call(operation: Operation[..., Any], visit: Visit) -> Response:
-    """Carry out the operation with the values of the form; a destructive one asks first."""
-    name, problems = visit.typed("name"), dict[str, str]()
-    values: dict[str, Any] = {"name": name}
+def _entry(shown: EntryAction, visit: Visit) -> RedBeatSchedulerEntry:
+    entry = read_listed(visit.app, visit.typed("name") or visit.query.get("name", ""))
+    if shown.operation.right is Right.RUN:
+        visit.actor.require_call(str(entry.task), entry.options)
+    return entry
+
+
+def _form(
+    shown: EntryAction,
+    visit: Visit,
+    problems: Mapping[str, str] | None = None,
+    status: int = 422,
+    question: Mapping[str, str] | None = None,
+    **found: Any,
+) -> Response:
+    """Show the form of an operation, with what was typed and what is wrong with it.
+
+    Arguments:
+        question: the fields of the form that confirms it, and ``found`` what is shown with them.
+    """
+    entry = _entry(shown, visit)
+    problems, started = problems or {}, shown.start(visit, entry)
+    parameters = {one.name: one for one in _parameters(shown.operation)}
+    return visit.render(
+        "entry_more.html",
+        status if problems else 200,
+        title=shown.label,
+        action=shown,
+        operation=shown.operation,
+        name=str(entry.name),
+        problem=next((text for field, text in problems.items() if field not in parameters), ""),
+        fields=[
+            _Field(one, _value_in(visit, one, started), problems.get(field, ""))
+            for field, one in parameters.items()
+        ],
+        labels=LABELS,
+        question=question,
+        **found,
+    )
+
+
+def _call(shown: EntryAction, visit: Visit) -> Response:
+    """Carry out the operation with the values of the form, or ask first."""
+    entry, problems = _entry(shown, visit), dict[str, str]()
+    operation, started, actor = shown.operation, shown.start(visit, entry), visit.actor
+    name, values = str(entry.name), dict[str, Any]()
     for one in _parameters(operation):
+        text = visit.typed(one.name).strip()
+        if text == started.get(one.name, "") and not one.is_required and one.type is not bool:
+            continue
         try:
-            values[one.name] = _read(one, visit.typed(one.name).strip())
+            values[one.name] = _read(one, text)
         except (ValueError, OverflowError, RecursionError) as exc:
             problems[one.name] = f"{str(exc)[:1].upper()}{str(exc)[1:]}"
     if problems:
-        return _form(operation, visit, problems)
-    arguments = operation.arguments({field: value for field, value in values.items() if value is not None})
-    actor, title = visit.actor, f"{operation.summary.rstrip('.')}: {one_line(name, 200)}"
-    if operation.is_destructive and not visit.is_confirmed:
-        read_listed(visit.app, name)
-        given = [(field, value) for field, value in visit.form.multi_items() if field not in _OWN_FIELDS]
-        path, back = visit.link("entry", "more", operation.name), visit.link("entry", name=name)
-        return visit.ask(f"{title}?", operation.command.capitalize(), path, given, back=back)
+        return _form(shown, visit, problems)
+    times = {field: actor.time(one) for field, one in values.items() if isinstance(one, TypedTime)}
+    arguments = operation.arguments({"name": name, **values, **times})
+    if any(one.name == "request" for one in operation.parameters):
+        arguments["request"] = request_of_form(visit.typed("once"), values)
+
+    if not visit.is_confirmed and (shown.preview or operation.is_destructive):
+        found: Mapping[str, Any] = {"count": 1, "what": ""}
+        if shown.preview:
+            try:
+                found = shown.show(visit, entry, operation(actor, **arguments, dry_run=True), arguments)
+            except REFUSALS as exc:
+                return _refuse(shown, visit, exc, status_of(exc))
+        given = {one.name: visit.typed(one.name) for one in _parameters(operation)}
+        given |= {field: moment.isoformat() for field, moment in times.items()}
+        return _form(shown, visit, question={"name": name, **given}, **found)
+
+    title = f"{operation.summary.rstrip('.')}: {one_line(name, 200)}"
 
     def change(_tell: Tell[str]) -> Ending:
-        words = _words_of(operation(actor, **arguments))
-        return Ending(f"Done. {title}{words and f' ({words})'}.", ("entry",), {"name": name})
+        result, query = operation(actor, **arguments), Query()
+        if shown.words is not None:
+            told, query = shown.words(result)
+        else:
+            words = _words_of(result)
+            told = f"Done. {title}{words and f' ({words})'}."
+        return Ending(told, ("entry",), {"name": name, **query})
 
-    return make_form_change(visit, title, change, partial(_refuse, operation), "entry")
+    return make_form_change(visit, title, change, partial(_refuse, shown), ("entry",), {"name": name})
 
 
-def _refuse(operation: Operation[..., Any], visit: Visit, error: RedBeatError, status: int) -> Response:
+def _refuse(shown: EntryAction, visit: Visit, error: RedBeatError, status: int) -> Response:
     field, words = "", error.plain
     if isinstance(error, ArgumentInvalid):
         field, words = error.field, error.reason
-    return _form(operation, visit, {field: in_words_of(words, visit.zone)}, status)
+    return _form(shown, visit, {field: in_words_of(words, visit.zone)}, status)
 
 
 def _words_of(result: Any) -> str:
@@ -172,11 +226,7 @@ def _words_of(result: Any) -> str:
     )
 
 
-ROUTES: list[BaseRoute] = [
-    route
-    for one in MORE
-    for route in (
-        page(f"/entry/more/{one.name}", partial(_form, one), right=one.right),
-        action(f"/entry/more/{one.name}", partial(_call, one), right=one.right),
-    )
-]
+def routes_of(shown: EntryAction) -> Sequence[BaseRoute]:
+    """Return the routes of its page, and of the form there."""
+    path, right = f"/{'/'.join(shown.path)}", shown.operation.right
+    return [page(path, partial(_form, shown), right=right), action(path, partial(_call, shown), right=right)]

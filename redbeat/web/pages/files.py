@@ -135,7 +135,7 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
         return _form(visit, given, str(error), status)
 
     title = given.verb.capitalize() if is_applying else "Plan"
-    return make_form_change(visit, title, work, again, "files")
+    return make_form_change(visit, title, work, again, ("files",))
 
 
 def _form(visit: Visit, given: Given | None, problem: str, status: int = 200) -> Response:

@@ -82,7 +82,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "/entries/trigger": ("", {"name": ["extra"]}),
     "/entries/delete": ("/entries/delete?name=extra", {}),
     "/entry/run": ("/entry/run?name=report", {"args": "[7]", "queue": "slow"}),
-    "/entry/backfill": ("", {"name": "hourly", "begin": "3h"}),
+    "/entry/backfill": ("", {"name": "hourly", "from": "3h"}),
     "/entry/edit": ("/entry/edit?name=report", {"to": "json"}),
     "/entry/preview": ("/entry/edit?name=report", {"jitter": "5m"}),
     "/entry/save": ("/entry/edit?name=report", {"jitter": "5m"}),
