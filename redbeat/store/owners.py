@@ -201,12 +201,7 @@ def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[C
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
     """
-    base, applied = store.apart().keys, Applied()
-    new = [change.stored.key for change in changes if not change.stored.exists]
-    for key, located in zip(new, store.located(new), strict=True):
-        if key != located:
-            applied.changed = key  # it would be elsewhere by now
-            return applied
+    base, applied = store.apart().keys, Applied(changed=_moved_among(store, changes))
     steps: list[list[_Step]] = [[(store.parts[0] if changes else base, changes, calendars)]]
     if store.parts.is_divided:
         entries: list[_Step] = [(part, those, ()) for part, those in store.parts.by_part(changes, key_of)]
@@ -216,6 +211,13 @@ def apply_changes(store: Store, changes: Sequence[Change], calendars: Sequence[C
         if applied.changed is None:
             _make(store, [one for one in step if one[1] or one[2]], applied)
     return applied
+
+
+def _moved_among(store: Store, changes: Sequence[Change]) -> str | None:
+    """Return the key of a new entry that would be under another key by now; None: there is none."""
+    keys = [change.stored.key for change in changes if not change.stored.exists]
+    located = zip(keys, store.located(keys), strict=True)
+    return next((key for key, now in located if key != now), None)
 
 
 #: how often what a part has refused is tried again, as the layout was another one
@@ -249,7 +251,8 @@ def _make(store: Store, step: Sequence[_Step], applied: Applied, attempts: int =
         if applied.is_begun:
             failed[0].add(applied.told)
         raise failed[0]
-    if refused:
+    applied.changed = applied.changed or _moved_among(store, refused)
+    if refused and not applied.changed:
         parts = store.parts.by_part(refused, key_of)
         _make(store, [(part, those, ()) for part, those in parts], applied, attempts - 1)
 
