@@ -325,7 +325,9 @@ class Table:
         running = self._client.hkeys(f"{prefix}:running:{name}")
         error = json.loads(stored["error"])["reason"] if "error" in stored else ""
         times = [datetime.fromisoformat(one.due).timestamp() for one in sent]
-        expiries = [datetime.fromisoformat(one.headers["expires"] or "0001-01-01T00:00+00:00") for one in sent]
+        expiries = [
+            datetime.fromisoformat(one.headers["expires"] or "0001-01-01T00:00+00:00") for one in sent
+        ]
         return {
             "sent": [number_of(time, dues) for time in times] if row.sent is not None else len(sent),
             "next": score,
