@@ -10,7 +10,7 @@ from typing import Any
 
 from redbeat.log.events import ATTRIBUTE, TIMES
 from redbeat.log.logger import printable_traceback
-from redbeat.log.text import shorten, whole_characters
+from redbeat.log.text import shorten, text_of, whole_characters
 
 #: how many characters of a message, of a value and of a traceback are shown at most
 MAX_MESSAGE, MAX_VALUE, MAX_TRACEBACK = 10_000, 2_000, 20_000
@@ -40,7 +40,7 @@ class JsonFormatter(logging.Formatter):
             "timestamp": _iso(record.created),
             "level": record.levelname,
             "logger": record.name,
-            "message": _text(record.getMessage(), MAX_MESSAGE),
+            "message": _message(record),
             "process": record.process,
         }
         event = getattr(record, ATTRIBUTE, None)
@@ -59,6 +59,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return _text(record.getMessage(), MAX_MESSAGE)
+    except Exception as exc:  # noqa: BLE001 - a wrong call of the logger, or a value without a text
+        return _text(f"{text_of(record.msg)} (its values can't be shown: {type(exc).__name__})", MAX_MESSAGE)
+
+
 def _iso(value: datetime | float) -> str:
     """Return a time, UNIX seconds or a datetime, as ISO 8601."""
     moment = value if isinstance(value, datetime) else datetime.fromtimestamp(value, timezone.utc)
@@ -75,4 +82,4 @@ def _value(value: Any) -> Any:
 
 
 def _text(value: object, limit: int) -> str:
-    return whole_characters(shorten(str(value), limit))
+    return whole_characters(shorten(text_of(value), limit))

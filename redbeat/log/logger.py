@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from celery.utils.log import get_logger
 
 from redbeat.log.events import ATTRIBUTE, BEAT_FAILED
-from redbeat.log.text import printable, printable_lines, shorten
+from redbeat.log.text import printable, printable_lines, shorten, text_of
 
 #: how many characters of one value are logged at most, as it may be megabytes
 MAX_VALUE = 2_000
@@ -42,11 +41,10 @@ class PrintableRecords(logging.Filter):
             record.args = tuple(map(_shown, record.args))
         exc = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if exc is not None and not record.exc_text:
-            with suppress(Exception):  # an exception without a text is left to the formatter
-                record.exc_text = printable_traceback(exc)  # formatters use it
+            record.exc_text = printable_traceback(exc)  # formatters use it
             told = getattr(exc, ATTRIBUTE, None)
             if told is None and record.levelno >= logging.CRITICAL:  # Celery's, as the error ends beat
-                told = BEAT_FAILED.of(reason=f"{type(exc).__name__}: {_shown(exc)}")[ATTRIBUTE]
+                told = BEAT_FAILED.of(reason=f"{type(exc).__name__}: {_shortened(text_of(exc))}")[ATTRIBUTE]
             if told is not None and not hasattr(record, ATTRIBUTE):  # Celery logs an error of ours
                 setattr(record, ATTRIBUTE, told)
         return True
@@ -81,7 +79,7 @@ def _messages(exc: BaseException) -> Iterator[str]:
         one = left.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
-            yield from (str(one), *getattr(one, "__notes__", ()))
+            yield from (text_of(one), *getattr(one, "__notes__", ()))
             left += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 

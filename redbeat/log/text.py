@@ -49,6 +49,14 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
+def text_of(value: object) -> str:
+    """Return the text of ``value``; if its own code raises an error, a text that says so."""
+    try:
+        return str(value)
+    except Exception as exc:  # noqa: BLE001 - the code of a value's class may raise anything
+        return f"<{type(value).__name__} without a text: {type(exc).__name__}>"
+
+
 def shorten(text: str, limit: int = 500) -> str:
     """Return ``text``, cut to ``limit`` characters, with '...' where it was longer."""
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from weakref import WeakSet
 
 from redbeat.config.address import Address
 from redbeat.log.events import ENDPOINT_AWAY, ENDPOINT_LISTENS, TELEMETRY_FAILED
@@ -30,6 +34,9 @@ from redbeat.process.memory import Memory
 
 #: how many connections may be open, and how many may wait to be accepted
 MAX_CONNECTIONS, BACKLOG = 32, 128
+
+#: how much of the headers of a request is read
+MAX_HEADER_BYTES = 16_384
 
 #: how long a client may be silent
 CLIENT_SECONDS = 10.0
@@ -83,6 +90,7 @@ class Endpoint:
         self._changing = threading.Lock()
         self._thread = BackgroundThread("redbeat-http", self._run)
         self._said = Memory[str, str]()
+        _ENDPOINTS.add(self)
 
     def look(self) -> None:
         """Start the thread, unless it runs."""
@@ -103,6 +111,12 @@ class Endpoint:
         with suppress(OSError):
             listening.shutdown(socket.SHUT_RDWR)  # else a thread that waits in accept() would go on waiting
         listening.close()
+
+    def leave_to_parent(self) -> None:
+        """Let go of the socket in a process that was forked, so that only the parent holds the address."""
+        listening, self._listening, self.address = self._listening, None, None
+        if listening is not None:
+            os.close(listening.detach())  # shutdown() would end it for the parent, too
 
     # -- in the thread
 
@@ -187,6 +201,19 @@ class Endpoint:
         self._thread.report(what, exc, TELEMETRY_FAILED, part="Endpoint")
 
 
+_ENDPOINTS = WeakSet[Endpoint]()
+
+
+def _leave_all() -> None:
+    for endpoint in list(_ENDPOINTS):
+        with suppress(Exception):  # gevent or eventlet may have replaced sockets
+            endpoint.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)
+
+
 class _Exchange(BaseHTTPRequestHandler):
     """One request and its answer."""
 
@@ -199,6 +226,11 @@ class _Exchange(BaseHTTPRequestHandler):
     ) -> None:
         self._pages, self._report = pages, report
         super().__init__(client, None, cast("Any", None))  # which answers
+
+    def parse_request(self) -> bool:
+        """Read the headers, up to a limit; else answer that they are too long."""
+        self.rfile = cast("BufferedIOBase", _Headers(self.rfile))
+        return super().parse_request()
 
     def do_GET(self) -> None:
         """Answer with the page of this path."""
@@ -228,6 +260,21 @@ class _Exchange(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
         """Log at DEBUG, without lines that the client has made up."""
         logger.debug("beat: The endpoint was asked: %s", format % args)
+
+
+class _Headers:
+    """Lets no more than ``MAX_HEADER_BYTES`` be read; http.server itself reads some megabytes."""
+
+    def __init__(self, file: BufferedIOBase) -> None:
+        self._file, self._left = file, MAX_HEADER_BYTES
+        self.close = file.close
+
+    def readline(self, _limit: int) -> bytes:
+        line = self._file.readline(self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("header line")  # which http.server answers
+        return line
 
 
 def _listen_on(address: Address) -> socket.socket:

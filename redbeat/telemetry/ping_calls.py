@@ -6,8 +6,14 @@ raises, and what is logged of it, has no path and no query. The number of calls 
 
 from __future__ import annotations
 
+import math
+import socket
 import ssl
+import threading
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -17,7 +23,7 @@ from redbeat.log.events import PING_BACK, PING_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 
-#: how long a service may be silent
+#: how long connecting to an address of a service may take, and then its answer
 CALL_SECONDS = 5.0
 
 #: how many calls of one service wait at most
@@ -56,17 +62,40 @@ def call(url: PingUrl) -> None:
         client = HTTPSConnection(url.host, url.port, timeout=CALL_SECONDS, context=tls_context())
     else:
         client = HTTPConnection(url.host, url.port, timeout=CALL_SECONDS)
+    ends_at = math.inf
     try:
-        client.request("GET", url.target, headers={"User-Agent": "redbeat", "Connection": "close"})
-        status = client.getresponse().status
-    except TimeoutError as exc:
-        raise CallFailed(f"it hasn't answered within {CALL_SECONDS:g} s") from exc
+        client.connect()
+        ends_at = time.monotonic() + CALL_SECONDS
+        with _ended_in_time(client.sock):
+            client.request("GET", url.target, headers={"User-Agent": "redbeat", "Connection": "close"})
+            status = client.getresponse().status
     except (OSError, HTTPException, ValueError) as exc:  # ValueError: an invalid name
-        raise CallFailed(shorten(printable(f"{type(exc).__name__}: {exc}"))) from exc
+        if isinstance(exc, TimeoutError) or time.monotonic() >= ends_at:
+            raise CallFailed(f"it hasn't answered within {CALL_SECONDS:g} s") from exc
+        # an exception of http.client quotes the service, which may quote the request
+        said = "it doesn't answer as HTTP does" if isinstance(exc, HTTPException) else exc
+        raise CallFailed(shorten(printable(f"{type(exc).__name__}: {said}"))) from exc
     finally:
         client.close()
     if not 200 <= status < 300:
         raise CallFailed(f"it answers {status}", is_final=status < 500 and status not in _RETRYABLE)
+
+
+@contextmanager
+def _ended_in_time(connection: socket.socket) -> Iterator[None]:
+    """End ``connection`` if the block takes too long: its own timeout is about each part of an answer."""
+    timer = threading.Timer(CALL_SECONDS, _end, (connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # it was closed just now
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # that of TLS isn't for another thread
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ import pytest
 
 from redbeat.config.address import Address
 from redbeat.telemetry import endpoint as module
-from redbeat.telemetry.endpoint import MAX_CONNECTIONS, Endpoint, Response
+from redbeat.telemetry.endpoint import MAX_CONNECTIONS, MAX_HEADER_BYTES, Endpoint, Response
 from tests.support.http import connect, fetch, send
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
@@ -97,6 +97,8 @@ def test_page_is_answered_with_safe_headers(port: int) -> None:
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"GET /echo HTTP/x\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
+        (b"GET /echo HTTP/1.1\r\nX: " + b"y" * 16_000 + b"\r\n\r\n", 200),
+        (b"GET /echo HTTP/1.1\r\n" + b"X: " + b"y" * MAX_HEADER_BYTES, 431),
     ],
     ids=lambda value: repr(value)[:40],
 )  # fmt: skip
@@ -196,6 +198,33 @@ def test_unix_socket_is_for_owner_and_group_and_removed_at_the_end(
     assert fetch(path, "/echo").status == 200
     made.stop()
     assert not path.exists()
+
+
+def test_forked_child_keeps_neither_port_nor_socket(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "beat.sock"
+    endpoints = [start(Address(path=str(path))), start()]
+    child_ends, parent_ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for one in endpoints:
+            one.stop()
+        os.close(parent_ends)
+        os.read(child_ends, 1)  # until the parent closes it
+        os._exit(0)
+    try:
+        for one in endpoints:
+            assert one.address is not None
+            place = one.address.port or path
+            with connect(place) as client:
+                client.sendall(b"GET /echo HTTP/1.1\r\n\r\n")
+                assert b" 200 " in client.recv(1_000)
+            one.stop()
+            with pytest.raises(OSError, match="refused|No such file"):
+                connect(place)
+    finally:
+        os.close(parent_ends)
+        os.waitpid(child, 0)
+        os.close(child_ends)
 
 
 def test_stale_socket_is_replaced_and_another_file_is_not(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -65,6 +66,7 @@ ANSWERS: dict[bytes, tuple[str, bool] | None] = {
     b"HTTP/1.1 500 \r\n\r\n": ("it answers 500", False),
     b"": ("RemoteDisconnected", False),
     b"\x00\xff\x1b[31m" * 5000: ("BadStatusLine", False),
+    b"GET /secret HTTP/1.1\r\n\r\n": ("BadStatusLine", False),  # an echo
 }
 
 
@@ -86,6 +88,25 @@ def test_silent_service_fails_and_an_endless_answer_is_not_read(
     assert "0.3 s" in str(why_failed(receiver.url("secret")))
     receiver.behave = lambda _path: chain([b"HTTP/1.1 200 OK\r\n\r\n"], repeat(b"x" * 65_536))
     assert why_failed(receiver.url("secret")) is None
+
+
+def test_service_that_sends_its_answer_bit_by_bit_fails_in_time(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CALL_SECONDS", 0.3)
+
+    def drip() -> Iterator[bytes]:
+        yield b"HTTP/1.1 "
+        while not receiver.closed.wait(0.05):
+            yield b"2"
+
+    receiver.behave = lambda _path: drip()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(why_failed, receiver.url("secret"))
+        try:
+            assert "0.3 s" in str(asked.result(5))
+        finally:
+            receiver.closed.set()  # else the call never ends
 
 
 def test_service_that_is_away_is_logged_once_and_when_it_is_back(
