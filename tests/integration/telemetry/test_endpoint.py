@@ -219,7 +219,7 @@ def test_forked_child_keeps_neither_port_nor_socket(start: Start, tmp_path: Path
                 client.sendall(b"GET /echo HTTP/1.1\r\n\r\n")
                 assert b" 200 " in client.recv(1_000)
             one.stop()
-            with pytest.raises(OSError, match="refused|No such file"):
+            with pytest.raises(OSError, match=r"refused|No such file"):
                 connect(place)
     finally:
         os.close(parent_ends)
