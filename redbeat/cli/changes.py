@@ -77,7 +77,7 @@ def change_entries(
     if selection is not None:
         found = change_many(selection, dry_run=True)
         if not (found.changed or found.left or found.failed):
-            raise nothing_matches(selection.match or "*")
+            select(session, selection.match or "*")  # raises, unless it matches entries that aren't meant
     chosen = [name for name in sorted(found.changed) if name not in names]
     every, left = [*names, *chosen], len(found.left)
     if session.is_dry_run:

@@ -81,12 +81,14 @@ def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Comma
     if parameter.type is bool:
         return click.option(flag, argument, is_flag=True, help=option.help)
     is_list = get_origin(parameter.type) is list and parameter.type != list[Any]
+    # click takes a default of None for a value, and requires none then
+    default: dict[str, Any] = {} if parameter.is_required else {"default": parameter.default}
     return click.option(
         *(flag, argument),
         multiple=is_list,
         type=_type_of(parameter),
         help=option.help,
-        default=parameter.default,
+        **default,
         required=parameter.is_required,
         show_default=parameter.default is not None,
         metavar=("PATTERN" if option.is_pattern else "TEXT")

@@ -187,6 +187,8 @@ def _carry_out(
         )
     if done.left:
         raise CommandLineError(f"{done.reason} {_rest(progress.done)}", exits.UNAVAILABLE)
+    if done.failed and not dry_run:
+        session.note(_rest(progress.done))
     check_failures(session, done.failed, len(names))
     return done.runs
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery.schedules import BaseSchedule
+
 from redbeat.config.ping_urls import mask_ping_url
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
@@ -99,10 +101,13 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     if isinstance(schedule, (str, Mapping)) and len(str(schedule)) > MAX_SCHEDULE_LENGTH:
         words = f"must have {MAX_SCHEDULE_LENGTH:,} characters at the most"
         raise EntryError(f"{name}: schedule: {words}, as it takes long to read.", str(name))
+    is_object = isinstance(schedule, BaseSchedule)  # as JSON, a rule would lose the zone of its start
     try:
-        given = objects_of(dict(values))
+        given = objects_of({**values, "schedule": None if is_object else schedule})
     except (TypeError, ValueError, RecursionError) as exc:
         raise EntryError(f"{name}: {why_undecoded(values, exc)}", str(name)) from exc
+    if is_object:
+        given["schedule"] = schedule
     place = "" if name is None else f"{name}: "
     typed = {field: given.get(field) for field in DEFINITION_FIELDS if field != "schedule"}
     problem = find_problem(typed, ("name", "task"))

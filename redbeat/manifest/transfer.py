@@ -162,21 +162,27 @@ def _fields_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
         if _count_containers(encoded[0]) > MAX_LEVELS and _has_levels(item, MAX_LEVELS):
             return {}
         again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
-        is_same = encode_entry(again, Stored(stored.key)) == encoded
+        definition, policy = encode_entry(again, Stored(stored.key))
+        is_same = (_given_in(definition), policy) == (_given_in(encoded[0]), encoded[1])
         return item if is_same and _is_all(encoded, stored, entry.name) else {}
     except (EntryError, FileError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
+def _given_in(definition: str) -> dict[str, Any]:
+    """Return what a definition has besides defaults; null, [] and {} all mean that there is nothing."""
+    fields = json.loads(definition).items()
+    return {field: value for field, value in fields if value or value is False}
+
+
 def _is_all(encoded: tuple[str, str], stored: Stored, name: str) -> bool:
     """Return True if the JSON of an entry has all that is stored, where defaults may be missing."""
-    definition, given = json.loads(encoded[0]), json.loads(stored.definition or "")
+    definition, given = _given_in(encoded[0]), json.loads(stored.definition or "")
     schedule, its = definition.pop("schedule"), given.pop("schedule")
     known = SCHEDULE_FIELDS.get(schedule["__type__"], schedule.keys())
     if given.keys() - set(DEFINITION_FIELDS) or its.keys() - known:
         return False
-    defaults: dict[str, Any] = {"name": name, "args": None, "kwargs": {}, "options": {}, "enabled": True}
-    given = {**defaults, **{field: value for field, value in given.items() if value or value is False}}
+    given = {"name": name, "enabled": True, **_given_in(json.dumps(given))}
     policy, its_policy = (json.loads(text or "null") for text in (encoded[1], stored.policy))
     return bool(definition == given and policy == its_policy)
 

@@ -210,6 +210,8 @@ def _set(
 ) -> EntryChange:
     def change() -> EntryChange:
         entry = read_listed(actor.app, name)
+        if entry.state == "missing":  # it is in the schedule alone
+            raise EntryNotFound(f"{entry.key}: there is no such entry.", entry.key)
         _check_seen(seen, name, entry)
         was, wanted = fields_of(entry), changes(entry) if callable(changes) else changes
         given = {field: value for field, value in wanted.items() if field not in (*ADDED, *IGNORED_FIELDS)}
@@ -371,6 +373,8 @@ def draft(
             made.stored, made.seen_at = before.stored, before.seen_at
             made.last_run_at = made.known_last_run_at = before.last_run_at  # it was not moved
             made.total_run_count = before.total_run_count
+        if not (made.args or before.args or before.problem):
+            made.args = before.args  # none stay written as they were: null, or []
     return made
 
 

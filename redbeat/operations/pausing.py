@@ -159,10 +159,13 @@ def resume_entries(
     Entries that are disabled without a pause stay disabled.
     """
 
+    is_found_by_pause = note is not None or by is not None
+
     def is_meant(entry: RedBeatSchedulerEntry) -> bool:
+        if entry.problem:  # whether it is paused is unknown: resuming it says why
+            return not is_found_by_pause
         return entry.state == "paused" and is_paused_for(entry, note, by)
 
-    is_found_by_pause = note is not None or by is not None
     selected = entries.find(actor, is_meant, "*") if is_found_by_pause else entries.find(actor)
     if dry_run or not selected.names:
         return replace(_planned(actor, selected.names, is_meant), next=selected.next)

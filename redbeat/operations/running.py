@@ -142,12 +142,17 @@ def trigger_entries(
 ) -> TriggeredMany:
     """Run many entries now, each once.
 
+    The command line writes one audit record for all of them; elsewhere each has its own, as its task says
+    which arguments are hidden.
+
     Arguments:
         sent: called with each run.
     """
     overrides, selected = given_values(args=args, kwargs=kwargs, queue=queue), entries.find(actor)
 
     def send(name: str) -> Triggered:
+        if not actor.has_shell:
+            return trigger_entry(actor, name, **overrides, request=request, dry_run=dry_run)
         entry, given = _prepare(actor, name, overrides)
         if dry_run:
             return Triggered(name, str(entry.task))
@@ -155,9 +160,9 @@ def trigger_entries(
         sent(run)
         return run
 
-    is_change = selected.names and not dry_run
+    is_recorded = actor.has_shell and selected.names and not dry_run
     details = given_values(match=entries.match, **overrides)
-    with actor.doing("trigger", selected.names, details) if is_change else nullcontext():
+    with actor.doing("trigger", selected.names, details) if is_recorded else nullcontext():
         done, rest = for_each(selected, send)
     task_ids = {name: run.task_id for name, run in done.items()}
     repeated = [name for name, run in done.items() if run.is_repeated]

@@ -86,7 +86,7 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
         root if _is_kept(root) and root != task_id else "",
         is_soft,
         # a value that only a newer beat knows must not mean that runs may overlap
-        "" if overlap == NO_POLICY.overlap or not isinstance(overlap, str) else overlap,
+        "" if overlap in (None, NO_POLICY.overlap) else overlap if _is_kept(overlap) else "unknown",
         follows if _is_kept(follows) else "",
     )
 

@@ -145,6 +145,7 @@ USAGE = {
     "list --limit -1": "is not in the range",
     "status --late-after soon": "--late-after.*soon is not a number of seconds",
     "next report --match r*": "Give either a NAME or --match",
+    "backfill report": "Missing option '--from'",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to: must not be before the beginning",
     "lst": "No such command 'lst'",
     "list --url redis://localhost": "--url belongs before the command: .* --url ... list",

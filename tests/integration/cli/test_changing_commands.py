@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -289,3 +290,31 @@ def test_set_repairs_an_invalid_entry(ask: Call, get: Get, client: redis.Redis) 
     ask("set", "bad", "--every", "60")
     entry = get("bad")
     assert (entry.schedule, entry.args) == (schedule(60), [7])
+
+
+def test_changed_entry_is_exported_as_fields_of_a_file(ask: Call, app: Celery, tmp_path: Path) -> None:
+    """What `set` stores means the same as what `add` stores, and applying the file changes nothing."""
+    ask("add", "report", "echo", "--cron", "30 7 * * mon-fri", "--timezone", "Europe/Berlin")
+    ask("add", "lights", "echo", "--solar", "sunset,52.5,13.4")
+    ask("add", "again", "echo", "--rrule", "DTSTART;TZID=Europe/Berlin:20260101T090000\nRRULE:FREQ=DAILY")
+    was = [Entry.get(name, app).stored for name in ("report", "lights", "again")]
+    ask("set", "--match", "*", "--jitter", "2m", "--yes")
+    now = [Entry.get(name, app).stored for name in ("report", "lights", "again")]
+    assert [one.definition for one in now if one] == [one.definition for one in was if one]
+    file = tmp_path / "exported.yaml"
+    ask("export", str(file))
+    assert "stored:" not in file.read_text()
+    assert Entry.get("again", app).timezone == "Europe/Berlin"
+
+
+def test_entry_without_its_hash_is_not_changed(ask: Call, client: redis.Redis) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:gone": 4e9})
+    assert "no entry" in ask("set", "gone", "--task", "t", "--every", "1h", code=66).output
+    assert not client.exists("redbeat:gone")
+
+
+def test_resume_names_entries_that_are_invalid(ask: Call, client: redis.Redis) -> None:
+    client.hset("redbeat:bad", "definition", "{")
+    client.zadd("redbeat::schedule", {"redbeat:bad": 4e9})
+    assert "redbeat:bad" in ask("resume", "--match", "b*", "--yes", code=64).output
+    assert "0 resumed" in ask("resume", "--paused-by", "nobody", "--yes").output

@@ -212,6 +212,10 @@ def test_a_delivery_has_what_the_message_says() -> None:
     root = read_delivery({**headers, "redbeat_root": "an-id", "redbeat_overlap": "new"}, "w", is_soft=False)
     assert root is not None
     assert (root.root, root.overlap) == ("", "new"), "an unknown value doesn't let runs overlap"
+    for value in (7, ["skip"], "\ud800"):
+        other = read_delivery({**headers, "redbeat_overlap": value}, "w", is_soft=False)
+        assert other is not None
+        assert other.overlap == "unknown", value
 
 
 # -- messages that have expired
