@@ -36,8 +36,9 @@ REST, RETRY_SECONDS = 10, 5.0
 #: a read ends that no page has asked for since, and sooner if another one waits; seconds. Pages that wait ask
 #: every second
 LEFT_SECONDS, LEFT_FOR_ANOTHER_SECONDS = 20.0, 3.0
-#: how many reads work at a time, as Python does one thing at a time anyway, and how many results are kept
-MAX_READS, MAX_RESULTS = 2, 50
+#: how many reads work at a time, as Python does one thing at a time anyway; how many results are kept; and
+#: how many reads have a thread, those that wait for the others included
+MAX_READS, MAX_RESULTS, MAX_QUEUED = 2, 50, 20
 #: how many changes work at a time, and how many outcomes are kept
 MAX_CHANGES, MAX_OUTCOMES = 4, 20
 #: how long a page waits for a read and for a change, so that a short one is shown at once; seconds
@@ -253,7 +254,9 @@ class Jobs:
             job.asked_at, job.kept_seconds = now, kept_seconds
             _forget_old(self._reads, MAX_RESULTS, now)
             is_old = not job.found_at or now - job.found_at >= fresh_seconds
-            if not job.is_at_work and (is_wanted or (is_old and now >= job.rests_until)):
+            is_due = not job.is_at_work and (is_wanted or (is_old and now >= job.rests_until))
+            # each has a thread; pages of a read that isn't begun ask again
+            if is_due and sum(one.is_at_work for one in self._reads.values()) < MAX_QUEUED:
                 self._start(f"redbeat-web-{kind}", job, work, self._slots if is_queued else nullcontext())
                 self._news.wait_for(lambda: not job.is_at_work, wait_seconds)
             return cast("Result[Found]", job.as_result())
@@ -354,6 +357,7 @@ class Jobs:
         with slot:
             job.state, job.began_at = State.RUNNING, time.monotonic()
             try:
+                self._tell(job, None)  # perhaps no page asks for it any more
                 result = work(lambda told: self._tell(job, told))
             except _Left:
                 state = State.IDLE

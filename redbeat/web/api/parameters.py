@@ -148,14 +148,13 @@ def _plain_value(parameter: Parameter) -> tuple[Mapping[str, Any], Reader, Reade
     hint, expected = _hint_of(parameter), _expectation(parameter)
 
     def read(value: Any, *, strict: bool = True) -> Any:
+        is_pattern = parameter.option.is_pattern and isinstance(value, str)
+        if is_pattern and (problem := pattern_problem(value)):
+            raise ValueError(problem)
         try:
-            made = msgspec.convert(value, hint, strict=strict)
+            return msgspec.convert(value, hint, strict=strict)
         except msgspec.ValidationError:
             raise ValueError(expected) from None
-        problem = pattern_problem(made) if parameter.option.is_pattern else None
-        if problem:
-            raise ValueError(problem)
-        return made
 
     def read_text(text: str) -> Any:
         is_list = get_origin(parameter.type) is list

@@ -14,7 +14,17 @@ from redbeat.errors import EntryError, StoreUnavailable
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.store import Store
 from redbeat.web import dashboard
-from redbeat.web.jobs import MAX_CHANGES, MAX_OUTCOMES, MAX_READS, Change, Ending, Jobs, Result, TooBusy
+from redbeat.web.jobs import (
+    MAX_CHANGES,
+    MAX_OUTCOMES,
+    MAX_QUEUED,
+    MAX_READS,
+    Change,
+    Ending,
+    Jobs,
+    Result,
+    TooBusy,
+)
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -102,6 +112,17 @@ def ending(gate: threading.Event, done: list[int]) -> Any:
     """Return the same as a change."""
     work = held(gate, done)
     return lambda tell: Ending(work(tell))
+
+
+def test_reads_that_wait_for_others_have_few_threads(jobs: Jobs, gate: threading.Event) -> None:
+    done = list[int]()
+    for number in range(3 * MAX_QUEUED):
+        assert jobs.read("many", number, held(gate, done), wait_seconds=0).is_awaited
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("redbeat-web-many") == MAX_QUEUED
+    gate.set()
+    last = 3 * MAX_QUEUED - 1
+    eventually(lambda: jobs.read("many", last, held(gate, done), wait_seconds=0, fresh_seconds=999).is_whole)
 
 
 def test_form_begins_one_change_of_its_user(jobs: Jobs, gate: threading.Event) -> None:
