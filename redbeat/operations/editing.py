@@ -210,7 +210,7 @@ def _set(
 ) -> EntryChange:
     def change() -> EntryChange:
         entry = read_listed(actor.app, name)
-        if entry.state == "missing":  # it is in the schedule alone
+        if entry.state == "missing" and actor.has_shell:  # a form has all fields, and stores it anew
             raise EntryNotFound(f"{entry.key}: there is no such entry.", entry.key)
         _check_seen(seen, name, entry)
         was, wanted = fields_of(entry), changes(entry) if callable(changes) else changes
