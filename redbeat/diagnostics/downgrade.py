@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import prod
 from typing import Any, NamedTuple
 
 from celery.schedules import ParseException, crontab, schedule
@@ -62,6 +63,9 @@ _OBJECT_FIELDS = {
 }
 #: the length of a step of each of dateutil's frequencies, from YEARLY to SECONDLY; seconds
 _STEP_SECONDS = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
+#: what names several days in a step, and several times of a day
+_DAY_FIELDS = ("byweekday", "bymonthday", "byyearday", "byweekno", "byeaster")
+_TIME_FIELDS = ("byhour", "byminute", "bysecond")
 
 #: what 2.x does differently, by the field of the policy that it ignores
 _IGNORED = {
@@ -210,7 +214,14 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
     try:
         freq = encoded["freq"]
         freq = FREQUENCIES[freq.upper()] if isinstance(freq, str) else freq
-        count = (now.timestamp() - start) / (_STEP_SECONDS[freq] * interval)
+        seconds = _STEP_SECONDS[freq]
+        count = (now.timestamp() - start) / (seconds * interval)
+        if seconds > 86_400 and any(encoded.get(field) is not None for field in _DAY_FIELDS):
+            count *= seconds / 86_400
+        if seconds >= 86_400:
+            count *= prod(
+                len(times) for field in _TIME_FIELDS if isinstance(times := encoded.get(field), list)
+            )
     except (TypeError, KeyError, IndexError, ArithmeticError):
         return  # it is invalid for RedBeat, too
     if count > MAX_COUNTED:
