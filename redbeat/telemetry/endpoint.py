@@ -144,9 +144,9 @@ class Endpoint:
             self._thread.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        self._listening, self.address = _listen_on(self._address), self._address
-        if not self._address.path:
-            self.address = replace(self._address, port=self._listening.getsockname()[1])
+        listening = self._listening = _listen_on(self._address)
+        port = self._address.port if self._address.path else listening.getsockname()[1]
+        self.address = replace(self._address, port=port)
         address = str(self.address)
         was_away = self._said.pop("address", None) is not None
         logger.log(
