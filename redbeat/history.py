@@ -111,7 +111,7 @@ class PastRun:
         return self.last is not None or (self.count is not None and not self.is_sent)
 
     def covers(self, due: datetime, tolerance: timedelta = timedelta(0)) -> bool:
-        """Tell whether it is about the run that was due at ``due``, if there was one."""
+        """Return True if it is about the run that was due at ``due``, if there was one."""
         return self.due - tolerance <= due <= (self.last or self.due) + tolerance
 
     @property

@@ -666,7 +666,7 @@ class RedBeatScheduler(Scheduler):
         return read_status(app).leader
 
     def _is_ending_tick(self) -> bool:
-        """Tell whether the batches that are left wait for the next tick, or for another beat."""
+        """Return True if the batches that are left wait for the next tick, or for another beat."""
         return self._broker.is_away or self._is_stopping()
 
     def _is_stopping(self) -> bool:

@@ -98,5 +98,5 @@ ALL: Mapping[str, Any] = {**OF_EVENTS, **{one.name: one for one in (leader_chang
 
 
 def is_wanted(*names: str) -> bool:
-    """Tell whether this process has a receiver of one of these signals."""
+    """Return True if this process has a receiver of one of these signals."""
     return any(ALL[name].receivers for name in names)

@@ -50,11 +50,11 @@ class Token:
     digest: str = field(repr=False)
 
     def is_expired(self, now: datetime) -> bool:
-        """Tell whether it is worth nothing any more."""
+        """Return True if it is worth nothing any more."""
         return self.expires_at is not None and self.expires_at <= now
 
     def has_secret(self, secret: str) -> bool:
-        """Tell whether ``secret`` is its own; that takes the same time wherever they differ."""
+        """Return True if ``secret`` is its own; that takes the same time wherever they differ."""
         return hmac.compare_digest(_digest_of(secret), self.digest)
 
     def to_dict(self) -> dict[str, Any]:

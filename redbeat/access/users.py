@@ -54,7 +54,7 @@ class User:
         object.__setattr__(self, "home", home)
 
     def may(self, right: Right) -> bool:
-        """Tell whether they have ``right``."""
+        """Return True if they have ``right``."""
         return right in self.rights
 
     def require(self, right: Right) -> None:

@@ -246,7 +246,7 @@ class RedBeatConfig:
         return self.redbeat_redis_options.get("retry_period") is not None
 
     def is_key_in_conf(self, name: str) -> bool:
-        """Tell whether the setting ``name`` is given, in any spelling."""
+        """Return True if the setting ``name`` is given, in any spelling."""
         return name.lower() in self._explicit
 
     def either_or(self, name: str, default: Any = None) -> Any:

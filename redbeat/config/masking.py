@@ -34,7 +34,7 @@ _SPACED_URL = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a value of this name, an argument's say, may be a password."""
+    """Return True if a value of this name, an argument's say, may be a password."""
     return bool(_SECRET_NAME.search(name) or _LINE_NAME.search(name))
 
 

@@ -27,7 +27,7 @@ def _text(value: object) -> str:
 
 
 def is_in(address: str, networks: Sequence[Network]) -> bool:
-    """Tell whether ``address`` is in one of ``networks``; what isn't an address is in none."""
+    """Return True if ``address`` is in one of ``networks``; what isn't an address is in none."""
     if address == "unix":
         return "unix" in networks
     try:
@@ -39,7 +39,7 @@ def is_in(address: str, networks: Sequence[Network]) -> bool:
 
 
 def is_loopback(address: str | None) -> bool:
-    """Tell whether ``address`` is of this machine: a unix socket has none, and is."""
+    """Return True if ``address`` is of this machine: a unix socket has none, and is."""
     if not address:
         return True
     try:
@@ -50,7 +50,7 @@ def is_loopback(address: str | None) -> bool:
 
 
 def is_any(address: str) -> bool:
-    """Tell whether ``address`` stands for all addresses of this machine, as 0.0.0.0 does."""
+    """Return True if ``address`` stands for all addresses of this machine, as 0.0.0.0 does."""
     try:
         return ip_address(address).is_unspecified
     except ValueError:

@@ -128,7 +128,7 @@ class PingHost:
     is_wild: bool
 
     def allows(self, url: PingUrl) -> bool:
-        """Tell whether ``url`` may be called."""
+        """Return True if ``url`` may be called."""
         if url.port != (_PORTS[url.scheme] if self.port is None else self.port):
             return False
         return url.host.endswith(f".{self.host}") if self.is_wild else url.host == self.host
@@ -152,5 +152,5 @@ def parse_ping_host(text: Any) -> PingHost:
 
 
 def is_allowed(url: PingUrl, hosts: Iterable[str]) -> bool:
-    """Tell whether ``url`` may be called where ``redbeat_ping_hosts`` is ``hosts``."""
+    """Return True if ``url`` may be called where ``redbeat_ping_hosts`` is ``hosts``."""
     return any(parse_ping_host(host).allows(url) for host in hosts)

@@ -192,7 +192,7 @@ def _holder_of(target: Any) -> Any:
 
 
 def _is_anothers(app: Any, target: Any, declaration: Declaration, holder: Any) -> bool:
-    """Tell whether the ``@app.task`` of another application has made the task of ``target``."""
+    """Return True if the ``@app.task`` of another application has made the task of ``target``."""
     if isinstance(target, Task):
         return target.app is not app
     if declaration.over is not None or inspect.isclass(target):
@@ -218,7 +218,7 @@ def _name_in(app: Any, function: Any, holder: Any) -> str | None:
 
 
 def _do_others_run(app: Any, target: Any) -> bool:
-    """Tell whether another application of this process has a task that is or runs ``target``."""
+    """Return True if another application of this process has a task that is or runs ``target``."""
     others = (one for one in _state._get_active_apps() if one is not app)  # noqa: SLF001
     return any(
         target is one

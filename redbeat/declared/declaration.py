@@ -60,7 +60,7 @@ class Place:
         return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_code)
 
     def is_again(self, other: Place) -> bool:
-        """Tell whether ``other`` was executed before the same module was imported again."""
+        """Return True if ``other`` was executed before the same module was imported again."""
         if self.file != other.file or self.code is other.code:
             return False
         return self.line == other.line or self.code.co_name == other.code.co_name == "<module>"

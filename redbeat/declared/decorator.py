@@ -148,7 +148,7 @@ def note_owner(app: Any) -> None:
 
 
 def is_noted_for_another(function: Any, app: Any) -> bool:
-    """Tell whether this is known to be the function of a task of another application, which may be gone."""
+    """Return True if this is known to be the function of a task of another application, which may be gone."""
     for one in _state._get_active_apps():  # noqa: SLF001
         if not one.finalized:
             note_owner(one)

@@ -19,7 +19,7 @@ _MOST, _STEPS = 100, 255
 
 
 def is_django_task(task: Any) -> bool:
-    """Tell whether ``task`` was made by Django's ``@task``."""
+    """Return True if ``task`` was made by Django's ``@task``."""
     return any(
         base.__name__ == "Task" and base.__module__.partition(".")[0] in _PACKAGES
         for base in type(task).__mro__

@@ -42,7 +42,7 @@ def paused_until(entry: RedBeatSchedulerEntry) -> datetime | None:
 
 
 def is_pause_over(entry: RedBeatSchedulerEntry, now: datetime | None) -> bool:
-    """Tell whether the pause of ``entry`` has ended at ``now``; beat stores that with the next run."""
+    """Return True if the pause of ``entry`` has ended at ``now``; beat stores that with the next run."""
     until = paused_until(entry)
     return until is not None and now is not None and until <= now
 
@@ -89,7 +89,7 @@ def first_after_pause(
 
 
 def is_in_pause(entry: RedBeatSchedulerEntry, due_at: datetime) -> bool:
-    """Tell whether the score ``due_at`` is from before the end of the entry's pause, so that no run is sent
+    """Return True if the score ``due_at`` is from before the end of the entry's pause, so that no run is sent
     for it.
 
     That happens if somebody has written the pause by hand without a score, or no beat was running when it
@@ -126,7 +126,7 @@ def is_moved(
     now: datetime,
     find_own_time: Callable[[], datetime | None] | None = None,
 ) -> bool:
-    """Tell whether the schedule makes it due later than its score says, which is ``due_at``.
+    """Return True if the schedule makes it due later than its score says, which is ``due_at``.
 
     That is so if an application has moved last_run_at, and for scores of celery-redbeat 2.x: it cuts them to
     whole seconds, moves those of entries that have never run at each start, and asks the schedule again
@@ -150,7 +150,7 @@ def is_moved(
 
 
 def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
-    """Tell whether ``entry`` is quarantined: it can't be used."""
+    """Return True if ``entry`` is quarantined: it can't be used."""
     failure = failure_now(stored)
     return bool(entry.problem) or (
         failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored)

@@ -375,7 +375,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     # -- writing
 
     def is_enabled_at(self, now: datetime) -> bool:
-        """Tell whether it is enabled at ``now``, or its pause is over by then."""
+        """Return True if it is enabled at ``now``, or its pause is over by then."""
         return self.enabled or is_pause_over(self, now)
 
     def save(self, *, if_unchanged: bool = False) -> RedBeatSchedulerEntry:

@@ -47,7 +47,7 @@ class Failure:
         return json.dumps(asdict(self))
 
     def is_about(self, due_entry: Stored, reason: str) -> bool:
-        """Tell whether the entry fails again for the same reason, so that nothing new is to be logged."""
+        """Return True if the entry fails again for the same reason, so that nothing new is to be logged."""
         return self.definition_sha1 == sha1_of(due_entry) and self.reason == reason
 
     def backoff_seconds(self) -> float:
@@ -55,7 +55,7 @@ class Failure:
         return with_jitter(min(2.0 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
 
     def is_waiting_for(self, due_entry: Stored) -> bool:
-        """Tell whether the entry was fetched to try this failure's run again, not for a new due time."""
+        """Return True if the entry was fetched to try this failure's run again, not for a new due time."""
         return bool(self.retry_at) and float(self.retry_at) == float(due_entry.nominal)
 
     def again(self, **changes: Any) -> Failure:

@@ -50,7 +50,7 @@ class PauseResult:
 
 
 def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None) -> bool:
-    """Tell whether ``entry`` is paused with this note and by this person.
+    """Return True if ``entry`` is paused with this note and by this person.
 
     Arguments:
         note, by: the text, or a pattern with ``*`` and ``?``; None: any.

@@ -186,7 +186,7 @@ class _Repeater:
         return [run for run in read_failures(self._store, BEGINNING) or () if run.name == self._entry.name]
 
     def is_to_do(self, run: Run) -> bool:
-        """Tell whether a failed run is still to be repeated: it wasn't, and hasn't succeeded late."""
+        """Return True if a failed run is still to be repeated: it wasn't, and hasn't succeeded late."""
         past = self._past.get((run.task_id, run.due))
         if past is not None and past.late == "succeeded":
             return False

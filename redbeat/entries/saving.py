@@ -447,7 +447,7 @@ def why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
 
 
 def _is_other(schedule: Any, other: Any) -> bool:
-    """Tell whether two schedules differ; to a class without ``__eq__`` all of its own are equal."""
+    """Return True if two schedules differ; to a class without ``__eq__`` all of its own are equal."""
     if type(schedule) is not type(other) or schedule != other:
         return True
     has_no_eq = type(schedule).__eq__ is BaseSchedule.__eq__

@@ -97,7 +97,7 @@ class DurableSend:
         return wait > ensure_conf(self._app).durable_after and self._is_for_own_broker(given)
 
     def _is_for_own_broker(self, given: Mapping[str, Any]) -> bool:
-        """Tell whether the message goes to the broker that beat knows, and not to another one."""
+        """Return True if the message goes to the broker that beat knows, and not to another one."""
         connection = given.get("connection")
         if connection is None:
             connection = getattr(given.get("producer") or given.get("publisher"), "connection", None)

@@ -429,7 +429,7 @@ def _complete(actor: Actor, declared: Declared) -> Declared:
 
 
 def _may_have_marks(fields: Mapping[str, Any], hiding: Hiding) -> bool:
-    """Tell whether an entry of a file has the mark of a hidden argument, or what may be one."""
+    """Return True if an entry of a file has the mark of a hidden argument, or what may be one."""
     return any(
         fields.get(field) == UNREADABLE[field] or any(hidden_in(fields.get(field), hiding))
         for field in FIELDS
@@ -437,7 +437,7 @@ def _may_have_marks(fields: Mapping[str, Any], hiding: Hiding) -> bool:
 
 
 def _may_have_hidden(raw: Mapping[str, Any], hiding: Hiding) -> bool:
-    """Tell whether a definition or a policy, as it is in Redis, has or may have what is hidden."""
+    """Return True if a definition or a policy, as it is in Redis, has or may have what is hidden."""
     for part in ("definition", "policy"):
         value = raw.get(part)
         # a text may have a name twice, and JSON only the last of them

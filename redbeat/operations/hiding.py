@@ -58,11 +58,11 @@ class Hiding:
     parameters_of: Callable[[str], Parameters] = _nothing_known
 
     def hides(self, name: str) -> bool:
-        """Tell whether an argument of this name is hidden."""
+        """Return True if an argument of this name is hidden."""
         return bool(name) and any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns)
 
     def hides_pair(self, value: Any) -> bool:
-        """Tell whether a list is a name and a hidden value, as some programs write keyword arguments."""
+        """Return True if a list is a name and a hidden value, as some programs write keyword arguments."""
         is_pair = isinstance(value, (list, tuple)) and len(value) == 2
         return is_pair and isinstance(value[0], str) and self.hides(value[0])
 
@@ -92,7 +92,7 @@ class Hiding:
         return found
 
     def hides_some(self, task: Any) -> bool:
-        """Tell whether a task has positional parameters that are hidden."""
+        """Return True if a task has positional parameters that are hidden."""
         known = self.parameters_of(task) if isinstance(task, str) and task else UNKNOWN
         return any(map(self.hides, (*known.names, known.rest)))
 
@@ -146,7 +146,7 @@ def _without_places(shown: dict[str, Any], places: Mapping[int, str]) -> dict[st
 
 
 def is_too_deep(value: Any) -> bool:
-    """Tell whether a value is nested too deeply to be looked through by what recurses here."""
+    """Return True if a value is nested too deeply to be looked through by what recurses here."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -158,7 +158,7 @@ def is_too_deep(value: Any) -> bool:
 
 
 def has_too_many(value: Any) -> bool:
-    """Tell whether there are more values in a value than are looked through."""
+    """Return True if there are more values in a value than are looked through."""
     level, count = [value], 0
     while level and count <= MAX_VALUES:
         level = [inner for one in level for inner in _values_in(one)]
@@ -193,7 +193,7 @@ def _hide_text(value: Any, hiding: Hiding) -> Any:
 
 
 def may_hide(text: str, hiding: Hiding) -> bool:
-    """Tell whether a text that isn't read, such as broken JSON, may have something in it that is hidden."""
+    """Return True if a text that isn't read, such as broken JSON, may have something in it that is hidden."""
     text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
     words = {text, *_WORD.findall(text), *_DOTTED.findall(text)}
     if "ping_url" in text or any(map(hiding.hides, words)):

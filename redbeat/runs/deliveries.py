@@ -92,17 +92,17 @@ def read_delivery(headers: Mapping[str, Any], worker: str, *, is_soft: bool) -> 
 
 
 def _is_name(text: Any) -> TypeGuard[str]:
-    """Tell whether ``text`` can be an entry's name."""
+    """Return True if ``text`` can be an entry's name."""
     return isinstance(text, str) and bool(text) and is_utf8(text)
 
 
 def _is_kept(text: Any) -> TypeGuard[str]:
-    """Tell whether ``text`` can be an id, or a worker's name: in a deadline a NUL ends the task id."""
+    """Return True if ``text`` can be an id, or a worker's name: in a deadline a NUL ends the task id."""
     return _is_name(text) and "\0" not in text
 
 
 def may_have_begun(headers: Mapping[str, Any], due_at: float, now: float) -> bool:
-    """Tell whether a message that has expired, and comes once more, may be of a run that was begun in time.
+    """Return True if a message that has expired, and comes once more, may be of a run that was begun in time.
 
     ``queue_timeout`` limits only how long it waits for that. Any other expiry counts whatever was begun.
 

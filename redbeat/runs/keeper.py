@@ -68,7 +68,7 @@ class Execution(Protocol):
     untold_seconds: float  # for how long its task has ended, as has_ended said
 
     def has_ended(self) -> bool:
-        """Tell whether its task has ended, whoever knows."""
+        """Return True if its task has ended, whoever knows."""
 
     def is_gone(self) -> bool:
         """Return True if the process that its task was begun in has ended, or is done with the task."""
@@ -420,7 +420,7 @@ def _count_untold(execution: Execution, seconds: float) -> None:
 
 
 def _is_about_all(exc: Exception) -> bool:
-    """Tell whether ``exc`` is about Redis as a whole, so that no other run fares better."""
+    """Return True if ``exc`` is about Redis as a whole, so that no other run fares better."""
     if isinstance(exc, (StoreUnavailable, ConfigurationError)):
         return True
     is_passing = exc.__cause__ is not None and is_transient(exc.__cause__)

@@ -205,7 +205,7 @@ def expiry_of_successor(
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a header's value is a number."""
+    """Return True if a header's value is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

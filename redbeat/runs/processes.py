@@ -18,7 +18,7 @@ from billiard.pool import Pool
 
 
 def has_ended(pool: Any, pid: int | None) -> bool:
-    """Tell whether the task that a process has begun has ended, told or not; False also if nobody can know.
+    """Return True if the task that a process has begun has ended, told or not; False also if nobody can know.
 
     Arguments:
         pool: Celery's pool.
@@ -49,7 +49,7 @@ def is_gone(pid: int) -> bool:
 
 
 def _has_told(processes: Any, process: Any) -> bool:
-    """Tell whether there is something to read from the process.
+    """Return True if there is something to read from the process.
 
     That its task has begun was read before, and the next that a process says is how its task has ended.
     """

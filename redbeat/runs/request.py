@@ -71,7 +71,7 @@ class Station:
 
 
 def can_terminate(pool: Any) -> bool:
-    """Tell whether ``pool`` can terminate a task."""
+    """Return True if ``pool`` can terminate a task."""
     return getattr(pool.terminate_job, "__func__", None) is not BasePool.terminate_job
 
 
@@ -117,7 +117,7 @@ class TrackedExecution:
         )
 
     def is_expired(self, request: Any) -> bool:
-        """Tell whether the message has expired, and yet its run may have been begun before that.
+        """Return True if the message has expired, and yet its run may have been begun before that.
 
         So it is if a worker was killed amid a task that acknowledges late. The gate knows more.
         """
@@ -134,7 +134,7 @@ class TrackedExecution:
         self._station.keeper.hold(self)
 
     def has_ended(self) -> bool:
-        """Tell whether the task has ended, as far as can be seen without the thread that tells of it."""
+        """Return True if the task has ended, as far as can be seen without the thread that tells of it."""
         request = self._request()
         with Harmless("looking for the process of a run"):
             if request is not None and self._station.is_listening:

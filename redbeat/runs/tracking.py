@@ -47,7 +47,7 @@ def track_runs(app: Any) -> None:
 
 
 def is_tracked(app: Any) -> bool:
-    """Tell whether the workers of ``app`` track runs, as far as this process knows."""
+    """Return True if the workers of ``app`` track runs, as far as this process knows."""
     return bool(getattr(app, MARK, False))
 
 

@@ -88,7 +88,7 @@ class LookAhead:
                 self._again[key] = None
 
     def is_wanted(self, head_score: float | None) -> bool:
-        """Tell whether to prepare more now.
+        """Return True if to prepare more now.
 
         Arguments:
             head_score: when the first entry is due, UNIX seconds; None: none is.
@@ -203,7 +203,7 @@ class LookAhead:
 
 
 def _is_the_same_later(run: Send) -> bool:
-    """Tell whether a message from a template that is made now is the one that would be made at its time."""
+    """Return True if a message from a template that is made now is the one that would be made at its time."""
     # an option "expires" counts from when it leaves, which jitter makes later than its due time
     return run.template.kind.run.expires_seconds is None or run.nominal == run.due_entry.nominal
 

@@ -118,7 +118,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
 
 
 def is_only_ours(given: dict[str, Any]) -> bool:
-    """Tell whether a crontab's fields have L, W or #, which Celery's crontab refuses or misreads."""
+    """Return True if a crontab's fields have L, W or #, which Celery's crontab refuses or misreads."""
     return any(has_special_days(given.get(name)) for name in ("day_of_month", "day_of_week"))
 
 

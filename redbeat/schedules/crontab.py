@@ -159,7 +159,7 @@ class cron(crontab):  # noqa: N801 - schedules are called so in Celery
 
 
 def has_special_days(field: Any) -> bool:
-    """Tell whether a field of days, as it was given, has L, W or #."""
+    """Return True if a field of days, as it was given, has L, W or #."""
     return _SPECIAL.search(str(field)) is not None
 
 

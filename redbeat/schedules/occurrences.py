@@ -186,7 +186,7 @@ def _has_own_is_due(cls: type[BaseSchedule]) -> bool:
 
 
 def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
-    """Tell whether the class of ``schedule_`` computes its runs differently from Celery's ``base``."""
+    """Return True if the class of ``schedule_`` computes its runs differently from Celery's ``base``."""
     return type(schedule_) is not base and _differs(type(schedule_), base)  # type: ignore[arg-type]
 
 

@@ -250,7 +250,7 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         return wall_times(self, (start + offset).replace(tzinfo=None) if is_counting else wall_of(start, tz))
 
     def _begins_in_a_second_pass(self, start: datetime, tz: tzinfo) -> bool:
-        """Tell whether its start is an occurrence in the second pass of times that the clocks repeat.
+        """Return True if its start is an occurrence in the second pass of times that the clocks repeat.
 
         All other times of a second pass count as over.
         """

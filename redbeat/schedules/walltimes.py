@@ -448,7 +448,7 @@ class _Stepping(WallTimes):
         return self.period > len(days) or any(map(self._has_times_on, days))
 
     def _has_times_on(self, day: int) -> bool:
-        """Tell whether any step of a day passes the filters, without finding all of them."""
+        """Return True if any step of a day passes the filters, without finding all of them."""
         phase = (self._origin - day * self._units) % self._step
         return 1 in self._allowed[phase :: self._step] if self._is_filtered else phase < self._units
 

@@ -108,7 +108,7 @@ class News:
 
 
 def is_server_ending() -> bool:
-    """Tell whether uvicorn has got a signal to end: it waits for all answers then, and tells none of it."""
+    """Return True if uvicorn has got a signal to end: it waits for all answers then, and tells none of it."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
 

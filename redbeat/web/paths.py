@@ -13,7 +13,7 @@ OPEN = (LOGIN, STATIC)
 
 
 def is_api(scope: Scope) -> bool:
-    """Tell whether a request is one of the REST interface's."""
+    """Return True if a request is one of the REST interface's."""
     return (path_of(scope) + "/").startswith(API)
 
 

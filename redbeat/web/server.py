@@ -145,7 +145,7 @@ def _below(root: str, app: ASGIApp) -> ASGIApp:
 
 
 def _is_local(host: str) -> bool:
-    """Tell whether only this machine can reach what listens at ``host``."""
+    """Return True if only this machine can reach what listens at ``host``."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

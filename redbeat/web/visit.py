@@ -197,7 +197,7 @@ class Visit:
         return path_of(self.request.scope)
 
     def may(self, right: str) -> bool:
-        """Tell whether the user has a right, by its name."""
+        """Return True if the user has a right, by its name."""
         return self.user.may(Right(right))
 
     @property

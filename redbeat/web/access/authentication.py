@@ -163,7 +163,7 @@ class BasicAuth:
 
 
 def is_local(request: Request) -> bool:
-    """Tell whether a request comes straight from this machine."""
+    """Return True if a request comes straight from this machine."""
     if request.scope.get(IS_FORWARDED):
         return False
     return is_loopback(request.client.host if request.client else None)
