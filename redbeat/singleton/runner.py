@@ -263,7 +263,8 @@ class Runner:
                 holding = Holding(lock, asked_at + self._times.timeout, 0.0, self._find_start(lock, state))
                 self._note_well()
                 return holding
-            state.seen = _bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
+            # the mark alone may be an old one: it is asked only where the holder came after the look
+            state.seen = lock.seen.token or _bounded(partial(lock.holder, self._mark), ACQUIRE_SECONDS)
             self._tell_holder(state, lock)
             self._note_well()
         except LockLost:  # it was taken, and ran out before the answer came

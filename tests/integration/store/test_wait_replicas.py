@@ -13,7 +13,7 @@ import redis.connection
 
 from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import counting_round_trips
-from tests.support.logs import logged, warnings_in
+from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.schedule import counts_of, messages, monitoring, write_burst
 from tests.support.servers import Server
@@ -106,7 +106,7 @@ def test_silent_replica_is_warned_of_once_and_beat_continues(
         assert len(others) <= 2
         assert set(others) <= {"WAIT 1 100"}
         assert counts_of(client, NAMES)[1] == 40
-        [warning] = warnings_in(caplog)
+        [warning] = _of_replicas(caplog)
         assert warning.startswith(
             "beat: 0 of 1 replicas (redbeat_wait_replicas) have the last batch. Beat goes"
         )
@@ -115,10 +115,15 @@ def test_silent_replica_is_warned_of_once_and_beat_continues(
         def is_recovered() -> list[str]:
             write_burst(client, NAMES[:1])
             scheduler.tick()
-            return [text for text in logged(caplog, logging.INFO) if "replicas have" in text]
+            return [text for text in _of_replicas(caplog) if text.endswith("again.")]
 
         eventually(is_recovered)
-    assert warnings_in(caplog) == [warning, "beat: 1 replicas have the last batch again."]
+    assert _of_replicas(caplog) == [warning, "beat: 1 replicas have the last batch again."]
+
+
+def _of_replicas(caplog: pytest.LogCaptureFixture) -> list[str]:
+    # beat may also warn of a slow server, beside a load
+    return [text for text in warnings_in(caplog) if "replicas" in text]
 
 
 def test_socket_timeout_shorter_than_the_wait_breaks_no_connection(
