@@ -6,7 +6,6 @@ A command doesn't take ``--json``, ``--tz``, ``--dry-run`` and ``--yes`` as para
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timezone
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -31,13 +30,9 @@ def pass_session(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if value:
-        ctx.meta[f"redbeat.{parameter.name}"] = value
-
-
-def _note_utc(ctx: click.Context, _parameter: click.Parameter, is_utc: bool) -> None:
-    if is_utc:  # --tz takes precedence
-        ctx.meta.setdefault("redbeat.zone", timezone.utc)
+    session = ctx.find_object(Session)
+    if value is not None and session is not None:  # None: the shell completes the line
+        setattr(session, str(parameter.name), value)
 
 
 def _flag(*names: str, text: str) -> Decorator[Any]:
@@ -63,18 +58,15 @@ LIMIT = click.option(
 
 def zone_options(command: Command) -> Command:
     """Give ``command`` the options ``--tz`` and ``--utc``."""
-    utc = click.option(
-        "--utc", is_flag=True, expose_value=False, callback=_note_utc, help="Show times in UTC."
-    )
     tz = click.option(
         "--tz",
-        "zone",
+        "chosen_zone",
         type=ZONE_TYPE,
         expose_value=False,
-        is_eager=True,
         callback=_note,
         help="Show times in this zone, such as Europe/Berlin. Default: the application's.",
     )
+    utc: Decorator[Command] = _flag("--utc", "is_utc", text="Show times in UTC.")
     return tz(utc(command))
 
 

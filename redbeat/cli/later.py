@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from redbeat.cli.flags import LIMIT, ONE_OBJECT, YES, json_flag, pass_session, zone_options
 from redbeat.cli.progress import meter
-from redbeat.cli.session import TERMINAL_ROWS, Session, SessionCommand
-from redbeat.cli.tables import END, START, Column, print_fields, print_table, styled, titled
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import END, START, Column, print_fields, print_page, styled, titled
 from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import clock, one_line, relative, when_in
 from redbeat.later.documents import arguments_in_words, document_of, eta_of
@@ -39,23 +39,31 @@ def later() -> None:
 @pass_session
 def list_(session: Session, limit: int | None, offset: int) -> None:
     """List the stored messages, the next one first."""
-    list_messages(session, limit, offset)
+    store = LaterStore(session.app)
+    zone, now = session.zone, session.now()
 
+    def eta(one: Stored) -> str:
+        moment = eta_of(one[0])
+        return "never" if moment is None else clock(moment, zone)
 
-def list_messages(session: Session, limit: int | None, offset: int) -> None:
-    """Print stored messages; see ``Session.rows`` for the limit."""
-    store, rows = LaterStore(session.app), session.rows(limit)
-    found = store.first(rows, offset)
-    if session.is_json:
-        for one in found:
-            session.print_json(document_of(store.keys, one))
-        return
-    if not _print_messages(session, store, found):
-        session.say("There are no stored messages.")
-    total = count_members(store)
-    if limit is None and rows is not None and offset + rows < total:
-        rest = f"--limit 0 shows all, --offset {offset + rows} the next"
-        session.note(f"These are {TERMINAL_ROWS} of {total}; {rest}.")
+    columns: list[Column[Stored]] = [
+        Column("task id", lambda one: one_line(one[0].task_id)),
+        Column("task", lambda one: str(one[1].get("task", "")), rank=1, cut=START),
+        Column("eta", lambda one: relative(eta_of(one[0]), now) or "never"),
+        Column(titled("at", zone), eta, rank=2),
+        Column("arguments", lambda one: one_line(arguments_in_words(one[1])), rank=3, cut=END),
+    ]
+    print_page(
+        session,
+        ((one, document_of(store.keys, one)) for one in store.first(None)),
+        lambda one: one[1],
+        columns,
+        "There are no stored messages.",
+        lambda one: styled(one[1]["problem"] or one[1]["error"] or "", "red"),
+        "problem",
+        limit=limit,
+        offset=offset,
+    )
 
 
 @later.command(cls=SessionCommand, short_help="how many messages are stored")
@@ -173,29 +181,4 @@ def _unknown(session: Session, task_ids: list[str]) -> CommandLineError:
     names = ", ".join(map(one_line, task_ids[:5])) + ("" if len(task_ids) <= 5 else ", ...")
     return CommandLineError(
         f"Not stored at {session.server}: {names}. It was sent, cancelled, or never stored.", exits.NO_INPUT
-    )
-
-
-def _print_messages(session: Session, store: LaterStore, found: Iterable[Listed]) -> bool:
-    """Print the table of stored messages; return False if there are none."""
-    zone, now = session.zone, session.now()
-
-    def eta(one: Stored) -> str:
-        moment = eta_of(one[0])
-        return "never" if moment is None else clock(moment, zone)
-
-    columns: list[Column[Stored]] = [
-        Column("task id", lambda one: one_line(one[0].task_id)),
-        Column("task", lambda one: str(one[1].get("task", "")), rank=1, cut=START),
-        Column("eta", lambda one: relative(eta_of(one[0]), now) or "never"),
-        Column(titled("at", zone), eta, rank=2),
-        Column("arguments", lambda one: one_line(arguments_in_words(one[1])), rank=3, cut=END),
-    ]
-    items = ((one, document_of(store.keys, one)) for one in found)
-    return print_table(
-        session,
-        columns,
-        items,
-        lambda one: styled(one[1]["problem"] or one[1]["error"] or "", "red"),
-        "problem",
     )

@@ -5,10 +5,10 @@ Invariant: a list that isn't sorted is printed as it is read, so that it needs n
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from heapq import nlargest, nsmallest
-from itertools import islice
 from math import inf
 from typing import Any
 
@@ -23,13 +23,21 @@ from redbeat.cli.flags import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.later import list_messages
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, print_history, print_runs, style_of
-from redbeat.cli.session import TERMINAL_ROWS, ReadingCommand, Session, SessionCommand
-from redbeat.cli.tables import END, MIDDLE, START, Column, print_fields, print_table, styled, titled
+from redbeat.cli.session import ReadingCommand, Session, SessionCommand
+from redbeat.cli.tables import (
+    END,
+    MIDDLE,
+    START,
+    Column,
+    print_fields,
+    print_page,
+    styled,
+    titled,
+)
 from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of, iso, outcome_of, overview_of, policy_rows
@@ -42,7 +50,6 @@ from redbeat.entries.timeline import first_of_all
 from redbeat.entries.upcoming import next_run_in_words, next_runs
 from redbeat.entries.wording import (
     clock,
-    due_in_words,
     in_words_of,
     local_time,
     one_line,
@@ -53,8 +60,6 @@ from redbeat.errors import EntryError
 from redbeat.history import COUNTED_OUTCOMES
 from redbeat.log.text import counted, printable
 from redbeat.operations.reading import list_entries, next_of_all
-from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.times import TypedTime
 
 #: how much of an error is shown below a row; ``show`` has all of it
@@ -62,22 +67,19 @@ _ERROR = 300
 #: of how many entries the list of next runs says that it is incomplete
 MOST_NOTED = 3
 
+#: the states with their styles; those that need attention come first
 STATE_STYLES = {
-    "scheduled": "green",
-    "due": "cyan",
-    "failing": "red",
-    "paused": "yellow",
-    "disabled": "yellow",
-    "finished": "dim",
     "quarantined": "bold red",
     "missing": "red",
     "unscheduled": "red",
+    "downgraded": "",
+    "failing": "red",
+    "due": "cyan",
+    "scheduled": "green",
+    "paused": "yellow",
+    "disabled": "yellow",
+    "finished": "dim",
 }
-#: the order of states: those that need attention come first
-_BY_URGENCY = (
-    *("quarantined", "missing", "unscheduled", "downgraded", "failing", "due"),
-    *("scheduled", "paused", "disabled", "finished"),
-)
 #: the keys by which a list is sorted, the smallest first
 SORT_KEYS: dict[str, Callable[[Any], Any]] = {
     "next": lambda entry: entry.next_due_at.timestamp() if entry.next_due_at else inf,
@@ -85,7 +87,7 @@ SORT_KEYS: dict[str, Callable[[Any], Any]] = {
     "task": lambda entry: str(entry.task or ""),
     "last": lambda entry: -last.timestamp() if (last := _last_run(entry)) else inf,
     "runs": lambda entry: -entry.total_run_count,
-    "state": lambda entry: _BY_URGENCY.index(entry.state),
+    "state": lambda entry: [*STATE_STYLES].index(entry.state),
 }
 
 
@@ -125,74 +127,21 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @LIMIT
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
-@click.option(
-    "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta."
-)
 @zone_options
 @OBJECT_PER_ENTRY
 @pass_session
-def list_(
-    session: Session,
-    order: str,
-    reverse: bool,
-    limit: int | None,
-    offset: int,
-    is_later: bool,
-    **given: Any,
-) -> None:
-    """List the entries, the next to run first; those that never run again come last.
+def list_(session: Session, order: str, reverse: bool, limit: int | None, offset: int, **given: Any) -> None:
+    """List the entries, the next to run first.
 
-    Where a terminal is too narrow, columns are left out, and after that names are shortened. A pipe or file
-    gets all columns; texts other than names end there after 1,000 characters. --json has everything. --sort
-    and --reverse read all entries before the first one is shown.
+    Those that never run again come last. Where a terminal is too narrow, columns are left out, and after that
+    names are shortened. A pipe or file gets all columns; texts other than names end there after 1,000
+    characters. --json has everything. --sort and --reverse read all entries before the first one is shown.
     """
-    chosen = _chosen(session, given)
-    if is_later:
-        if reverse or order != "next" or chosen:
-            raise CommandLineError(
-                "Stored messages are listed in the order of their etas, all of them: --later takes --limit, "
-                "--offset, --tz, --utc and --json only.",
-                exits.USAGE,
-            )
-        list_messages(session, limit, offset)
-        return
-    rows = session.rows(limit)
-    # one more tells whether there are more
-    end = None if rows is None else offset + rows + 1
-    entries: Iterable[Any] = RedBeatSchedulerEntry.list(session.app, **chosen)
+    entries: Iterable[Any] = RedBeatSchedulerEntry.list(session.app, **_chosen(session, given))
     if order != "next" or reverse:
-        entries = _sorted(entries, SORT_KEYS[order], reverse, end)
-    entries = islice(entries, offset, end)
-    has_more = False
-    if rows is not None:
-        page = list(entries)
-        entries, has_more = page[:rows], len(page) > rows
-    if session.is_json:
-        for entry, last in with_last(entries):
-            session.print_json({**document_of(entry), **outcome_of(last)})
-        return
-    if not print_entries(session, with_last(entries)):
-        session.note("There are no such entries.")
-    if has_more and limit is None:
-        total = "more" if chosen else str(RedBeatSchedulerEntry.count(session.app))
-        which = f"{offset + 1} to {offset + TERMINAL_ROWS}" if offset else str(TERMINAL_ROWS)
-        session.note(
-            f"{which} of {total} shown; --limit 0 for all, --offset {offset + TERMINAL_ROWS} for the next, "
-            "--match PATTERN to choose."
-        )
-
-
-def _sorted(
-    entries: Iterable[Any], key: Callable[[Any], Any], reverse: bool, end: int | None
-) -> Iterable[Any]:
-    """Return ``entries`` in their order; no more than ``end`` of them are held."""
-    if end is None:
-        return sorted(entries, key=key, reverse=reverse)
-    return nlargest(end, entries, key=key) if reverse else nsmallest(end, entries, key=key)
-
-
-def print_entries(session: Session, entries: Iterable[tuple[RedBeatSchedulerEntry, Last]]) -> bool:
-    """Print the table of entries, with the outcomes of their last runs; return False if there are none."""
+        rows = session.rows(limit)
+        most = sys.maxsize if rows is None else offset + rows + 1  # so that no more of them are held
+        entries = (nlargest if reverse else nsmallest)(most, entries, key=SORT_KEYS[order])
     now, zone = session.now(), session.zone
 
     def next_run(entry: RedBeatSchedulerEntry) -> str:
@@ -212,9 +161,19 @@ def print_entries(session: Session, entries: Iterable[tuple[RedBeatSchedulerEntr
         Column("last run", lambda one: relative(_last_run(one[0]), now), rank=5),
         Column("runs", lambda one: str(one[0].total_run_count), rank=3, is_right=True),
         Column("outcome", lambda one: _outcome(one[1]), rank=2),
-        Column("state", lambda one: Text(str(one[0].state), STATE_STYLES.get(str(one[0].state), ""))),
+        Column("state", lambda one: Text(str(one[0].state), STATE_STYLES[str(one[0].state)])),
     ]
-    return print_table(session, columns, entries, lambda one: _error_of(one[0], session), "error")
+    print_page(
+        session,
+        with_last(entries),
+        lambda one: {**document_of(one[0]), **outcome_of(one[1])},
+        columns,
+        "There are no such entries.",
+        lambda one: _error_of(one[0], session),
+        "error",
+        limit=limit,
+        offset=offset,
+    )
 
 
 def _outcome(last: Last) -> Text:
@@ -279,29 +238,25 @@ def show(session: Session, name: str) -> None:
         return
     next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
     last = _last_run(entry)
-    next_look = ""
-    if state == "quarantined" and found.looked_at is not None:
-        next_look = ", ".join(due_in_words(found.looked_at, zone, now, when_in))
-    rows = [
-        ("name", one_line(entry.name)),
-        ("state", f"{state}: {STATES[state]}"),
-        ("error", in_words_of(one_line(entry.error or found.problem, 2000), zone)),
-        ("task", one_line(entry.task or "")),
-        ("schedule", one_line(description_of(entry, zone))),
-        ("args", one_line(list(entry.args)) if entry.args else ""),
-        ("kwargs", one_line(entry.kwargs) if entry.kwargs else ""),
-        ("options", one_line(entry.options) if entry.options else ""),
+    rows: list[tuple[str, str | Text]] = [
+        ("name", str(entry.name)),
+        ("state", Text.assemble((state, STATE_STYLES[state]), f": {STATES[state]}")),
+        ("error", in_words_of(printable(entry.error or found.problem), zone)),
+        ("task", entry.task or ""),
+        ("schedule", description_of(entry, zone)),
+        ("args", str([*entry.args]) if entry.args else ""),
+        ("kwargs", str(entry.kwargs or "")),
+        ("options", str(entry.options or "")),
         ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
         *policy_rows(entry, zone),
         ("next run", ", ".join(next_run)),
-        ("next look", next_look and f"{next_look}: beat sees whether it can be used by then"),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         *figures_rows(found.figures),
-        ("key", one_line(entry.key)),
+        ("key", entry.key),
         ("from", source_of(session.app, entry.name)),
     ]
-    print_fields(session, rows, STATE_STYLES.get(state, ""))
+    print_fields(session, rows)
     if found.next_runs:
         _print_title(session, "It would run" if state in ("paused", "disabled") else "It runs")
         _print_next(session, [(entry, due) for due in found.next_runs], with_names=False)
@@ -356,15 +311,9 @@ def next_(
     else:
         entry = _with_schedule(session, name)
         runs = [(entry, due) for due in next_runs(entry, wanted, since, zone, now)]
-    if session.is_json:
-        for (entry, due), changes in zip(runs, clock_changes(runs, zone), strict=True):
-            seconds, clocks = (due - now).total_seconds(), "; ".join(changes) or None
-            session.print_json({"name": entry.name, "due": iso(due), "seconds": seconds, "clocks": clocks})
-        return
-    if runs:
-        _print_next(session, runs, with_names=name is None)
-    if len(runs) < wanted:
-        session.note("There are no more runs." if runs else "Nothing is going to run.")
+    _print_next(session, runs, with_names=name is None)
+    if 0 < len(runs) < wanted:
+        session.note("There are no more runs.")
 
 
 def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
@@ -381,17 +330,27 @@ def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
 
 
 def _print_next(session: Session, runs: list[tuple[Any, datetime]], *, with_names: bool) -> None:
-    """Print the table of next runs, in the order of time, with a line where clocks change after one."""
+    """Print next runs, in the order of time, with a line where clocks change after one."""
     now, zone = session.now(), session.zone
     changes = ["; ".join(words) for words in clock_changes(runs, zone)]
-    columns: list[Column[tuple[tuple[Any, datetime], str]]] = [
-        Column(titled("next run", zone), lambda one: clock(one[0][1], zone)),
-        Column("", lambda one: relative(one[0][1], now)),
+    following = [*changes[1:], ""]
+
+    def document(place: int) -> Any:
+        entry, due = runs[place]
+        seconds, clocks = (due - now).total_seconds(), changes[place] or None
+        return {"name": entry.name, "due": iso(due), "seconds": seconds, "clocks": clocks}
+
+    columns: list[Column[int]] = [
+        Column(titled("next run", zone), lambda place: clock(runs[place][1], zone)),
+        Column("", lambda place: relative(runs[place][1], now)),
     ]
     if with_names:
-        columns.append(Column("name", lambda one: Text(printable(str(one[0][0].name))), cut=MIDDLE))
-    items = zip(runs, [*changes[1:], ""], strict=True)
-    print_table(session, columns, items, lambda one: Text(one[1], "yellow"), "clocks")
+        columns.append(Column("name", lambda place: str(runs[place][0].name), cut=MIDDLE))
+    print_page(
+        *(session, range(len(runs)), document, columns, "Nothing is going to run."),
+        *(lambda place: Text(following[place], "yellow"), "clocks"),
+        limit=0,
+    )
 
 
 def note_untold(session: Session, untold: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ line, and only very long texts are shortened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import chain, islice
@@ -37,7 +37,6 @@ class Column(Generic[Item]):
     """A column of a table.
 
     Attributes:
-        title: what follows a comma stands below the rest.
         cell: makes the text of a row; one without a style may be anything that was stored.
         rank: where the terminal is too narrow, columns are left out, the highest rank first; 0: never.
         cut: ``END``, ``MIDDLE`` or ``START``; None: it is never shortened.
@@ -54,9 +53,6 @@ class Column(Generic[Item]):
     is_below: bool = False
 
 
-Row = tuple[Sequence[Text], Text]
-
-
 def print_table(
     session: Session,
     columns: Sequence[Column[Item]],
@@ -70,65 +66,73 @@ def print_table(
     if there is no item.
 
     Arguments:
-        below: makes a text that stands below a row, where there is one.
-        beside: the title of these texts where the output isn't a terminal, and a row is a line.
+        below: makes a text that stands below a row; in a pipe it is a column.
+        beside: the title of that column.
     """
     width, is_piped = session.console.width, session.is_piped
-    rows: Iterator[Row] = (
-        ([_text(column.cell(item)) for column in columns], _text(below(item))) for item in items
-    )
+    if is_piped and beside:
+        columns = [*columns, Column(beside, below)]
+    rows = (([_text(column.cell(item)) for column in columns], item) for item in items)
     sample = list(islice(rows, SAMPLE))
     if not sample:
         return False
     longest = [max(cells[at].cell_len for cells, _ in sample) for at in range(len(columns))]
-    titles = [
-        [column.title] if is_piped or cell_len(column.title) <= wide else column.title.split(", ")
-        for column, wide in zip(columns, longest, strict=True)
-    ]
-    natural = [max(wide, *map(cell_len, title)) for wide, title in zip(longest, titles, strict=True)]
+    natural = [max(wide, cell_len(column.title)) for wide, column in zip(longest, columns, strict=True)]
     if is_piped:
         shown = list(range(len(columns)))
-        widths = [
-            min(wide, PIPED_COLUMN) if column.cut is not None else wide
-            for wide, column in zip(natural, columns, strict=True)
-        ]
+        widths = [min(wide, PIPED_COLUMN) for wide in natural]
     else:
         shown, widths = _fit(columns, natural, [at for at, wide in enumerate(longest) if wide], width)
     moved = [at for at, column in enumerate(columns) if column.is_below and at not in shown]
 
-    def line(cells: Sequence[Text], last: Text) -> Text:
-        made = Text()
-        for at in shown:
-            column, cell = columns[at], cells[at]
-            if not is_piped and column.cut is not None and cell.cell_len > widths[at]:
-                cell = Text(shortened(cell.plain, widths[at], column.cut), cell.style)
-            padding = " " * (widths[at] - cell.cell_len)
-            made.append(padding if column.is_right else "").append_text(cell)
-            made.append(" " * GAP if column.is_right else padding + " " * GAP)
-        made.append_text(last)
+    def line(cells: Sequence[Text]) -> Text:
+        made = Text(" " * GAP).join(_cell_of(columns[at], cells[at], widths[at], is_piped) for at in shown)
         made.rstrip()
-        if made.cell_len > width:
-            made.truncate(width, overflow="ellipsis")
+        made.truncate(width, overflow="ellipsis")
         return made
 
-    is_beside = is_piped and any(last for _, last in sample)
-    for number in range(max(len(titles[at]) for at in shown)):
-        heads = [Text("".join(title[number : number + 1]), "bold") for title in titles]
-        session.draw([line(heads, Text(beside if is_beside else "", "bold"))])
     rule = "-" if session.console.options.ascii_only else "─"
     wide = sum(widths[at] for at in shown) + GAP * (len(shown) - 1)
-    session.draw([Text(rule * min(wide, width))])
-    for cells, last in chain(sample, rows):
-        if is_piped:
-            session.draw([line(cells, last)])
-            continue
-        session.draw([line(cells, Text())])
-        under = Text("; ").join([one for one in (*(cells[at] for at in moved), last) if one])
-        for part in under.wrap(session.console, max(width - INDENT, 1)) if under else ():
-            part.rstrip()
-            part.pad_left(INDENT)
-            session.draw([part])
+    titles = [Text(column.title, "bold") for column in columns]
+    session.draw([line(titles), Text(rule * min(wide, width))])
+    for cells, item in chain(sample, rows):
+        session.draw([line(cells)])
+        under = [] if is_piped else [*(cells[at] for at in moved), _text(below(item))]
+        if any(under):
+            text = Text("; ").join(filter(None, under))
+            session.draw(session.wrapped(text, INDENT), INDENT)
     return True
+
+
+def print_page(
+    session: Session,
+    items: Iterable[Item],
+    document: Callable[[Item], Any],
+    columns: Sequence[Column[Item]],
+    nothing: str,
+    below: Callable[[Item], str | Text] = lambda _item: "",
+    beside: str = "",
+    *,
+    limit: int | None = None,
+    offset: int | None = None,
+) -> None:
+    """Print a list: with ``--json`` a document per line, else a table; and say on stderr if there is more.
+
+    Arguments:
+        nothing: the sentence that says that the list is empty.
+        limit: see ``Session.rows``.
+        offset: how many items are left out; None: the command has no such option.
+    """
+    rest, rows = islice(items, offset or 0, None), session.rows(limit)
+    page = rest if rows is None else islice(rest, rows)
+    if session.is_json:
+        for item in page:
+            session.print_json(document(item))
+    elif not print_table(session, columns, page, below, beside):
+        session.note(nothing)
+    if rows is not None and next(rest, None) is not None:
+        following = "" if offset is None else f", --offset {offset + rows} the next"
+        session.note(f"{rows} are shown, and there are more: --limit 0 shows all{following}.")
 
 
 def styled(text: str, style: str) -> Text:
@@ -138,6 +142,13 @@ def styled(text: str, style: str) -> Text:
 
 def _text(value: str | Text) -> Text:
     return value if isinstance(value, Text) else styled(value, "")
+
+
+def _cell_of(column: Column[Any], text: Text, width: int, is_piped: bool) -> Text:
+    if text.cell_len > width and column.cut is not None and not is_piped:
+        text = Text(shortened(text.plain, width, column.cut), text.style)
+    padding = " " * (width - text.cell_len)
+    return Text.assemble(padding, text) if column.is_right else Text.assemble(text, padding)
 
 
 def _fit(
@@ -177,24 +188,11 @@ def titled(title: str, zone: tzinfo) -> str:
     return f"{title}, {label_of(zone)}"
 
 
-def print_fields(
-    session: Session, rows: Iterable[tuple[str, str]], state_style: str = "", indent: int = 0
-) -> None:
-    """Print titles with their texts, wrapped at words on a terminal; the state itself in its style.
-
-    Arguments:
-        indent: where the texts begin; 0: beside the longest title.
-    """
-    given = [(title, text) for title, text in rows if text]
-    indent = indent or max(cell_len(title) for title, _ in given) + GAP
+def print_fields(session: Session, rows: Iterable[tuple[str, str | Text]]) -> None:
+    """Print titles with their texts, wrapped at words on a terminal."""
+    given = [(title, _text(text)) for title, text in rows if text]
+    indent = max(cell_len(title) for title, _ in given) + GAP
     for title, text in given:
-        shown = Text(text)
-        if title == "state":
-            shown.stylize(state_style, 0, len(text.partition(":")[0]))
-        lines = [shown]
-        if session.is_on_terminal:
-            lines = list(shown.wrap(session.console, max(session.console.width - indent, 10)))
-        for number, line in enumerate(lines):
-            line.rstrip()
-            head = "" if number else title
-            session.draw([Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)])
+        first, *rest = session.wrapped(text, indent)
+        session.draw([Text.assemble((title.ljust(indent), "bold"), first)])
+        session.draw(rest, indent)

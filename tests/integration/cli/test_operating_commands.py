@@ -203,8 +203,8 @@ def test_status_shows_leader_and_backlog_of_each_shard(sharded: Celery, place: s
     shown = call(sharded, "status")
     assert shown.exit_code == 0, shown.output
     lines = shown.output.splitlines()
-    assert "shards     16, with 3 entries" in lines
-    assert "beats      ann, process 12, leads 9; bob, process 7, leads 7; carol, process 9, leads 0" in lines
+    assert "shards   16, with 3 entries" in lines
+    assert "beats    ann, process 12, leads 9; bob, process 7, leads 7; carol, process 9, leads 0" in lines
     rows = rows_of(shown)
     assert [row[:2] for row in rows] == [
         [str(shard), "ann, process 12" if shard < 9 else "bob, process 7"] for shard in range(16)
