@@ -33,10 +33,11 @@ def audit(
     since: TypedTime | None,
     limit: int | None,
 ) -> None:
-    """List who has changed what by the command line and the dashboard, the latest change first.
+    """List who has changed what, and when, the latest change first.
 
-    NAME is an entry, a calendar or a token. The last 10,000 changes or so are kept; of one that is about many
-    entries, the first hundred names. A change that has failed has a second row, which says why.
+    Changes by the command line and the dashboard. NAME is an entry, a calendar or a token. The last 10,000
+    changes or so are kept; of one that is about many entries, the first hundred names. A change that has
+    failed has a second row, which says why.
     """
     begin = None if since is None else session.time(since)
     rows = session.rows(limit)

@@ -44,7 +44,7 @@ LABELLED_DAY = Value("day", _read_day)
 
 @click.group(cls=ExitingGroup)
 def calendar() -> None:
-    """Calendars: named sets of days and spans on which entries with --exclude NAME don't run."""
+    """Days on which entries with --exclude NAME don't run."""
 
 
 @calendar.command("list", cls=SessionCommand, short_help="all calendars, and the next day that each excludes")

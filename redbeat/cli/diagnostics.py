@@ -83,7 +83,7 @@ def doctor(
     max_seconds: float,
     is_complete: bool,
 ) -> None:
-    """Find out what is wrong with the schedule, and what to do about it.
+    """Find out what is wrong, and what to do about it.
 
     Each finding names the entry, key or setting that it is about. --fix takes entries without a hash out of
     the schedule, removes what else deleted entries have left behind, and moves what stands in the wrong
@@ -196,10 +196,11 @@ def _shown(moment: datetime, zone: tzinfo) -> str:
 @ONE_OBJECT
 @pass_session
 def route(session: Session, name: str, **given: Any) -> None:
-    """Show where the runs of the entry NAME go, or a call of TASK; nothing is sent.
+    """Show which queue an entry's messages go to, and by which rule.
 
-    Each part comes with the rule that has decided it: task_routes, an option of the entry, an
-    attribute of the task, or the queue. Options given here are tried in place of the entry's.
+    Those of the entry NAME, or of a call of TASK; nothing is sent. Each part comes with the rule that has
+    decided it: task_routes, an option of the entry, an attribute of the task, or the queue. Options given
+    here are tried in place of the entry's.
     """
     session.require_application("route", "shows the application's routes, and needs its tasks")
     tried = {option: value for option, value in given.items() if value is not None}

@@ -30,7 +30,7 @@ MAX_SHOWN = 20
 @json_flag("one JSON object, with all entries")
 @pass_session
 def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
-    """Show which entries celery-redbeat 2.x can't run, and which it would run differently.
+    """Show what celery-redbeat 2.x can't run, or runs differently.
 
     --yes takes those that it can't run out of the schedule, and changes nothing else about them. They come
     back by themselves when a beat of version 3 leads again. Stop all of those before you give --yes.

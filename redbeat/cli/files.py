@@ -76,7 +76,7 @@ def plan(session: Session, file: str, **choices: Any) -> None:
 @ONE_OBJECT
 @pass_session
 def apply(session: Session, file: str, **choices: Any) -> None:
-    """Store the entries of FILE in the schedule, all in one step; - is stdin.
+    """Store the entries of FILE, all in one step; - is stdin.
 
     Shows what it would change, and asks first. Entries keep their last run and their count of runs. Paused
     entries stay paused, unless the file says otherwise. Entries of other owners are never touched.
@@ -146,7 +146,7 @@ def _show(session: Session, made: Plan, *, is_applied: bool | None = None) -> No
 @click.option("--json", "is_json", is_flag=True, help="Write JSON. Default: YAML, unless FILE ends in .json.")
 @pass_session
 def export(session: Session, file: str, is_json: bool, **choices: Any) -> None:
-    """Write the stored entries to FILE, or to stdout, for apply and import.
+    """Write the entries to FILE, or to stdout, for apply and import.
 
     Of each entry the file also has the last run, the count of runs and the next due time, so that importing
     it loses nothing.
@@ -189,10 +189,10 @@ def import_(
     owner: str | None,
     replace: bool,
 ) -> None:
-    """Store the entries that export has written, all in one step; - is stdin.
+    """Store the entries that export has written; - is stdin.
 
-    If one of the names is stored already, nothing is stored. --replace overwrites such entries: it shows how
-    many there are, and asks first.
+    All are stored in one step. If one of the names is stored already, nothing is stored. --replace
+    overwrites such entries: it shows how many there are, and asks first.
     """
     if sum((file is not None, from_beat_schedule, django_url is not None)) != 1:
         raise CommandLineError(

@@ -28,7 +28,7 @@ Stored = tuple[Listed, Mapping[str, Any]]
 
 @click.group(cls=ExitingGroup)
 def later() -> None:
-    """Messages with an eta or a countdown far ahead, which are stored until then."""
+    """Messages stored until a time far ahead: list, show, cancel."""
 
 
 @later.command("list", cls=SessionCommand, short_help="the stored messages, the next one first")

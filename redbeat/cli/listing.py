@@ -229,7 +229,7 @@ def count(session: Session, **given: Any) -> None:
 @ONE_OBJECT
 @pass_session
 def show(session: Session, name: str) -> None:
-    """Show all about the entry NAME: its fields, figures of its runs, its next runs and its last ones."""
+    """Show all about one entry: its fields, next runs and last runs."""
     entry = listed_entry(session, name)
     found = overview_of(entry, session.zone)
     now, zone, state = session.now(), session.zone, str(entry.state)
@@ -296,7 +296,7 @@ def _print_title(session: Session, title: str) -> None:
 def next_(
     session: Session, name: str | None, wanted: int, after: TypedTime | None, match: str | None
 ) -> None:
-    """Show the next runs of the entry NAME, or of all enabled entries.
+    """Show the next runs of the entry NAME, or of all entries.
 
     Below a run stands where clocks change before the next one.
     """

@@ -28,7 +28,7 @@ MAX_SHOWN = 20
 @ONE_OBJECT
 @pass_session
 def purge(session: Session) -> None:
-    """Remove what deleted entries have left behind. Shows it, and asks first.
+    """Remove what deleted entries have left behind; asks first.
 
     That is: members of the schedule without a hash, histories and records of backfills without an entry,
     and names of beat_schedule without one. No entry is changed.
@@ -60,9 +60,10 @@ def _show(session: Session, by_kind: dict[str, list[str]]) -> None:
 @click.command(cls=SessionCommand)
 @pass_session
 def monitoring(session: Session) -> None:
-    """Print the folder with alerts.yml for Prometheus and dashboard.json for Grafana.
+    """Print the folder with Prometheus alerts and a Grafana dashboard.
 
-    alerts.test.yml, beside them, has tests of the alerts for promtool.
+    They are alerts.yml and dashboard.json. alerts.test.yml, beside them, has tests of the alerts for
+    promtool.
     """
     session.say(str(files("redbeat.telemetry") / "monitoring"))
 

@@ -46,7 +46,7 @@ def pause(
     by: str | None,
     until: TypedTime | None,
 ) -> None:
-    """Stop entries from running, until they are resumed or until a time.
+    """Stop entries from running, until resumed or until a time.
 
     --match shows how many entries it finds, and asks first. Entries that are already paused or disabled stay
     as they are, but a paused entry that you name gets the --note, --by and --until that you give. Times

@@ -46,11 +46,12 @@ def _read_shards(text: str) -> int:
 @ONE_OBJECT
 @pass_session
 def reshard(session: Session, shards: int) -> None:
-    """Divide the schedule into another number of shards; beats may run meanwhile. Asks first.
+    """Divide the schedule into another number of shards; asks first.
 
-    Each entry is moved with all that is kept for it, and runs are sent in time meanwhile. If this is
-    interrupted, entries run wherever they are, and the same command goes on. Set redbeat_shards to the new
-    number in all settings when it is done; until then programs use the new number, with a warning.
+    Beats may run meanwhile. Each entry is moved with all that is kept for it, and runs are sent in time
+    meanwhile. If this is interrupted, entries run wherever they are, and the same command goes on. Set
+    redbeat_shards to the new number in all settings when it is done; until then programs use the new
+    number, with a warning.
 
     Exit codes: 0 done; 1 some entries can't be moved, and run where they were; 75 another change is under
     way, or another process makes this one: call it again.

@@ -100,9 +100,10 @@ def runs(
     is_giving_up: bool,
     by: str | None,
 ) -> None:
-    """List runs of the entry NAME, or of all: those in progress, with their workers and ages.
+    """List the runs in progress, and runs that failed or were lost.
 
-    With --since also those that have ended since then, with any outcome.
+    Those of the entry NAME, or of all, with their workers and ages. With --since also those that have ended
+    since then, with any outcome.
 
     --state sent lists those on their queues, started those at work, retrying those between two attempts.
     --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
@@ -194,11 +195,12 @@ def rerun(
     since: TypedTime | None,
     match: str | None,
 ) -> None:
-    """Send a run of the entry NAME once more: the last that has failed, was lost or never started.
+    """Send a run of an entry once more, or all runs that have failed.
 
-    It has the same due time, and a task id of its own. A run that was sent once more isn't chosen again;
-    with --due it is. --all-failed shows how many runs it finds, and asks first; what was sent once more is
-    left out, so that the same command sends only what has failed since.
+    Of the entry NAME it is the last run that has failed, was lost or never started. It has the same due
+    time, and a task id of its own. A run that was sent once more isn't chosen again; with --due it is.
+    --all-failed shows how many runs it finds, and asks first; what was sent once more is left out, so that
+    the same command sends only what has failed since.
     """
     if not session.is_dry_run:
         session.require_application("rerun")

@@ -61,11 +61,12 @@ def timeline(
     match: str | None,
     rows: int,
 ) -> None:
-    """Draw a chart of which entries run when: a row for each entry, and one for all together.
+    """Draw a chart of which entries run when, and where runs pile up.
 
-    The more runs, the darker the cell; the line below the chart gives the numbers. Disabled entries aren't
-    shown, and paused ones only after the end of their pause. With --start in the past the chart has the runs
-    that the schedules had then, whether or not they were sent.
+    It has a row for each entry, and one for all together. The more runs, the darker the cell; the line
+    below the chart gives the numbers. Disabled entries aren't shown, and paused ones only after the end of
+    their pause. With --start in the past the chart has the runs that the schedules had then, whether or not
+    they were sent.
     """
     now, zone = session.now(), session.zone
     since = None if start is None else session.time(start)

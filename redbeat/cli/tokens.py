@@ -35,7 +35,7 @@ def _read_expiry(text: str) -> TypedTime | str:
 
 @click.group(cls=ExitingGroup)
 def token() -> None:
-    """Tokens for programs that use the dashboard's API: each has rights, and ends by itself."""
+    """Tokens of the dashboard's API: add, list, revoke."""
 
 
 @token.command(cls=SessionCommand, short_help="make one, and print it")

@@ -119,10 +119,11 @@ def backfill(
     end: TypedTime | None,
     limit: int,
 ) -> None:
-    """Send the runs that the schedule of NAME has between two times, each once.
+    """Send the runs that were due in a past span of time, each once.
 
-    Shows how many there are, and asks first. Runs that a backfill has sent before are left out. Times without
-    an offset are in the zone of --tz, else in the application's.
+    They are the runs that the schedule of NAME has between two times. Shows how many there are, and asks
+    first. Runs that a backfill has sent before are left out. Times without an offset are in the zone of
+    --tz, else in the application's.
     """
     if not session.is_dry_run:
         session.require_application("backfill")
