@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _INSTANT = timedelta(microseconds=1)
 #: how often a change is tried while other programs change the entry, too
 MAX_TRIES = 10
+#: a definition with so few brackets is not nested too deep to be read
+_FLAT_BRACKETS = 50
 
 #: classes of schedules that were warned of, once in a process
 _told_kinds = WeakSet[type]()
@@ -133,7 +135,7 @@ def plan_write(
             raise
         score = None  # a pause is saved all the same: it is the remedy
     try:
-        _check_readable(definition.partition(', "task": ')[2])
+        _check_readable(definition)
     except (ValueError, RecursionError) as exc:
         raise EntryError(f"{entry.key}: couldn't be read again: {exc}", entry.key) from exc
     _check_size(entry, definition, meta or (stored.meta or ""), policy)
@@ -141,14 +143,22 @@ def plan_write(
     return Write(definition, meta, score, policy=policy, record=record)
 
 
-@lru_cache(maxsize=128)
-def _check_readable(fields: str) -> None:
-    """Raise ValueError if a definition couldn't be read again; remembered, as many differ by name only.
+def _check_readable(definition: str) -> None:
+    """Raise ValueError or RecursionError if a definition couldn't be read again.
 
-    Arguments:
-        fields: the definition's JSON after its name and the key of its task.
+    Its fields were checked before it was encoded, so what is left are the objects in it, and its depth.
     """
-    read_fields(decode(f'{{"task": {fields}'), {})
+    given, _, rest = definition.rpartition(', "schedule": ')
+    if '"__type__"' in given or given.count("[") + given.count("{") > _FLAT_BRACKETS:
+        read_fields(decode(definition), {})
+    else:
+        _check_schedule_readable(rest)
+
+
+@lru_cache(maxsize=128)  # thousands of entries may share a few schedules
+def _check_schedule_readable(rest: str) -> None:
+    """Check a definition from its schedule on."""
+    read_fields(decode(f'{{"task": "any", "schedule": {rest}'), {})
 
 
 @contextmanager

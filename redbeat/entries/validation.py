@@ -158,14 +158,15 @@ def find_problem(values: Mapping[str, Any], needed: Sequence[str] = ()) -> str |
     for field in needed:
         if values.get(field) is None:
             return f"{field}: is missing."
-    for field, (kinds, words) in _KINDS.items():
-        value = values.get(field)
-        if value is None:
+    for field, value in values.items():
+        if value is None or field not in _KINDS:
             continue
-        if not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)) or value == "":
+        kinds, words = _KINDS[field]
+        is_wrong = isinstance(value, bool) if kinds is int else kinds is str and not value
+        if is_wrong or not isinstance(value, kinds):
             known = ", ".join([*SCHEDULE_FIELDS, *KINDS])
             return f"{field}: must be {words.format(known)}, not {_shown(field, value)}."
-        if isinstance(value, str) and not is_utf8(value):
+        if kinds is str and not value.isascii() and not is_utf8(value):
             return f"{field}: must be UTF-8, not {printable(value)!r}."
     if _is_out_of_range(values.get("last_run_at")):
         return f"last_run_at: is out of range: {values['last_run_at']}."
