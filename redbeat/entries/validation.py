@@ -162,12 +162,12 @@ def find_problem(values: Mapping[str, Any], needed: Sequence[str] = ()) -> str |
         if value is None or field not in _KINDS:
             continue
         kinds, words = _KINDS[field]
-        is_wrong = isinstance(value, bool) if kinds is int else kinds is str and not value
-        if is_wrong or not isinstance(value, kinds):
+        if kinds is str and isinstance(value, str) and value:
+            if not value.isascii() and not is_utf8(value):
+                return f"{field}: must be UTF-8, not {printable(value)!r}."
+        elif kinds is str or not isinstance(value, kinds) or (kinds is int and isinstance(value, bool)):
             known = ", ".join([*SCHEDULE_FIELDS, *KINDS])
             return f"{field}: must be {words.format(known)}, not {_shown(field, value)}."
-        if kinds is str and not value.isascii() and not is_utf8(value):
-            return f"{field}: must be UTF-8, not {printable(value)!r}."
     if _is_out_of_range(values.get("last_run_at")):
         return f"last_run_at: is out of range: {values['last_run_at']}."
     return _find_header_problem(values.get("options") or {})
