@@ -29,8 +29,6 @@ from redbeat.cli.options import (
     TASK_OPTIONS,
     changes_of,
     entry_options,
-    given_options,
-    zone_given,
 )
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
@@ -44,11 +42,12 @@ from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryChanged
 from redbeat.log.text import counted
 from redbeat.operations.editing import delete_entries, put_entry, set_entries, set_entry
-from redbeat.operations.operation import Seen
+from redbeat.operations.operation import Seen, given_values
 from redbeat.operations.selection import Selection
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.timezones import zone_called
 
 #: the fields that ``--unset`` removes
 UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
@@ -63,17 +62,17 @@ UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
 @click.option("--replace", is_flag=True, help="Overwrite an entry of this name; keep its count of runs.")
 @json_flag("the entry as one JSON object")
 @pass_session
-def add(session: Session, name: str, task: str, disabled: bool, replace: bool, **_: Any) -> None:
+def add(session: Session, name: str, task: str, disabled: bool, replace: bool, **options: Any) -> None:
     """Add the entry NAME, which runs TASK. Give one of --every, --cron, --at, --rrule and --solar.
 
     If there is an entry of this name, nothing is changed, unless you give --replace. Times without an offset
     are in the zone of --timezone, else in the application's.
     """
-    given = given_options(click.get_current_context())
+    given = given_values(**options)
     if not given.keys() & set(SCHEDULES):
         known = ", ".join(f"--{kind}" for kind in SCHEDULES)
         raise CommandLineError(f"An entry needs a schedule: give one of {known}.", exits.USAGE)
-    zone = zone_given(given, session.app.timezone)
+    zone = zone_called(given["timezone"]) if "timezone" in given else session.app.timezone
     values = {"task": task, "enabled": not disabled, **changes_of(given, zone, session.now(), {})}
     try:
         put_entry(session.actor, name, values=values, seen=None if replace else Seen())
@@ -111,7 +110,7 @@ def set_(
     name: str | None,
     match: str | None,
     unset: tuple[str, ...],
-    **_: Any,
+    **options: Any,
 ) -> None:
     """Change the entry NAME, or all that --match finds. What you don't give stays as it is.
 
@@ -119,17 +118,18 @@ def set_(
     entry's schedule.
     """
     refuse_both_or_none(name, match)
-    given = given_options(click.get_current_context())
+    given = given_values(**options)
     removed = {field.replace("-", "_") for field in unset}
     for field in removed & given.keys():
         raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
-    fields = sorted(given.keys() - {"name", "match"})
+    fields = sorted({*given, *(["unset"] if unset else [])})
     if not fields:
         raise CommandLineError("There is nothing to change: give an option, see --help.", exits.USAGE)
     now = session.now()
 
     def changes(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-        zone = zone_given(given, session.app.timezone if "timezone" in removed else zone_for(entry))
+        zone = session.app.timezone if "timezone" in removed else zone_for(entry)
+        zone = zone_called(given["timezone"]) if "timezone" in given else zone
         made = {**dict.fromkeys(removed - set(TASK_OPTIONS)), **changes_of(given, zone, now, entry.options)}
         if removed & set(TASK_OPTIONS):
             options = made.get("options", entry.options) or {}
@@ -148,7 +148,7 @@ def set_(
         ask_about(session, f"Change {', '.join(field.replace('_', '-') for field in fields)} of", names)
         with meter("Changing", len(names)) as progress:
             chosen = Selection(names, match, is_whole=True)
-            record = {field: given[field] for field in given if field != "name"}
+            record = given_values(match=match, unset=unset or None, **given)
             done = set_entries(
                 session.actor, chosen, changes=changes, is_merged=False, record=record, progress=progress
             )

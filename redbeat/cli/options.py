@@ -10,36 +10,29 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
+from redbeat.cli.operations import options_of
 from redbeat.cli.session import Command
-from redbeat.cli.values import AHEAD, CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, SOLAR
-from redbeat.entries.validation import MAX_PRIORITY
+from redbeat.cli.values import AHEAD, DURATION, JSON_ARRAY, JSON_OBJECT, Value
+from redbeat.entries.notation import parse_schedule
+from redbeat.operations.reading import route_entry
 from redbeat.policy.fields import Kind
 from redbeat.policy.policy import FIELDS, PAUSE_FIELDS, ROWS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.schedules.occurrences import clocked, rrule
+from redbeat.schedules.occurrences import rrule
 from redbeat.schedules.rfc5545 import read_rule
 from redbeat.schedules.times import TypedTime
-from redbeat.schedules.timezones import zone_called
 
+#: the options for a schedule: the forms of the notation in files
 SCHEDULES = ("every", "cron", "at", "rrule", "solar")
+ROUTING = ("queue", "exchange", "exchange_type", "routing_key", "priority")
 #: options of ``apply_async`` that have an option of their own here
-TASK_OPTIONS = ("queue", "exchange", "exchange_type", "routing_key", "priority", "expires")
+TASK_OPTIONS = (*ROUTING, "expires")
 #: options for fields of the policy, without those of ``pause`` and ``resume``
 POLICY = tuple(field for field in FIELDS if field not in PAUSE_FIELDS)
 
-_ROUTING = (
-    click.option("--queue", help="The queue for its messages. Default: what task_routes says."),
-    click.option("--exchange", help="The exchange for its messages. Default: the queue's."),
-    click.option("--exchange-type", help="The type of --exchange: direct, topic, fanout or headers."),
-    click.option("--routing-key", help="The routing key of its messages. Default: the queue's."),
-    click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="The priority of its messages."),
-)
-
-#: the types of their values, where click has none
-_TYPES = {Kind.TIME: AHEAD, Kind.DELAY: DURATION, Kind.LENGTH: DURATION}
+routing_options = options_of(route_entry, *ROUTING)
 
 
 def _option_of(field: str) -> Callable[[Command], Command]:
@@ -47,19 +40,21 @@ def _option_of(field: str) -> Callable[[Command], Command]:
     row, option = ROWS[field], f"--{field.replace('_', '-')}"
     if row.kind is Kind.FLAG:
         return click.option(f"{option}/--no-{option[2:]}", default=None, help=row.help)
-    type_: Any = _TYPES.get(row.kind)
-    if row.kind is Kind.CHOICE:
-        type_ = click.Choice(row.values)
-    elif row.kind is Kind.COUNT:
-        type_ = click.IntRange(1, row.most)
-    return click.option(option, type=type_, metavar=row.kind.metavar, help=row.help)
+    types: dict[Kind, Any] = {
+        Kind.TIME: AHEAD,
+        Kind.COUNT: click.IntRange(1, row.most),
+        Kind.CHOICE: click.Choice(row.values),
+        Kind.TEXT: str,
+    }
+    checked = Value(row.kind.metavar or "duration", lambda text: row.kind.check(text, row))
+    return click.option(option, type=types.get(row.kind, checked), help=row.help)
 
 
 _OPTIONS = (
-    click.option("--every", type=INTERVAL, help="Run at this interval: 30s, 1h30m, or 0.2 for seconds."),
+    click.option("--every", metavar="DURATION", help="Run at this interval: 30s, 1h30m, or 0.2 for seconds."),
     click.option(
         "--cron",
-        type=CRON,
+        metavar="CRON",
         help="Run by a cron expression: five fields, such as '*/5 * * * mon-fri', or @daily.",
     ),
     click.option("--at", type=AHEAD, help="Run once, at this time: 2030-12-24T18:00."),
@@ -68,13 +63,12 @@ _OPTIONS = (
     ),
     click.option(
         "--solar",
-        type=SOLAR,
         metavar="EVENT,LAT,LON",
         help="Run at an event of the sun at a place: sunset,52.5,13.4.",
     ),
     click.option("--args", type=JSON_ARRAY, help="The task's positional arguments: '[1, 2]'."),
     click.option("--kwargs", type=JSON_OBJECT, help="The task's keyword arguments: '{\"x\": 1}'."),
-    *_ROUTING,
+    routing_options,
     click.option(
         "--expires",
         type=DURATION,
@@ -85,7 +79,7 @@ _OPTIONS = (
         type=JSON_OBJECT,
         help="All options of apply_async as one object, instead of the stored ones.",
     ),
-    *(_option_of(name) for name in POLICY),
+    *map(_option_of, POLICY),
 )
 
 
@@ -94,32 +88,6 @@ def entry_options(command: Command) -> Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def routing_options(command: Command) -> Command:
-    """Give ``command`` the options that say where messages go."""
-    for option in reversed(_ROUTING):
-        command = option(command)
-    return command
-
-
-def given_options(ctx: click.Context) -> dict[str, Any]:
-    """Return the parameters that were given, by their names."""
-    return {
-        name: value
-        for name, value in ctx.params.items()
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT and value is not None
-    }
-
-
-def zone_given(given: Mapping[str, Any], default: tzinfo) -> tzinfo:
-    """Return the zone of times without one: that of ``--timezone``, else ``default``."""
-    if "timezone" not in given:
-        return default
-    try:
-        return zone_called(given["timezone"])
-    except ValueError as exc:
-        raise CommandLineError(f"--timezone: {exc}", exits.USAGE) from exc
 
 
 def changes_of(given: Mapping[str, Any], zone: tzinfo, now: datetime, stored_options: Any) -> dict[str, Any]:
@@ -149,11 +117,11 @@ def changes_of(given: Mapping[str, Any], zone: tzinfo, now: datetime, stored_opt
 
 def _schedule_of(kind: str, value: Any, zone: tzinfo, now: datetime) -> Any:
     if kind == "at":
-        return clocked(value.at(now, zone).astimezone(zone))
-    if kind == "rrule":
-        try:
+        value = value.at(now, zone).astimezone(zone)
+    try:
+        if kind == "rrule":
             return rrule(**{"dtstart": now.astimezone(zone), **read_rule(value, zone)})
-        except ValueError as exc:
-            reason = str(exc).removeprefix("rrule: ")
-            raise CommandLineError(f"--rrule {value!r}: {reason}", exits.USAGE) from exc
-    return value
+        return parse_schedule({kind: value})
+    except ValueError as exc:
+        reason = str(exc).removeprefix(f"{kind}: ")
+        raise CommandLineError(f"--{kind}: {reason}", exits.USAGE) from exc

@@ -1,4 +1,4 @@
-"""The types of values on the command line: lengths of time, times, JSON, schedules; with errors in words.
+"""The types of values on the command line: lengths of time, times, JSON, zones; with errors in words.
 
 Invariant: nothing here asks Redis, so a wrong value is refused before anything is read or written.
 """
@@ -13,8 +13,6 @@ from typing import Any
 import click
 
 from redbeat.decoder import read_json
-from redbeat.entries.notation import parse_schedule
-from redbeat.schedules.codec import read_cron
 from redbeat.schedules.times import TypedTime, read_seconds
 from redbeat.schedules.timezones import zone_called
 
@@ -36,27 +34,11 @@ class Value(click.ParamType):  # type: ignore[type-arg]  # generic in new versio
             self.fail(str(exc), param, ctx)
 
 
-def _read_interval(text: str) -> float:
-    seconds = read_seconds(text)
-    if not 1e-6 <= seconds <= 86_399_999_999_999:
-        raise ValueError(
-            f"{text!r} is no interval: it must be longer than 0 s, and shorter than 2.7 million years."
-        )
-    return seconds
-
-
-def _read_solar(text: str) -> Any:
-    return parse_schedule({"solar": text})
-
-
 DURATION = Value("duration", read_seconds)
-INTERVAL = Value("duration", _read_interval)
 #: times; '2h', 'monday' and '18:30' are ahead of now, or back from it
 AHEAD = Value("time", partial(TypedTime, ahead=True))
 BACK = Value("time", partial(TypedTime, ahead=False))
 DATE = Value("date", date.fromisoformat)
 JSON_ARRAY = Value("JSON", partial(read_json, kind=list, what="an array, as [1, 2]"))
 JSON_OBJECT = Value("JSON", partial(read_json, kind=dict, what='an object, as {"key": 1}'))
-CRON = Value("cron", read_cron)
-SOLAR = Value("solar", _read_solar)
 ZONE = Value("zone", zone_called)

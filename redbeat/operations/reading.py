@@ -241,13 +241,18 @@ class Why:
 class Routing:
     """Options of a message that decide where it goes, tried in place of the entry's."""
 
-    queue: Annotated[str | None, Option("Used instead of the entry's.")] = None
-    exchange: Annotated[str | None, Option("Likewise.")] = None
+    queue: Annotated[str | None, Option("The queue for its messages. Default: what task_routes says.")] = None
+    exchange: Annotated[str | None, Option("The exchange for its messages. Default: the queue's.")] = None
     exchange_type: Annotated[
-        str | None, Option("Likewise.", choices=("direct", "topic", "fanout", "headers"))
+        str | None,
+        Option("The type of the exchange: direct, topic, fanout or headers."),
     ] = None
-    routing_key: Annotated[str | None, Option("Likewise.")] = None
-    priority: Annotated[int | None, Option("Likewise.", least=0, most=MAX_PRIORITY)] = None
+    routing_key: Annotated[str | None, Option("The routing key of its messages. Default: the queue's.")] = (
+        None
+    )
+    priority: Annotated[int | None, Option("The priority of its messages.", least=0, most=MAX_PRIORITY)] = (
+        None
+    )
 
 
 @operation("entry.why", Right.READ, "why", "GET /entries/{name}/why")
