@@ -15,13 +15,12 @@ from redbeat.cli.auditing import audit
 from redbeat.cli.calendars import calendar
 from redbeat.cli.diagnostics import doctor, route, why
 from redbeat.cli.downgrading import downgrade
-from redbeat.cli.editing import add, delete, set_
+from redbeat.cli.editing import add, delete, pause, resume, set_
 from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.later import later
 from redbeat.cli.listing import count, list_, next_, show
 from redbeat.cli.operating import monitoring, purge, singleton
 from redbeat.cli.operations import command_of
-from redbeat.cli.pausing import pause, resume
 from redbeat.cli.resharding import reshard
 from redbeat.cli.runs import rerun, runs
 from redbeat.cli.session import Session

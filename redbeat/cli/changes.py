@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redbeat.cli.names import listed_entry, nothing_matches
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session
+from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.pauses import PauseResult
-from redbeat.entries.wording import one_line
+from redbeat.entries.saving import why_never
+from redbeat.entries.search import read_listed
+from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryError
 from redbeat.log.text import counted
 from redbeat.operations.selection import Selection
-from redbeat.process.exit_codes import USAGE, CommandLineError
+from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
 #: how many names are shown before a question
 MAX_SHOWN = 10
@@ -27,105 +29,119 @@ MAX_SHOWN = 10
 MAX_FAILURES = 20
 
 
-def select(
-    session: Session,
-    match: str,
-    is_meant: Callable[[Any], bool] = lambda _entry: True,
-    is_left: Callable[[Any], bool] = lambda _entry: False,
-) -> tuple[list[str], int]:
-    """Return the names of the matching entries that are meant, and how many others are left as they are.
-
-    Raises:
-        CommandLineError: no name matches, as changing nothing isn't a success.
-    """
-    names, left, is_match = list[str](), 0, False
-    for entry in RedBeatSchedulerEntry.list(session.app, match=match):
-        is_match = True
-        if is_meant(entry):
-            names.append(str(entry.name))
-        elif is_left(entry):
-            left += 1
-    if not is_match:
-        raise nothing_matches(match)
-    return sorted(names), left
-
-
-def refuse_both_or_none(name: str | None, match: str | None) -> None:
+def refuse_both_or_none(name: object, match: str | None) -> None:
     """Refuse a call with neither a name nor a pattern, or with both."""
-    if (name is None) == (match is None):
+    if bool(name) == (match is not None):
         raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
 
 
-def change_entries(
-    session: Session,
-    names: Sequence[str],
-    change: Callable[[str], str],
-    selection: Selection | None,
-    change_many: Callable[..., PauseResult],
-    words: tuple[str, str, str],
-) -> None:
-    """Change the named entries, and after a question those that a selection finds.
+def select(
+    session: Session, match: str, is_meant: Callable[[Any], bool] = lambda _entry: True
+) -> tuple[list[str], int]:
+    """Return the names of the matching entries that are meant, and how many others match.
+
+    Raises:
+        CommandLineError: no name matches.
+    """
+    entries = {str(one.name): is_meant(one) for one in RedBeatSchedulerEntry.list(session.app, match=match)}
+    if not entries:
+        raise nothing_matches(match)
+    names = sorted(name for name, is_chosen in entries.items() if is_chosen)
+    return names, len(entries) - len(names)
+
+
+def nothing_matches(match: str) -> CommandLineError:
+    """Return the error about a pattern that no entry's name matches, as changing nothing isn't a success."""
+    return CommandLineError(f"No entry's name matches {one_line(match)!r}; nothing was done.", NO_INPUT)
+
+
+def change_named(session: Session, names: Sequence[str], change: Callable[[str], str], done: str) -> None:
+    """Change the named entries, one after the other.
 
     Arguments:
-        change: changes one, and returns the sentence that says so.
-        change_many: the operation that changes those of a selection.
-        words: what the question says, what was done, and what is left alone, as 'Pause', 'paused' and
-            'already paused or disabled'.
+        change: changes one, unless it is a dry run, and returns the words that say so, as 'Paused'.
+        done: the word for all of them, as 'paused'.
     """
-    verb, done, resting = words
-    found = PauseResult()
-    if selection is not None:
-        found = change_many(selection, dry_run=True)
-        if not (found.changed or found.left or found.failed):
-            select(session, selection.match or "*")  # raises, unless it matches entries that aren't meant
-    chosen = [name for name in sorted(found.changed) if name not in names]
-    every, left = [*names, *chosen], len(found.left)
-    if session.is_dry_run:
-        show_names(session, every, _summary(len(every), f"would be {done}", left, resting))
-        return
-    if chosen:
-        if left and not session.is_yes:
-            session.note(f"{left} {'is' if left == 1 else 'are'} {resting}.")
-        ask_about(session, verb, chosen)
-    if len(every) == 1 and selection is None:
-        _show(session, names[0], change(names[0]))
-        return
     failed = {}
     for name in names:
+        read_listed(session.app, name)  # raises before anything is written
+    for name in names:
         try:
-            _show(session, name, change(name))
+            words = change(name)
         except EntryError as exc:
+            if len(names) == 1:
+                raise
             failed[name] = str(exc)
-    if selection is not None:
-        result = PauseResult()
-        if chosen:
-            with meter(done.capitalize(), len(chosen)) as progress:
-                confirmed = Selection(chosen, selection.match, is_whole=True)
-                result = change_many(confirmed, progress=progress)
-        for name in result.changed if session.is_json else ():
-            _show(session, name, "")
-        count = len(names) - len(failed) + len(result.changed)
-        session.summarize(_summary(count, done, left + len(result.left), resting))
-        failed |= result.failed
-    check_failures(session, failed, len(every))
+            continue
+        if session.is_dry_run:
+            _show(session, name)
+        else:
+            report_entry(session, name, words)
+    if session.is_dry_run:
+        session.note(f"{counted(len(names) - len(failed))} would be {done}.")
+    check_failures(session, failed, len(names))
 
 
-def _summary(count: int, done: str, left: int, resting: str) -> str:
-    return f"{count} {done}" + (f", {left} {resting}, left alone." if left else ".")
+def change_matching(
+    session: Session,
+    match: str | None,
+    names: Sequence[str],
+    change: Callable[..., PauseResult],
+    words: tuple[str, str],
+    left: str = "",
+) -> None:
+    """Change entries that a pattern has found, after a question.
+
+    Arguments:
+        change: the operation on the selection.
+        words: for the question and for what was done, as 'Pause' and 'paused'.
+        left: how many others stay as they are, and why; '': none do.
+    """
+    verb, done = words
+    rest = f", {left}, left alone" if left else ""
+    if session.is_dry_run:
+        show_names(session, names, f"{len(names)} would be {done}{rest}.")
+        return
+    if names:
+        ask_about(session, verb, names)
+    with meter(done.capitalize(), len(names)) as progress:
+        result = change(Selection([*names], match, is_whole=True), progress=progress)
+    for name in result.changed if session.is_json else ():
+        _show(session, name)
+    session.summarize(f"{len(result.changed)} {done}{rest}.")
+    check_failures(session, result.failed, len(names))
 
 
-def _show(session: Session, name: str, sentence: str) -> None:
-    """Show an entry: its document with ``--json``, else a sentence about it."""
+def report_entry(session: Session, name: str, done: str) -> None:
+    """Say what was done to an entry, and when it runs now."""
     if session.is_json:
-        session.print_json(document_of(listed_entry(session, name)))
+        _show(session, name)
+        return
+    entry = read_listed(session.app, name)
+    session.say(f"{done} {one_line(name)}: {one_line(description_of(entry, session.zone))}")
+    due, until = entry.next_due_at, entry.paused_until
+    if entry.state == "finished":
+        session.say(f"It is finished: {why_never(entry, session.now())}")
+    elif entry.state == "paused" and until is not None:
+        session.say(f"It is paused until {when_in(until, session.zone)}.")
+    elif entry.state not in ("scheduled", "due", "failing"):
+        session.say(f"It is {entry.state}.")
+    elif due is not None:
+        session.say(f"Next run: {when_in(due, session.zone)}, {relative(due, session.now())}")
+
+
+def _show(session: Session, name: str) -> None:
+    """Print an entry's document with ``--json``, else its name."""
+    if session.is_json:
+        session.print_json(document_of(read_listed(session.app, name)))
     else:
-        session.say(sentence)
+        session.say(one_line(name))
 
 
 def show_names(session: Session, names: Sequence[str], summary: str) -> None:
     """Show what a command is about, one name or document a line, and say on stderr what would be done."""
     for name in names:
-        _show(session, name, one_line(name))
+        _show(session, name)
     session.note(summary)
 
 
@@ -137,15 +153,14 @@ def names_in_words(names: Sequence[str]) -> str:
 
 def ask_about(session: Session, verb: str, names: Sequence[str]) -> None:
     """Ask whether these entries are to be paused, say."""
-    what = counted(len(names), "entry", "entries")
-    session.ask(f"{verb} {what} at {session.server} ({names_in_words(names)})?")
+    session.ask(f"{verb} {counted(len(names))} at {session.server} ({names_in_words(names)})?")
 
 
-def check_failures(session: Session, failed: Mapping[str, str], total: int) -> None:
+def check_failures(session: Session, failed: Mapping[str, str], total: int, code: int = USAGE) -> None:
     """If entries couldn't be changed, say why, and end the command with an error."""
     for reason in list(failed.values())[:MAX_FAILURES]:
         session.note(f"Error: {one_line(reason)}")
     if len(failed) > MAX_FAILURES:
         session.note(f"And {len(failed) - MAX_FAILURES} more.")
     if failed:
-        raise CommandLineError(f"{len(failed)} of {total} entries couldn't be changed.", USAGE)
+        raise CommandLineError(f"{len(failed)} of {total} entries couldn't be changed.", code)

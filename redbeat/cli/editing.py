@@ -1,20 +1,29 @@
-"""``celery redbeat add``, ``set`` and ``delete``: entries made, changed and removed.
+"""``celery redbeat add``, ``set``, ``pause``, ``resume`` and ``delete``: entries made, changed and removed.
 
 Invariant: what is wrong is found before anything is written, and what is written is written in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from redbeat.cli.changes import ask_about, check_failures, refuse_both_or_none, select, show_names
+from redbeat.cli.changes import (
+    ask_about,
+    change_matching,
+    change_named,
+    nothing_matches,
+    refuse_both_or_none,
+    report_entry,
+    select,
+    show_names,
+)
 from redbeat.cli.flags import (
     DRY_RUN,
     INSTEAD_OF_NAME,
-    MATCH,
     OBJECT_PER_ENTRY,
     ONE_OBJECT,
     YES,
@@ -22,35 +31,33 @@ from redbeat.cli.flags import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME, listed_entry
-from redbeat.cli.options import (
-    POLICY,
-    SCHEDULES,
-    TASK_OPTIONS,
-    changes_of,
-    entry_options,
-)
+from redbeat.cli.names import NAME
+from redbeat.cli.operations import options_of
+from redbeat.cli.options import POLICY, SCHEDULES, TASK_OPTIONS, changes_of, entry_options
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.diagnostics.hints import hint_at_beat_schedule, hint_at_ping_host, hint_at_task
-from redbeat.entries.describe import description_of
-from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
-from redbeat.entries.saving import why_never
-from redbeat.entries.wording import one_line, relative, when_in
+from redbeat.entries.pauses import PauseResult
+from redbeat.entries.search import read_listed
+from redbeat.entries.wording import one_line
 from redbeat.errors import EntryChanged
 from redbeat.log.text import counted
 from redbeat.operations.editing import delete_entries, put_entry, set_entries, set_entry
 from redbeat.operations.operation import Seen, given_values
+from redbeat.operations.pausing import pause_entries, pause_entry, resume_entries, resume_entry
 from redbeat.operations.selection import Selection
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.schedules.times import TypedTime
 from redbeat.schedules.timezones import zone_called
 
 #: the fields that ``--unset`` removes
 UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
+
+NAMES = click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
 
 
 @click.command(cls=SessionCommand)
@@ -83,8 +90,7 @@ def add(session: Session, name: str, task: str, disabled: bool, replace: bool, *
             exits.USAGE,
         ) from None
     report_entry(session, name, "Added")
-    hints = [hint_at_task(session.app, task)] if session.has_own_app else []
-    _tell(session, [*hints, *_ping_hints(session, given)])
+    _hint(session, given, hint_at_task(session.app, task) if session.has_own_app else "")
 
 
 @click.command("set", cls=SessionCommand)
@@ -106,11 +112,7 @@ def add(session: Session, name: str, task: str, disabled: bool, replace: bool, *
 @OBJECT_PER_ENTRY
 @pass_session
 def set_(
-    session: Session,
-    name: str | None,
-    match: str | None,
-    unset: tuple[str, ...],
-    **options: Any,
+    session: Session, name: str | None, match: str | None, unset: tuple[str, ...], **options: Any
 ) -> None:
     """Change the entry NAME, or all that --match finds. What you don't give stays as it is.
 
@@ -118,77 +120,148 @@ def set_(
     entry's schedule.
     """
     refuse_both_or_none(name, match)
-    given = given_values(**options)
-    removed = {field.replace("-", "_") for field in unset}
+    given, removed = given_values(**options), {field.replace("-", "_") for field in unset}
     for field in removed & given.keys():
         raise CommandLineError(f"--{field.replace('_', '-')} can't be both set and unset.", exits.USAGE)
-    fields = sorted({*given, *(["unset"] if unset else [])})
-    if not fields:
+    if not given and not removed:
         raise CommandLineError("There is nothing to change: give an option, see --help.", exits.USAGE)
     now = session.now()
 
     def changes(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
         zone = session.app.timezone if "timezone" in removed else zone_for(entry)
         zone = zone_called(given["timezone"]) if "timezone" in given else zone
-        made = {**dict.fromkeys(removed - set(TASK_OPTIONS)), **changes_of(given, zone, now, entry.options)}
-        if removed & set(TASK_OPTIONS):
-            options = made.get("options", entry.options) or {}
-            made["options"] = {key: value for key, value in options.items() if key not in removed}
+        made = {**dict.fromkeys(removed - {*TASK_OPTIONS}), **changes_of(given, zone, now, entry.options)}
+        if removed & {*TASK_OPTIONS}:
+            kept = made.get("options", entry.options) or {}
+            made["options"] = {key: value for key, value in kept.items() if key not in removed}
         made |= {field: given[field] for field in ("task", "enabled") if field in given}
         return {**dict.fromkeys(PAUSE_FIELDS), **made} if given.get("enabled") else made
 
-    names = [name] if name is not None else select(session, str(match))[0]
     if name is not None:
-        set_entry(session.actor, name, changes=changes, is_merged=False, dry_run=session.is_dry_run)
-    if session.is_dry_run:
-        show_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
-    elif name is not None:
-        report_entry(session, name, "Changed")
-    elif names:
-        ask_about(session, f"Change {', '.join(field.replace('_', '-') for field in fields)} of", names)
-        with meter("Changing", len(names)) as progress:
-            chosen = Selection(names, match, is_whole=True)
+
+        def set_one(name: str) -> str:
+            set_entry(session.actor, name, changes=changes, is_merged=False, dry_run=session.is_dry_run)
+            return "Changed"
+
+        names = [name]
+        change_named(session, names, set_one, "changed")
+    else:
+
+        def set_many(entries: Selection, progress: Callable[[int], object]) -> PauseResult:
             record = given_values(match=match, unset=unset or None, **given)
-            done = set_entries(
-                session.actor, chosen, changes=changes, is_merged=False, record=record, progress=progress
-            )
-        for one in done.changed if session.is_json else ():
-            report_entry(session, one, "Changed")
-        session.summarize(f"{len(done.changed)} changed.")
-        check_failures(session, done.failed | dict.fromkeys(done.left, done.reason), len(names))
-    _tell(session, [*_ping_hints(session, given), hint_at_beat_schedule(session.app, names)])
+            how: Any = {"changes": changes, "is_merged": False, "record": record, "progress": progress}
+            done = set_entries(session.actor, entries, **how)
+            return PauseResult((*done.changed,), failed=done.failed | dict.fromkeys(done.left, done.reason))
+
+        names, _ = select(session, str(match))
+        fields = ", ".join(sorted(field.replace("_", "-") for field in {*given, *removed}))
+        change_matching(session, match, names, set_many, (f"Change {fields} of", "changed"))
+    _hint(session, given, hint_at_beat_schedule(session.app, names))
 
 
-def report_entry(session: Session, name: str, done: str) -> None:
-    """Say what was done to an entry, and when it runs now."""
-    entry = listed_entry(session, name)
-    if session.is_json:
-        session.print_json(document_of(entry))
-        return
-    session.say(f"{done} {one_line(name)}: {one_line(description_of(entry, session.zone))}")
-    due = entry.next_due_at
-    if entry.state not in ("scheduled", "due", "failing"):
-        session.say(f"It is {entry.state}{_why_finished(entry, session)}")
-    elif due is not None:
-        session.say(f"Next run: {when_in(due, session.zone)}, {relative(due, session.now())}")
-
-
-def _ping_hints(session: Session, given: Mapping[str, Any]) -> list[str]:
-    return [hint_at_ping_host(session.app, given["ping_url"])] if "ping_url" in given else []
-
-
-def _tell(session: Session, hints: Iterable[str]) -> None:
-    for hint in filter(None, hints):
-        session.note(hint)
-
-
-def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
-    return f": {why_never(entry, session.now())}" if entry.state == "finished" else "."
+def _hint(session: Session, given: Mapping[str, Any], hint: str) -> None:
+    ping = hint_at_ping_host(session.app, given["ping_url"]) if "ping_url" in given else ""
+    for words in filter(None, (hint, ping)):
+        session.note(words)
 
 
 @click.command(cls=SessionCommand)
-@click.argument("names", type=NAME, nargs=-1, metavar="[NAME]...")
-@MATCH
+@NAMES
+@INSTEAD_OF_NAME
+@options_of(pause_entry, "note")
+@click.option("--by", metavar="WHO", help="Who pauses the entries. Default: your login name.")
+@options_of(pause_entry, "until")
+@DRY_RUN
+@YES
+@zone_options
+@OBJECT_PER_ENTRY
+@pass_session
+def pause(
+    session: Session,
+    names: tuple[str, ...],
+    match: str | None,
+    note: str | None,
+    by: str | None,
+    until: TypedTime | None,
+) -> None:
+    """Stop entries from running, until resumed or until a time.
+
+    --match shows how many entries it finds, and asks first. Entries that are already paused or disabled stay
+    as they are, but a paused entry that you name gets the --note, --by and --until that you give. Times
+    without an offset are in the zone of the entry's schedule.
+    """
+    refuse_both_or_none(names, match)
+    for name in names:  # raises before anything is written
+        pause_entry(session.actor, name, until=until, dry_run=True)
+
+    def pause_one(name: str) -> str:
+        change = pause_entry(session.actor, name, note=note, until=until, by=by, dry_run=session.is_dry_run)
+        done = {"paused": "Paused", "changed": "It was paused already; changed"}
+        return done.get(change.outcome, f"It is {change.entry.state} already, and stays so:")
+
+    if match is None:
+        change_named(session, names, pause_one, "paused")
+        return
+    pause_many = partial(pause_entries, session.actor, note=note, until=until, by=by)
+    plan = pause_many(Selection(match=match, is_whole=True), dry_run=True)
+    _change_planned(session, match, plan, pause_many, ("Pause", "paused"), "already paused or disabled")
+
+
+@click.command(cls=SessionCommand)
+@NAMES
+@INSTEAD_OF_NAME
+@options_of(resume_entries, "note", "paused_by")
+@DRY_RUN
+@YES
+@zone_options
+@OBJECT_PER_ENTRY
+@pass_session
+def resume(
+    session: Session, names: tuple[str, ...], match: str | None, note: str | None, by: str | None
+) -> None:
+    """End the pause of entries.
+
+    --match, --note and --paused-by show how many entries they find, and ask first. Entries that are disabled
+    without a pause stay disabled, but an entry that you name is enabled in any case.
+    """
+    is_chosen_by_pause = note is not None or by is not None
+    if is_chosen_by_pause and match is None:
+        match = "*"
+    if bool(names) == (match is not None):
+        raise CommandLineError(
+            "Give a NAME, or any of --match PATTERN, --note TEXT and --paused-by WHO.", exits.USAGE
+        )
+
+    def resume_one(name: str) -> str:
+        resume_entry(session.actor, name, enable=True, dry_run=session.is_dry_run)
+        return "Resumed"
+
+    if match is None:
+        change_named(session, names, resume_one, "resumed")
+        return
+    resume_many = partial(resume_entries, session.actor, note=note, by=by)
+    plan = resume_many(Selection(match=match, is_whole=True), dry_run=True)
+    _change_planned(session, match, plan, resume_many, ("Resume", "resumed"), "not paused")
+
+
+def _change_planned(
+    session: Session,
+    match: str,
+    plan: PauseResult,
+    change: Callable[..., PauseResult],
+    words: tuple[str, str],
+    resting: str,
+) -> None:
+    """Change the entries of a plan; ``resting`` says why the others stay as they are."""
+    if match != "*" and not (plan.changed or plan.left):  # any entries may have no note, say
+        raise nothing_matches(match)
+    left = f"{len(plan.left)} {resting}" if plan.left else ""
+    change_matching(session, match, sorted(plan.changed), change, words, left)
+
+
+@click.command(cls=SessionCommand)
+@NAMES
+@INSTEAD_OF_NAME
 @DRY_RUN
 @YES
 @ONE_OBJECT
@@ -199,21 +272,18 @@ def delete(session: Session, names: tuple[str, ...], match: str | None) -> None:
     Entries of beat_schedule come back when a beat starts. If there is no entry of one of the
     names, nothing is deleted.
     """
-    if not names and match is None:
-        raise CommandLineError("Give a NAME, or --match PATTERN.", exits.USAGE)
+    refuse_both_or_none(names, match)
     for name in names:
-        listed_entry(session, name)  # raises before anything is written
-    found = select(session, match)[0] if match is not None else ()
-    chosen = Selection([*dict.fromkeys([*names, *found])], match, is_whole=True)
-    done = delete_entries(session.actor, chosen, dry_run=True)
-    what = counted(len(done.names), "entry", "entries")
+        read_listed(session.app, name)  # raises before anything is written
+    chosen = [*dict.fromkeys(names)] if match is None else select(session, match)[0]
+    what = counted(len(chosen))
     if session.is_dry_run:
         if session.is_json:
-            session.print_json({"deleted": 0, "names": done.names, "is_dry_run": True})
+            session.print_json({"deleted": 0, "names": chosen, "is_dry_run": True})
         else:
-            show_names(session, done.names, f"{what} would be deleted.")
+            show_names(session, chosen, f"{what} would be deleted.")
         return
-    ask_about(session, "Delete", done.names)
-    with meter("Deleting", len(done.names)) as progress:
-        done = delete_entries(session.actor, chosen, progress=progress)
-    session.report({"deleted": done.deleted, "names": done.names}, f"Deleted {what}.")
+    ask_about(session, "Delete", chosen)
+    with meter("Deleting", len(chosen)) as progress:
+        done = delete_entries(session.actor, Selection(chosen, match, is_whole=True), progress=progress)
+    session.report({"deleted": done.deleted, "names": chosen}, f"Deleted {what}.")

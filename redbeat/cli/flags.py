@@ -75,5 +75,5 @@ def _match_option(which: str) -> Decorator[Any]:
     return click.option("--match", metavar="PATTERN", help=text)
 
 
-#: of commands that change entries; of those that take one name or a pattern; of those that show entries
-MATCH, INSTEAD_OF_NAME, ONLY_MATCHING = map(_match_option, ("All", "Instead of NAME, all", "Only"))
+#: of commands that change entries; of those that show entries
+INSTEAD_OF_NAME, ONLY_MATCHING = map(_match_option, ("Instead of NAME, all", "Only"))

@@ -15,9 +15,6 @@ from redbeat.connection.retry import call_briefly
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import iter_names
 from redbeat.entries.search import read_listed
-from redbeat.entries.wording import one_line
-from redbeat.process import exit_codes as exits
-from redbeat.process.exit_codes import CommandLineError
 from redbeat.store.store import Store
 
 #: how many names the shell is given, and how long it waits for them
@@ -64,11 +61,6 @@ def _app_of(ctx: click.Context) -> Any:
     if app is None or isinstance(app, str):
         app = find_app(app) if app else current_app
     return Session(app, given.get("url"), given.get("prefix"), no_color=True).app
-
-
-def nothing_matches(match: str) -> CommandLineError:
-    """Return the error about a pattern that no entry's name matches, as changing nothing isn't a success."""
-    return CommandLineError(f"No entry's name matches {one_line(match)!r}; nothing was done.", exits.NO_INPUT)
 
 
 def entry_called(session: Session, name: str) -> RedBeatSchedulerEntry:

@@ -131,7 +131,7 @@ def backfill(
     first, last = session.time(begin), session.now() if end is None else session.time(end)
     names = [name] if name is not None else []
     if match is not None:
-        names, left = select(session, match, lambda one: not one.problem, lambda one: bool(one.problem))
+        names, left = select(session, match, lambda one: not one.problem)
         if left:
             session.note(f"{counted(left, 'entry', 'entries')} can't be used, and left out.")
     entries = [entry_called(session, one) for one in names]
@@ -190,7 +190,8 @@ def _carry_out(
         raise CommandLineError(f"{done.reason} {_rest(progress.done)}", exits.UNAVAILABLE)
     if done.failed and not dry_run:
         session.note(_rest(progress.done))
-    check_failures(session, done.failed, len(names))
+    code = exits.TRY_AGAIN if done.failed.keys() <= {*done.held} else exits.USAGE
+    check_failures(session, done.failed, len(names), code)
     return done.runs
 
 

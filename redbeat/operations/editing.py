@@ -216,6 +216,10 @@ def _set(
         was, wanted = fields_of(entry), changes(entry) if callable(changes) else changes
         given = {field: value for field, value in wanted.items() if field not in (*ADDED, *IGNORED_FIELDS)}
         fields = merged(was, given) if is_merged else given
+        is_whole = {"task", "schedule"} <= fields.keys()
+        if not is_whole and entry.stored is not None and read_object(entry.stored.definition) is None:
+            words = "its definition is not a JSON object: give its task and its schedule, too."
+            raise EntryError(f"{name}: {words}", entry.key)
         if fields.get("name", name) != name:
             raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
         values = {field: value for field, value in {**was, **fields}.items() if value is not None}

@@ -28,6 +28,7 @@ from redbeat.errors import (
     AccessDenied,
     ArgumentInvalid,
     BrokerUnavailable,
+    EntryBusy,
     EntryError,
     EntryNotFound,
     LockNotAcquired,
@@ -221,10 +222,12 @@ class BackfilledMany(Rest):
 
     Attributes:
         runs: the due times of those that were sent, or would be, by the entry's name.
+        held: of those that failed, the entries whose run in progress lets no other one start.
     """
 
     runs: dict[str, Sequence[datetime]]
     is_dry_run: bool
+    held: Sequence[str]
 
 
 From = Annotated[Moment, Option("Send runs that were due at this time or later.", called="from")]
@@ -281,7 +284,7 @@ def backfill_entries(
         ArgumentInvalid: the end is before the beginning.
     """
     first, last = _span(actor, begin, end)
-    count = 0
+    count, held = 0, list[str]()
 
     def send(name: str) -> Sequence[datetime]:
         nonlocal count
@@ -289,14 +292,18 @@ def backfill_entries(
         if count and count + len(runs) > limit:
             raise Enough
         if runs and not dry_run:
-            runs = backfill_entry(actor, name, begin=first, end=last, limit=limit).runs
+            try:
+                runs = backfill_entry(actor, name, begin=first, end=last, limit=limit).runs
+            except EntryBusy:
+                held.append(name)
+                raise
         count += len(runs)
         progress(count)
         return runs
 
     done, rest = for_each(entries.find(actor), send)
     runs = {name: dues for name, dues in done.items() if dues}
-    return BackfilledMany(runs=runs, is_dry_run=dry_run, **vars(rest))
+    return BackfilledMany(runs=runs, is_dry_run=dry_run, held=held, **vars(rest))
 
 
 def _span(actor: Actor, begin: Moment, end: Moment | None) -> tuple[datetime, datetime]:

@@ -172,7 +172,9 @@ def test_delete_by_name_and_pattern(ask: Call, app: Celery, client: redis.Redis)
         Entry(name, "echo", 60, app=app).save()
     write_raw(client, "spoilt", "no json")
     client.zadd("redbeat::schedule", {"redbeat:gone": 1})
-    ask("delete", "b1", "--match", "a*", "--yes")
+    assert "Give a NAME, or --match" in ask("delete", "b1", "--match", "a*", "--yes", code=64).stderr
+    ask("delete", "b1", "--yes")
+    ask("delete", "--match", "a*", "--yes")
     ask("delete", "spoilt", "gone", "--yes")
     assert [entry.name for entry in Entry.list(app)] == ["b2"]
     assert json.loads(ask("delete", "b2", "--yes", "--json").stdout) == {"deleted": 1, "names": ["b2"]}
@@ -305,6 +307,15 @@ def test_changed_entry_is_exported_as_fields_of_a_file(ask: Call, app: Celery, t
     ask("export", str(file))
     assert "stored:" not in file.read_text()
     assert Entry.get("again", app).timezone == "Europe/Berlin"
+
+
+def test_definition_that_cannot_be_read_is_changed_as_a_whole_only(
+    ask: Call, get: Get, client: redis.Redis
+) -> None:
+    write_raw(client, "bad", "{")
+    assert "definition is not a JSON object" in ask("set", "bad", "--jitter", "5s", code=64).stderr
+    ask("set", "bad", "--task", "echo", "--every", "60")
+    assert get("bad").schedule == schedule(60)
 
 
 def test_entry_without_its_hash_is_not_changed(ask: Call, client: redis.Redis) -> None:

@@ -165,7 +165,7 @@ def test_changing_commands_show_times_in_the_zone_that_is_asked_for(ask: Call) -
     changed = ask("set", "one", "--at", "2099-07-01T21:00", "--max-runs", "3", *options).stdout
     assert f"Next run: {shown_as} {label}, " in changed, "typed on the entry's clocks"
     assert f"until {shown_as} {label}." in ask("pause", "one", "--until", "2099-07-01T21:00", *options).stdout
-    assert f"next run: {shown_as} {label}, " in ask("resume", "one", *options).stdout
+    assert f"Next run: {shown_as} {label}, " in ask("resume", "one", *options).stdout
 
 
 def test_shown_time_can_be_typed(ask: Call, app: Celery) -> None:

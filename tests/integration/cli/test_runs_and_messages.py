@@ -101,6 +101,19 @@ def test_give_up_needs_yes_without_a_terminal(ask: Call, add: Callable[..., Any]
     assert "There are no such runs." in ask("runs", "stuck", "--give-up", "--yes").stderr
 
 
+def test_backfill_of_entries_held_by_their_runs_ends_with_75(
+    ask: Call, add: Callable[..., Any], progress: Progress, broker: redis.Redis
+) -> None:
+    for name in ("a1", "a2"):
+        add(name, 3600, overlap="skip")
+    progress.started("a1", "one", overlap="skip")
+    span = ("--from", "2024-01-01T00:30Z", "--to", "2024-01-01T01:30Z")
+    assert (
+        "a1: the run one is in progress" in ask("backfill", "--match", "a*", *span, "--yes", code=75).stderr
+    )
+    assert len(messages(broker)) == 1
+
+
 def test_rerun_sends_one_run_of_an_entry_that_may_not_overlap(
     ask: Call, add: Callable[..., Any], progress: Progress, broker: redis.Redis
 ) -> None:
