@@ -194,11 +194,11 @@ class EntryError(RedBeatError):
         problems: all that is wrong with the values, by field; {}: only the message is known.
     """
 
-    def __init__(self, message: str, key: str) -> None:
+    def __init__(self, message: str, key: str, problems: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.key = key
         self.done = 0
-        self.problems: Mapping[str, str] = {}
+        self.problems = problems or {}
 
 
 class DeclarationError(EntryError, ConfigurationError):

@@ -613,4 +613,5 @@ def _check_name(entry: RedBeatSchedulerEntry) -> None:
     entry.name = as_name(entry.name)
     problem = find_name_problem(entry.name, ensure_conf(entry.app).reserved_names)
     if problem:
-        raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))
+        key = entry.key if isinstance(entry.name, str) else str(entry.name)
+        raise EntryError(problem, key, {"name": problem})

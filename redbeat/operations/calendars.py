@@ -20,6 +20,7 @@ from redbeat.calendars import (
     read_known,
     store_calendar,
 )
+from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.calendar_loading import ABOUT, StoredCalendar, Unusable, names_in, read_stored
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import CalendarError, CalendarNotFound, ConfigurationError, EntryChanged, StoreRefused
@@ -203,7 +204,8 @@ def show(actor: Actor, name: str, users: Mapping[str, Sequence[str]] | None = No
 def _read_existing(actor: Actor, name: str) -> StoredCalendar:
     stored = read_known(Store(actor.app), name)
     if stored.is_missing:
-        raise CalendarNotFound(f"There is no calendar {shorten(name, 200)!r}.", name)
+        hint = did_you_mean(name, list_names(actor)[0])
+        raise CalendarNotFound(f"There is no calendar {shorten(name, 200)!r}.{hint}", name)
     return stored
 
 
@@ -397,8 +399,8 @@ def delete_calendars(
     for name, entries in users.items() if not force else ():
         raise CalendarError(
             f"The calendar {shorten(name, 200)!r} is named by {entries_in_words(entries)}: let them name "
-            "another one, or none (unset exclude); or delete it by force, and they are quarantined when they "
-            "are due.",
+            "another one, or none (unset exclude); or delete it with the option force, and they are "
+            "quarantined when they are due.",
             name,
         )
     if not dry_run:

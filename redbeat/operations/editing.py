@@ -125,7 +125,7 @@ def put_entry(
         raise ArgumentInvalid("name", f"must be {name!r}, as in the path, or be left out.")
     problem = find_name_problem(name, ensure_conf(actor.app).reserved_names)
     if problem:
-        raise EntryError(f"{name}: {problem}", name)
+        raise EntryError(problem, name, {"name": problem})
 
     def put() -> EntryChange:
         before = find_entry(actor.app, name)

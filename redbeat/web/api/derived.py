@@ -75,7 +75,10 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
     call_operation.__name__ = operation.function.__name__
     return Endpoint(
         *(method, path, operation.command, operation.right, operation.summary, call_operation),
-        {200: schema, **({201: schema} if IF_NONE_MATCH in headers or method == "PATCH" else {})},
+        {
+            200: schema,
+            **({201: schema} if IF_NONE_MATCH in headers or operation.result is CalendarChange else {}),
+        },
         fields if is_query else (),
         _body_of(method, fields, whole),
         headers=[*headers],

@@ -154,6 +154,8 @@ def test_patch_merges_what_it_names_and_reports_each_wrong_field(
     several = one.ask("PATCH", "/entries/one", {"jitter": -1, "task": 5, "max_runs": 0}).json()
     assert several["errors"].keys() == {"jitter", "task", "max_runs"}
     assert one.ask("PUT", "/entries/two", {}).json()["errors"].keys() == {"task", "schedule"}
+    reserved = one.ask("PUT", "/entries/:schedule", {"task": "t", "schedule": "1h"})
+    assert (reserved.status_code, reserved.json()["errors"].keys()) == (422, {"name"}), reserved.text
 
 
 def test_one_of_eight_concurrent_patches_with_one_etag_wins(program: Programs, add: Add) -> None:
