@@ -15,7 +15,7 @@ from typing import Any
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS
-from redbeat.entries.due import is_pause_over
+from redbeat.entries.due import MAX_SCORE, is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import without_secrets
 from redbeat.entries.runs import Last, read_last, read_running
@@ -29,6 +29,7 @@ from redbeat.policy.policy import FIELDS, LENGTHS, PAUSE_FIELDS, given_of
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
 from redbeat.schedules.durations import length_in_words
+from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Stored
 
 NEXT_RUNS, LAST_RUNS = 5, 10
@@ -95,6 +96,12 @@ class Overview:
         """Its last runs without those in progress."""
         in_progress = {run.task_id for run in self.running}
         return [run for run in self.history if run.task_id is None or run.task_id not in in_progress]
+
+    @property
+    def looked_at(self) -> datetime | None:
+        """When beat looks at it next, whether it can be used or not; None: never."""
+        score = None if self.entry.stored is None else self.entry.stored.score
+        return moment_of(score) if score and 0 < score < MAX_SCORE else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON."""

@@ -29,6 +29,8 @@ FIELDS = ("args", "kwargs", "options")
 #: what is nested more deeply isn't looked through, and what has more values isn't taken: each is looked at
 #: several times
 MAX_DEPTH, MAX_VALUES = 100, 100_000
+#: a hidden text of fewer characters is replaced in a sentence only where it is a word of its own
+MIN_ANYWHERE = 4
 #: what stands in place of such a field, as its schema wants it
 UNREADABLE: Mapping[str, Any] = {"args": [HIDDEN], "kwargs": {HIDDEN: HIDDEN}, "options": {HIDDEN: HIDDEN}}
 
@@ -278,7 +280,10 @@ def without_hidden(sentence: str, document: Any, hiding: Hiding) -> str:
         for place in hiding.places_in(args, document.get("task")):
             texts |= {*_texts_hidden(args[place], hiding, is_under=True)}
     for text in sorted(texts, key=len, reverse=True):
-        sentence = sentence.replace(text, HIDDEN)
+        if len(text) < MIN_ANYWHERE:  # a part of a time or of another number is no value
+            sentence = re.sub(rf"(?<![\w:.-]){re.escape(text)}(?![\w:-]|\.\w)", HIDDEN, sentence)
+        else:
+            sentence = sentence.replace(text, HIDDEN)
     return sentence
 
 

@@ -166,6 +166,12 @@ def test_signature_within_an_entry_is_hidden_as_its_task_has_it(hiding: Hiding) 
     assert "third" not in without_hidden(f"can't send {stored['kwargs']}", stored, hiding)
 
 
+def test_short_hidden_value_is_hidden_alone_and_leaves_times_as_they_are() -> None:
+    sentence = "It was sent at 2030-12-02 02:12:20.2 with pin=2, pin: 2. Not 12."
+    shown = without_hidden(sentence, {"kwargs": {"password": 2}}, PATTERNS)
+    assert shown == "It was sent at 2030-12-02 02:12:20.2 with pin=(hidden), pin: (hidden). Not 12."
+
+
 def test_arguments_as_text_are_hidden_if_their_task_has_a_hidden_parameter(hiding: Hiding) -> None:
     text = '["anna", "s3cret"]'
     shown = hide({"task": "login", "args": text}, hiding)
