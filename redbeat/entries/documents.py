@@ -7,7 +7,6 @@ An entry's document is its ``to_dict``, and ``list`` and ``show`` add what they 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -17,7 +16,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.entries.due import MAX_SCORE, is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.forms import without_secrets
+from redbeat.entries.forms import placed, without_secrets
 from redbeat.entries.runs import Last, read_last, read_running
 from redbeat.entries.upcoming import next_runs as runs_of
 from redbeat.entries.validation import find_entry_problem, find_name_problem
@@ -204,19 +203,9 @@ def find_problems(values: Mapping[str, Any], app: Any) -> dict[str, str]:
             words = str(exc)
         if not words:
             break
-        field, sentence = _placed(words, left)
+        field, sentence = placed(words, str(_STAND_INS["name"]))
+        field = field if field in left else ""
         problems.setdefault(field, sentence)
         if left.pop(field, None) is None:
             break
     return problems
-
-
-def _placed(words: str, fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the field that ``words`` are about, and the rest of them as a sentence."""
-    rest = words.removeprefix(f"{_STAND_INS['name']}: ")
-    named = re.match(r"(\w+)(:? )", rest, re.ASCII)
-    if named is None or named[1] not in fields:
-        return "", rest
-    said = rest[named.end() :] if named[2] == ": " else f"It {rest[named.end() :]}"
-    said = said[:1].upper() + said[1:]
-    return named[1], said if said.endswith((".", "?")) else f"{said}."

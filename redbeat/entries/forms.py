@@ -6,6 +6,7 @@ state, its next run and its error, which ``from_dict`` ignores.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.validation import find_priority_problem, find_problem, why_undecoded
 from redbeat.errors import EntryError
+from redbeat.log.text import printable
 from redbeat.policy.policy import FIELDS, PAUSE_FIELDS, given_of
 from redbeat.schedules.timezones import time_of
 
@@ -41,6 +43,18 @@ READ_ONLY_FIELDS = ("state", "next_due_at", "description", "error", "next_runs",
 #: keys that are ignored; of those in exported files not ``stored``, as an entry without it would lose
 #: something
 IGNORED_FIELDS = {*READ_ONLY_FIELDS, *STATE_FIELDS, *EXPORTED_FIELDS} - {"stored"}
+
+#: the field that an error of an entry names, and what it says about it
+_NAMED = re.compile(rf"(?:^|: )({'|'.join(FORM_FIELDS)}): (.+)", re.DOTALL)
+
+
+def placed(words: str, name: str) -> tuple[str, str]:
+    """Return the field that an error of the entry ``name`` is about (or an empty text), and what it says."""
+    words = words.removeprefix(f"{printable(name)}: ")  # the entry may be called as a field is
+    named = _NAMED.search(words)
+    field, said = named.groups() if named else ("", words)
+    said = said[:1].upper() + said[1:] if named else said
+    return field, said if said.endswith((".", "?")) else f"{said}."
 
 
 def shown_value(field: str, value: Any) -> Any:

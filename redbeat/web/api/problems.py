@@ -10,7 +10,7 @@ from http import HTTPStatus
 from starlette.requests import Request
 from starlette.responses import Response
 
-from redbeat.entries.forms import FORM_FIELDS
+from redbeat.entries.forms import placed
 from redbeat.errors import (
     AccessDenied,
     CalendarError,
@@ -22,7 +22,6 @@ from redbeat.errors import (
     RunNotSent,
 )
 from redbeat.keys import Keys
-from redbeat.log.text import printable
 from redbeat.web.api.operations import PROBLEM, etag_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, sentence_of, status_of
 
@@ -98,18 +97,10 @@ def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[st
         name = keys.name(exc.key) if keys.owns(exc.key) else exc.key or place.get("name", "")
         busy = exc.task_id if isinstance(exc, EntryBusy) else None
         is_state = isinstance(exc, (EntryChanged, EntryBusy))
-        field = None if is_state else _field_in(str(exc), exc.key, name)
+        field = None if is_state else placed(str(exc), exc.key)[0] or None
         field = next(filter(None, exc.problems), field)
         return {"entry": name or None, "task_id": busy, "field": field, "errors": exc.problems or None}
     return {}
-
-
-def _field_in(sentence: str, *names: str) -> str | None:
-    """Return the field that a sentence about an entry begins with."""
-    for name in names:
-        sentence = sentence.removeprefix(f"{printable(name)}: ")
-    first = sentence.split(" ", 1)[0].rstrip(":,")
-    return first if first in FORM_FIELDS else None
 
 
 def refuse(_request: Request, exc: Exception | None) -> Response:

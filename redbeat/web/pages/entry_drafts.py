@@ -6,7 +6,6 @@ Invariant: what is hidden stays hidden in everything that is shown, and a draft 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
 from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.documents import find_problems
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.forms import IGNORED_FIELDS
+from redbeat.entries.forms import IGNORED_FIELDS, placed
 from redbeat.entries.marks import Mark, marks_of
 from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.search import read_listed
@@ -25,16 +24,13 @@ from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import differing
 from redbeat.operations.editing import draft, fields_of, revision_of, whole
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
-from redbeat.web.pages.entry_form import EDITABLE, document_of, editable, read_json
+from redbeat.web.pages.entry_form import document_of, editable, read_json
 from redbeat.web.visit import Visit
 
 #: how many next runs a preview has
 NEXT_RUNS = 10
 
 NAME_IS_TAKEN = "There is an entry of this name already."
-
-#: the field that an error names, and what it says about it
-_NAMED = re.compile(rf"(?:^|: )({'|'.join(EDITABLE)}): (.+)", re.DOTALL)
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
@@ -164,10 +160,12 @@ def check(visit: Visit, found: Draft) -> None:
 
 def note_error(visit: Visit, found: Draft, exc: EntryError | AccessDenied) -> None:
     """Note why a draft can't be stored, at the field that the error names; it may quote what is stored."""
-    words, hiding = str(exc), hiding_of(visit.app)
-    named = _NAMED.search(words)
-    place = (exc.field or "") if isinstance(exc, AccessDenied) else named[1] if named else ""
-    words = words if not named or named[1] != place else f"{named[2][:1].upper()}{named[2][1:]}"
+    (place, words), hiding = (
+        placed(str(exc), str(found.given.get("name") or found.name)),
+        hiding_of(visit.app),
+    )
+    if isinstance(exc, AccessDenied) and exc.field != place:
+        place, words = exc.field or "", str(exc)
     for document in (found.given, {} if found.before is None else fields_of(found.before)):
         words = without_hidden(words, document, hiding)
     found.problems.setdefault(place, words)
