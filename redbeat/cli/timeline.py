@@ -73,19 +73,19 @@ def timeline(
     width = PIPED_WIDTH if session.is_piped else session.console.width
     name_width = min(MOST_FOR_NAMES, max(width * 3 // 10, 5))
     chart = chart_from(since or now, zone, hours, max(width - name_width - 2, 5))
-    counting = Counting(session.app, chart, since, match=match, max_rows=rows)
+    counting = Counting(session.app, chart, since, by=by, match=match, max_rows=rows)
     with meter("Looking") as progress:
         for _ in counting.steps():
-            progress(counting.looked_at)
-    found = counting.found()
+            progress(counting.found.looked_at)
+    found = counting.found
     note_untold(session, found.untold)
     if session.is_json:
-        session.print_json(found.to_dict(by))
+        session.print_json(found.to_dict())
         return
-    shown = found.rows[by]
+    shown = found.rows
     name_width = min(name_width, max([cell_len(printable(row.name)) for row in shown] + [len("total")]))
     session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
-    for line in _lines(found, by, zone, name_width):
+    for line in _lines(found, zone, name_width):
         session.console.print(line, no_wrap=True, overflow="crop", crop=True)
     total = found.total.counts
     peak = max(total)
@@ -107,8 +107,8 @@ def _heading(chart: Chart, zone: tzinfo) -> str:
     )
 
 
-def _lines(found: Timeline, group: str, zone: tzinfo, name_width: int) -> list[Text]:
-    shown, total = found.rows[group], found.total.counts
+def _lines(found: Timeline, zone: tzinfo, name_width: int) -> list[Text]:
+    shown, total = found.rows, found.total.counts
     lines = [Text(_fit("", name_width) + _ruler(found.chart, zone), "bold")]
     edges = edges_of(_peak(shown), len(_SHADES) - 1)
     for row in shown:
@@ -117,7 +117,7 @@ def _lines(found: Timeline, group: str, zone: tzinfo, name_width: int) -> list[T
             level = level_of(runs, edges)
             line.append(_SHADES[level], _SHADE_STYLES[level])
         lines.append(line)
-    more = found.row_counts[group] - len(shown)
+    more = found.row_count - len(shown)
     if more:
         lines.append(Text(f"and {more} more, in the total", "dim"))
     most = max(total) or 1

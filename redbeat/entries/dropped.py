@@ -109,9 +109,7 @@ def dropped_until(
     reason: str = "late",
 ) -> Dropped:
     """Return the runs from ``first``, which is the first of them, to ``end``."""
-    if isinstance(schedule_, schedule) and not (
-        is_own_kind(schedule_, schedule) or schedule_.relative or bounds.calendar
-    ):
+    if is_even(schedule_, bounds):
         more = max((end - first) // schedule_.run_every, 0)
         return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged, reason)
     crontab_ = crontab_key(schedule_, bounds)
@@ -121,6 +119,12 @@ def dropped_until(
         if crontab_ is not None:
             _counted[crontab_, first, end] = found
     return Dropped(first, *found, why, is_merged, reason)
+
+
+def is_even(schedule_: Any, policy: Policy) -> bool:
+    """Return True if the runs are an interval apart, wherever the first one is."""
+    is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
+    return is_interval and not schedule_.relative and policy.exclude is None and policy.calendar is None
 
 
 def crontab_key(schedule_: Any, policy: Policy) -> Hashable | None:

@@ -10,7 +10,7 @@ import re
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -20,12 +20,10 @@ from itertools import chain, islice, takewhile
 from operator import add
 from typing import Any, NamedTuple
 
-from celery.schedules import schedule
-
 from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.documents import iso
-from redbeat.entries.dropped import crontab_key
+from redbeat.entries.dropped import crontab_key, is_even
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import entry_of, read_all
 from redbeat.entries.runs import id_of
@@ -35,7 +33,6 @@ from redbeat.errors import EntryError
 from redbeat.history import PastRun, decode_history
 from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
-from redbeat.schedules.occurrences import is_own_kind
 from redbeat.store.histories import read_newest
 from redbeat.store.members import count_members
 from redbeat.store.parts import in_chunks
@@ -64,8 +61,8 @@ _CHUNK, _MAX_RECORDS = 50, 500
 #: what a row stands for, by the value of --by
 GROUPS: dict[str, Callable[[Any], str]] = {
     "load": lambda entry: str(entry.name),
-    "task": lambda entry: str(entry.task),
-    "prefix": lambda entry: _prefix_of(str(entry.name)),
+    "task": lambda entry: shorten(str(entry.task), MAX_NAME),
+    "prefix": lambda entry: shorten(_prefix_of(str(entry.name)), MAX_NAME),
     "next": lambda entry: str(entry.name),
 }
 
@@ -170,20 +167,19 @@ def chart_from(since: datetime, zone: tzinfo, hours: float, room: int) -> Chart:
     return Chart(begin, step, max(min(int(-(-hours * 60 // minutes)), room), 1))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Row:
     """The runs of an entry, of a task, of the names with a prefix, or of all entries.
 
     Attributes:
         counts: how many are planned in each column.
-        happened: how many have ended in the past as ``HAPPENED`` says, in columns; without words of which
-            there are none.
+        happened: how many have ended in the past, by words of ``HAPPENED`` and columns.
         score: of an entry.
     """
 
     name: str
-    counts: list[int]
-    happened: dict[str, list[int]] = field(default_factory=dict)
+    counts: Sequence[int]
+    happened: Counter[tuple[str, int]] = field(default_factory=Counter)
     score: float = 0.0
 
     @property
@@ -191,37 +187,35 @@ class Row:
         """How many are planned."""
         return sum(self.counts)
 
-    def add(self, other: Row) -> None:
-        """Add the runs of ``other``."""
-        self.counts = [*map(add, self.counts, other.counts)]
-        for word, counts in other.happened.items():
-            self.happened[word] = [*map(add, self.happened.get(word, [0] * len(counts)), counts)]
+    def __add__(self, other: Row) -> Row:
+        counts = [*map(add, self.counts, other.counts)]
+        return replace(self, counts=counts, happened=self.happened + other.happened)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Timeline:
     """The runs of the entries that were looked at.
 
     Attributes:
         now: when it was begun, by the server's clock.
-        looked_at: how many entries were looked at.
         entries: how many there are.
         total: the row of all of them.
-        rows: the first rows by each of ``GROUPS``.
-        row_counts: how many rows there are by each.
+        looked_at: how many entries were looked at.
+        rows: the first rows.
+        row_count: how many rows there are.
         untold: sentences about entries of which not all runs are known.
         known_since: before this not all histories say how runs ended; None: they all do.
     """
 
     chart: Chart
     now: datetime
-    looked_at: int
     entries: int
     total: Row
-    rows: Mapping[str, Sequence[Row]]
-    row_counts: Mapping[str, int]
-    untold: Sequence[str]
-    known_since: datetime | None
+    looked_at: int = 0
+    rows: Sequence[Row] = ()
+    row_count: int = 0
+    untold: list[str] = field(default_factory=list)
+    known_since: datetime | None = None
 
     @property
     def has_past(self) -> bool:
@@ -233,14 +227,14 @@ class Timeline:
         """Whether all entries were looked at."""
         return self.looked_at >= self.entries
 
-    def to_dict(self, group: str) -> dict[str, Any]:
-        """Return what is planned as plain JSON, with the rows of one group."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is planned as plain JSON."""
         return {
             "begin": iso(self.chart.begin),
             "end": iso(self.chart.end),
             "column_seconds": self.chart.step.total_seconds(),
             "total": self.total.counts,
-            "entries": [{"name": row.name, "runs": row.counts} for row in self.rows[group]],
+            "entries": [{"name": row.name, "runs": row.counts} for row in self.rows],
         }
 
 
@@ -249,9 +243,13 @@ class Counting:
 
     Arguments:
         since: when it begins; before now: with the runs that the schedules had from then on. None: now.
+        by: what a row stands for, one of ``GROUPS``.
         match: a pattern of names; None: all entries.
-        max_rows: how many rows of each group are kept.
+        max_rows: how many rows are kept.
         with_outcomes: for the past also how runs ended.
+
+    Attributes:
+        found: what was counted so far.
     """
 
     def __init__(
@@ -260,32 +258,27 @@ class Counting:
         chart: Chart,
         since: datetime | None,
         *,
+        by: str = "load",
         match: str | None = None,
         max_rows: int,
         with_outcomes: bool = False,
     ) -> None:
-        self.chart, self.looked_at = chart, 0
         self._store = Store(app)
-        self._app, self._match, self._max_rows = app, match, max_rows
-        self._now = Server(self._store).now()
-        self._since = since or self._now
-        self._entries = count_members(self._store)
-        has_past = with_outcomes and chart.begin + chart.step <= self._now
-        self._records = min(ensure_conf(app).history, _MAX_RECORDS) if has_past else 0
-        self._total, self._row_count = Row("", [0] * chart.columns), 0
-        self._rows: dict[str, list[Row]] = {"load": [], "next": []}
-        self._sums: dict[str, dict[str, Row]] = {"task": {}, "prefix": {}}
-        self._untold: list[str] = []
-        self._known_since: datetime | None = None
-        #: all runs in the chart of crontabs that many entries share, with why there are more
-        self._shared = Memory[Hashable, tuple[list[datetime], str]](MAX_SHARED)
-        #: how many of these are in which columns, from one of them to another
-        self._counted = Memory[Hashable, Counter[int]](50 * MAX_SHARED)
+        self._app, self._by, self._match, self._max_rows = app, by, match, max_rows
+        total = Row("", [0] * chart.columns)
+        self.found = Timeline(chart, Server(self._store).now(), count_members(self._store), total)
+        self._since = since or self.found.now
+        has_outcomes = with_outcomes and self.found.has_past
+        self._records = min(ensure_conf(app).history, _MAX_RECORDS) if has_outcomes else 0
+        self._rows: dict[str, Row] = {}
+        #: all runs in the chart of crontabs that many entries share, their columns, and why there are more
+        self._shared = Memory[Hashable, tuple[list[datetime], list[int], str]](MAX_SHARED)
 
     def steps(self) -> Iterator[None]:
         """Count; yields after each entry, so that its caller can rest, or stop."""
+        found = self.found
         # an entry that is due later than the end has no run in the chart, unless that is in the past
-        last_score = self.chart.end.timestamp() if self._since >= self._now else None
+        last_score = found.chart.end.timestamp() if self._since >= found.now else None
         for chunk in in_chunks(read_all(self._store, last_score), _CHUNK):
             entries = [
                 entry_of(RedBeatSchedulerEntry, stored, self._app, now)
@@ -297,56 +290,39 @@ class Counting:
             for entry in entries:
                 planned.append(self._planned(entry))
                 yield
-            for entry, counts, happened in zip(
-                entries, planned, self._happened(entries, planned), strict=True
+            for entry, counts, history in zip(
+                entries, planned, self._histories(entries, planned), strict=True
             ):
-                self._add(entry, counts, happened)
+                self._add(entry, counts, self._happened(entry, history))
                 yield
-            for group, rows in self._rows.items():
-                self._rows[group] = heapq.nsmallest(self._max_rows, rows, key=_ORDERS[group])
-            self.looked_at += len(chunk)
+            found.looked_at += len(chunk)
+            found.rows = heapq.nsmallest(self._max_rows, self._rows.values(), key=self._place_of)
+            if self._by in ("load", "next"):  # nothing is added to the rows of these entries
+                self._rows = {row.name: row for row in found.rows}
             yield
-        self.looked_at = self._entries = max(self._entries, self.looked_at)
+        found.looked_at = found.entries = max(found.entries, found.looked_at)
 
-    def found(self) -> Timeline:
-        """Return what was counted so far."""
-        rows = {**self._rows, **{group: [*sums.values()] for group, sums in self._sums.items()}}
-        return Timeline(
-            self.chart,
-            self._now,
-            self.looked_at,
-            max(self._entries, self.looked_at),
-            _copy(self._total),
-            {
-                group: [_copy(row) for row in heapq.nsmallest(self._max_rows, rows[group], key=order)]
-                for group, order in _ORDERS.items()
-            },
-            {group: len(self._sums[group]) if group in self._sums else self._row_count for group in GROUPS},
-            tuple(self._untold),
-            self._known_since,
-        )
+    def _place_of(self, row: Row) -> tuple[float, str]:
+        """Order rows: the busiest first, or those that run first."""
+        return row.score if self._by == "next" else -row.runs, row.name
 
     def _add(
-        self, entry: RedBeatSchedulerEntry, planned: Counter[int], happened: Mapping[str, Counter[int]]
+        self, entry: RedBeatSchedulerEntry, planned: Counter[int], happened: Counter[tuple[str, int]]
     ) -> None:
         """Add the runs of an entry."""
         if not planned or entry.policy.one_off or entry.policy.max_runs is not None:
             # its schedule doesn't say what it had: what happened is taken for planned
-            planned = sum(happened.values(), planned)
-        if not planned and not happened:
+            for (_, column), runs in happened.items():
+                planned[column] += runs
+        if not planned:
             return
-        columns = range(self.chart.columns)
-        lists = {word: [counts[column] for column in columns] for word, counts in happened.items()}
-        score = (entry.stored and entry.stored.score) or 0.0
-        row = Row(str(entry.name), [planned[column] for column in columns], lists, score)
-        self._total.add(row)
-        self._row_count += 1
-        for rows in self._rows.values():
-            rows.append(row)
-        for group, sums in self._sums.items():
-            name = shorten(GROUPS[group](entry), MAX_NAME)
-            name = name if name in sums or len(sums) < MAX_GROUPS else OTHERS
-            sums.setdefault(name, Row(name, [0] * self.chart.columns)).add(row)
+        name = GROUPS[self._by](entry)
+        name = name if name in self._rows or len(self._rows) < MAX_GROUPS else OTHERS
+        self.found.row_count += name not in self._rows
+        counts = [planned[column] for column in range(self.found.chart.columns)]
+        row = Row(name, counts, happened, (entry.stored and entry.stored.score) or 0.0)
+        self._rows[name] = self._rows[name] + row if name in self._rows else row
+        self.found.total += row
 
     @contextmanager
     def _naming(self, entry: RedBeatSchedulerEntry) -> Iterator[None]:
@@ -354,19 +330,19 @@ class Counting:
         try:
             yield
         except (EntryError, ValueError, OverflowError) as exc:
-            if len(self._untold) < MAX_UNTOLD:
-                self._untold.append(reason_of(entry, exc))
+            if len(self.found.untold) < MAX_UNTOLD:
+                self.found.untold.append(reason_of(entry, exc))
 
     # -- planned
 
     def _planned(self, entry: RedBeatSchedulerEntry) -> Counter[int]:
         """Count the run that an entry has in Redis and those that its schedule has, by their columns."""
-        counts, chart = Counter[int](), self.chart
+        counts, chart, now = Counter[int](), self.found.chart, self.found.now
         with self._naming(entry):
             due = entry.next_due_at
             if due is None or entry.stored is None or entry.stored.is_away:
                 return counts
-            at_once = max(due, self._now)  # an entry that is due already runs now
+            at_once = max(due, now)  # an entry that is due already runs now
             if entry.policy.one_off or entry.policy.max_runs is not None:
                 for run in takewhile(lambda run: run < chart.end, runs_from(entry, due)):
                     run = at_once if run == due else run
@@ -375,7 +351,7 @@ class Counting:
                 return counts
             if chart.begin <= at_once < chart.end:
                 counts[chart.column_of(at_once)] += 1
-            if self._since < self._now:
+            if self._since < now:
                 self._count(counts, entry, self._since, due - _TICK, due)
             self._count(counts, entry, at_once + _TICK, chart.end, due)
         return counts
@@ -393,97 +369,73 @@ class Counting:
         Raises:
             EntryError: they can't be computed, or take too long; some of them are counted.
         """
-        chart, policy, rule = self.chart, entry.policy, entry.schedule
+        chart, policy, rule = self.found.chart, entry.policy, entry.schedule
         first, last = max(first, chart.begin), min(last, chart.end - _TICK)
-        key = crontab_key(rule, policy)
         if first > last:
             return
-        if isinstance(rule, schedule) and not (
-            is_own_kind(rule, schedule) or rule.relative or policy.exclude
-        ):
+        if is_even(rule, policy):
             first, last = max(first, policy.start_time or first), min(last, policy.end_time or last)
             counts.update(_count_interval(chart, due, rule.run_every, first, last))
-        elif key is None:
+        elif (key := crontab_key(rule, policy)) is None:
             for run in in_time(entry, entry.runs_between(first, last)):
                 counts[chart.column_of(run)] += 1
         else:
-            runs, problem = self._runs_of(key, entry)
-            span = bisect_left(runs, first), bisect_right(runs, last)
-            if (key, span) not in self._counted:
-                self._counted[key, span] = Counter(map(chart.column_of, runs[slice(*span)]))
-            counts.update(self._counted[key, span])
+            runs, columns, problem = self._runs_of(key, entry)
+            counts.update(columns[bisect_left(runs, first) : bisect_right(runs, last)])
             if problem:
                 raise EntryError(problem, entry.key)
 
-    def _runs_of(self, key: Hashable, entry: RedBeatSchedulerEntry) -> tuple[list[datetime], str]:
+    def _runs_of(self, key: Hashable, entry: RedBeatSchedulerEntry) -> tuple[list[datetime], list[int], str]:
         """Return all runs in the chart of a crontab that many entries share, and why there are more."""
         if key not in self._shared:
-            runs, problem = list[datetime](), ""
-            every = entry.runs_between(self.chart.begin, self.chart.end - _TICK)
+            chart, runs, problem = self.found.chart, list[datetime](), ""
             try:
-                runs.extend(run.astimezone(timezone.utc) for run in in_time(entry, every))
+                for run in in_time(entry, entry.runs_between(chart.begin, chart.end - _TICK)):
+                    runs.append(run.astimezone(timezone.utc))
             except EntryError as exc:
                 problem = str(exc)
-            self._shared[key] = runs, problem
+            self._shared[key] = runs, [*map(chart.column_of, runs)], problem
         return self._shared[key]
 
     # -- happened
 
-    def _happened(
+    def _histories(
         self, entries: Sequence[RedBeatSchedulerEntry], planned: Sequence[Counter[int]]
-    ) -> Iterator[Mapping[str, Counter[int]]]:
-        """Yield how the runs of each entry ended, by the words of ``HAPPENED``."""
-        if not self._records:
-            yield from ({} for _ in entries)
-            return
+    ) -> Iterator[Sequence[PastRun]]:
+        """Yield the past runs of each entry, the newest first."""
         # runs in progress and attempts that failed have records, too
         limit = min(2 * max((counts.total() for counts in planned), default=0) + 20, self._records)
+        if not limit:
+            yield from ((),) * len(entries)
+            return
         records = read_newest(self._store, [entry.key for entry in entries], limit)
         for entry, texts in zip(entries, records, strict=True):
             runs = decode_history(texts, partial(id_of, entry.key))
-            if len(texts) >= limit and runs:  # there may be older ones
-                oldest = min(run.due for run in runs)
-                if oldest > self.chart.begin:
-                    self._known_since = max(oldest, self._known_since or oldest)
-            yield self._ended(entry, runs)
+            oldest = min((run.due for run in runs), default=self._since)
+            if len(texts) >= limit and oldest > self.found.chart.begin:  # there may be older ones
+                self.found.known_since = max(oldest, self.found.known_since or oldest)
+            yield runs
 
-    def _ended(self, entry: RedBeatSchedulerEntry, history: Iterable[PastRun]) -> Mapping[str, Counter[int]]:
+    def _happened(self, entry: RedBeatSchedulerEntry, history: Iterable[PastRun]) -> Counter[tuple[str, int]]:
         """Count how runs ended, each once, however many records it has, but none that users asked for."""
-        found, seen = dict[str, Counter[int]](), set[datetime]()
+        found, seen = Counter[tuple[str, int]](), set[datetime]()
         with self._naming(entry):
             for run in in_time(entry, history):
                 if not run.is_manual and run.due not in seen:
                     seen.add(run.due)
-                    counts = self._columns_of(entry, run)
-                    if counts:
-                        found.setdefault(_HAPPENED.get(run.outcome, "sent"), Counter()).update(counts)
+                    for column, runs in self._columns_of(entry, run).items():
+                        found[_HAPPENED.get(run.outcome, "sent"), column] += runs
         return found
 
     def _columns_of(self, entry: RedBeatSchedulerEntry, run: PastRun) -> Counter[int]:
         """Return the columns of the runs that a record is about."""
-        counts, chart = Counter[int](), self.chart
+        counts, chart = Counter[int](), self.found.chart
         if run.last is not None and run.last > run.due and entry.schedule is not None:
-            self._count(counts, entry, run.due, min(run.last, self._now), run.due)
-            if counts or run.due < chart.begin:
-                return counts
-        if chart.begin <= run.due < chart.end:  # one run, or what the schedule of today knows nothing about
+            self._count(counts, entry, run.due, min(run.last, self.found.now), run.due)
+        # one run, or what the schedule of today knows nothing about
+        if not counts and chart.begin <= run.due < chart.end:
             counts[chart.column_of(run.due)] += run.count or 1
         return counts
-
-
-def _busiest(row: Row) -> tuple[Any, ...]:
-    return -row.runs, row.name
-
-
-#: the order of the rows of each of ``GROUPS``: the busiest first, or those that run first
-_ORDERS: dict[str, Callable[[Row], tuple[Any, ...]]] = {
-    **dict.fromkeys(GROUPS, _busiest),
-    "next": lambda row: (row.score, row.name),
-}
-
-
-def _copy(row: Row) -> Row:
-    return replace(row, happened=dict(row.happened))
 
 
 def _count_interval(

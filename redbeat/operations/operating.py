@@ -129,15 +129,15 @@ def show_timeline(
     """How many runs fall into which time."""
     begin = None if start is None else actor.time(start)
     chart = chart_from(begin or actor.now, actor.app.timezone, hours, columns)
-    counting = Counting(actor.app, chart, begin, match=match, max_rows=rows)
+    counting = Counting(actor.app, chart, begin, by=by, match=match, max_rows=rows)
     ends_at, is_complete = time.perf_counter() + TIMELINE_SECONDS, True
     for _ in counting.steps():
         if time.perf_counter() >= ends_at:
             is_complete = False
             break
-    found = counting.found()
+    found = counting.found
     made: Any = {
-        **found.to_dict(by),
+        **found.to_dict(),
         "is_complete": is_complete,
         "entries_seen": found.looked_at,
         "untold": found.untold[:MAX_UNTOLD],

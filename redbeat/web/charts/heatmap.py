@@ -103,12 +103,12 @@ class HeatMap:
     summary: str
 
 
-def draw_heat_map(found: Timeline, rows: Sequence[Row], zone: tzinfo) -> HeatMap:
-    """Return the heat map of these rows, with times in ``zone``."""
+def draw_heat_map(found: Timeline, zone: tzinfo) -> HeatMap:
+    """Return the heat map of a timeline, with times in ``zone``."""
     chart, total = found.chart, found.total.counts
     width = WIDTH / chart.columns
     past = max(min(chart.column_of(found.now) + 1, chart.columns), 0) if found.has_past else 0
-    peak = max((max(row.counts) for row in rows), default=0)
+    peak = max((max(row.counts) for row in found.rows), default=0)
     edges = edges_of(peak, LEVELS)
     busiest = sorted((column for column, runs in enumerate(total) if runs), key=lambda column: -total[column])
     mean = fmean(total[column] for column in busiest) if busiest else 0.0
@@ -116,7 +116,7 @@ def draw_heat_map(found: Timeline, rows: Sequence[Row], zone: tzinfo) -> HeatMap
     labelled = _with_room(piles or busiest[:1], width)
     columns = []
     for column, runs in enumerate(total):
-        fates = {fate: _happened(found.total, fate, column) for fate in HAPPENED} if column < past else {}
+        fates = {fate: found.total.happened[fate, column] for fate in HAPPENED} if column < past else {}
         words = [_many(runs), *(f"{number} {fate}" for fate, number in fates.items() if number)]
         label = f"{runs:,}" if column in labelled else ""
         when = _short(chart, column, zone)
@@ -130,14 +130,14 @@ def draw_heat_map(found: Timeline, rows: Sequence[Row], zone: tzinfo) -> HeatMap
     )
     now_x = (found.now - chart.begin) / chart.step * width
     return HeatMap(
-        [_row(row, edges, width, past, chart, zone) for row in rows],
+        [_row(row, edges, width, past, chart, zone) for row in found.rows],
         _paths(bars, width, BARS_HEIGHT),
         _fates(found.total, width, past, BARS_HEIGHT),
         columns,
         width,
         _marks(chart, zone, width),
         now_x if found.has_past and 0 < now_x < WIDTH else None,
-        [fate for fate in HAPPENED if past and (fate == "sent" or fate in found.total.happened)],
+        [fate for fate in HAPPENED if past and (fate == "sent" or _ended(found.total, fate))],
         legend_of(edges, peak),
         _summary(chart, total, busiest[:1] + [one for one in piles if one != busiest[0]], zone),
     )
@@ -149,7 +149,7 @@ def _row(row: Row, edges: Sequence[int], width: float, past: int, chart: Chart, 
         for column, runs in enumerate(row.counts)
         if runs
     )
-    counts = {fate: sum(row.happened.get(fate, ())) for fate in HAPPENED}
+    counts = {fate: _ended(row, fate) for fate in HAPPENED}
     most = max(row.counts)
     words = _many(row.runs)
     if most:
@@ -160,8 +160,8 @@ def _row(row: Row, edges: Sequence[int], width: float, past: int, chart: Chart, 
     return HeatRow(row.name, _paths(cells, width, ROW_HEIGHT), fates, row.runs, counts, words)
 
 
-def _happened(row: Row, fate: str, column: int) -> int:
-    return row.happened[fate][column] if fate in row.happened else 0
+def _ended(row: Row, fate: str) -> int:
+    return sum(runs for (word, _), runs in row.happened.items() if word == fate)
 
 
 def _with_room(columns: Sequence[int], width: float) -> list[int]:
@@ -175,7 +175,7 @@ def _with_room(columns: Sequence[int], width: float) -> list[int]:
 
 def _fates(row: Row, width: float, past: int, top: float) -> Paths:
     """Return how planned runs ended, in a lane below ``top``: in each column the worst."""
-    worst = ((next((fate for fate in HAPPENED if _happened(row, fate, at)), None), at) for at in range(past))
+    worst = ((next((fate for fate in HAPPENED if row.happened[fate, at]), None), at) for at in range(past))
     shapes = ((FATES[fate][0], column, FATE_HEIGHT * FATES[fate][1]) for fate, column in worst if fate)
     return _paths(shapes, width, top + 2 + FATE_HEIGHT)
 

@@ -7,6 +7,7 @@ what it has found by then says how many entries it covers.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -51,11 +52,11 @@ def show_timeline(visit: Visit) -> Response:
     # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
     start = start and start.replace(second=0, microsecond=0)
     doublings = min(visit.number("more"), MAX_DOUBLINGS)
-    result = _count(visit, hours, start, match, doublings)
+    result = _count(visit, hours, by, start, match, doublings)
     found = result.found
     given = {"hours": hours if hours != 24 else None, "by": by if by != "load" else None}
     given |= {"match": match or None, "start": typed or None}
-    rows, neighbours = () if found is None else found.rows[by], {}
+    neighbours = {}
     for name, hours_on in (("earlier", -hours), ("later", hours)):
         moment = local_time((start or visit.now) + timedelta(hours=hours_on), visit.zone)
         neighbours[name] = visit.link("timeline", **{**given, "start": moment.isoformat(timespec="minutes")})
@@ -72,8 +73,8 @@ def show_timeline(visit: Visit) -> Response:
         problem=problem,
         result=result,
         found=found,
-        map=None if found is None else draw_heat_map(found, rows, visit.zone),
-        hidden_rows=0 if found is None else max(found.row_counts[by] - len(rows), 0),
+        map=None if found is None else draw_heat_map(found, visit.zone),
+        hidden_rows=0 if found is None else max(found.row_count - len(found.rows), 0),
         fates=FATES,
         link_of=partial(_link_of, visit, by),
         percent=100 * found.looked_at // found.entries if found is not None and found.entries else 0,
@@ -84,26 +85,30 @@ def show_timeline(visit: Visit) -> Response:
     )
 
 
-def _count(visit: Visit, hours: int, start: datetime | None, match: str, doublings: int) -> Result[Timeline]:
+def _count(
+    visit: Visit, hours: int, by: str, start: datetime | None, match: str, doublings: int
+) -> Result[Timeline]:
     """Return the timeline that was made last, and have another one made if it is old."""
     app, zone, now = visit.app, visit.zone, visit.now
 
     def count(tell: Tell[Timeline]) -> Timeline:
         chart = chart_from(start or now, zone, hours, MAX_COLUMNS)
-        counting = Counting(app, chart, start, match=match or None, max_rows=MAX_ROWS, with_outcomes=True)
+        counting = Counting(
+            app, chart, start, by=by, match=match or None, max_rows=MAX_ROWS, with_outcomes=True
+        )
         pace, told_at = Pace(BUDGET_SECONDS * 2**doublings), 0.0
         for _ in counting.steps():
             pace.rest()
             if pace.is_over:
                 break
             if time.monotonic() > told_at + TELL_SECONDS:
-                tell(counting.found())
+                tell(replace(counting.found))
                 told_at = time.monotonic()
-        return counting.found()
+        return counting.found
 
     # a page that is shown again has something to show already
     waiting = 0.0 if visit.is_fragment else READ_WAIT_SECONDS
-    key = (hours, start, zone, match, doublings)
+    key = (hours, by, start, zone, match, doublings)
     return visit.dashboard.jobs.read(
         "timeline", key, count, fresh_seconds=FRESH_SECONDS, wait_seconds=waiting
     )
