@@ -31,6 +31,7 @@ from redbeat.operations.operation import Operation, Parameter, Seen
 from redbeat.operations.reading import EntryList, NextOfAll
 from redbeat.operations.running import History
 from redbeat.operations.showing import hide_in_sentence
+from redbeat.web.api import schemas
 from redbeat.web.api.operations import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -46,6 +47,8 @@ from redbeat.web.api.operations import Operation as Endpoint
 from redbeat.web.api.parameters import Field, field_of
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import COMPONENTS, ETAG, HREF, NEXT, of
+
+Presenter = Callable[[Call, Any], Answer]
 
 _TAG = re.compile(r'\s*(W/)?"([\x21\x23-\x7e]*)"\s*(?:,|\Z)')
 _HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?")
@@ -69,7 +72,7 @@ def endpoint_of(operation: Operation[..., Any]) -> Endpoint:
         values = {**call.query, **body, **call.place}
         values |= {one.name: _read_header(call, one) for one in headers.values()}
         result = operation(call.actor, **operation.arguments(values))
-        present, _ = _PRESENTERS.get(operation.result, (_plain, ""))
+        present: Presenter = _PRESENTERS.get(operation.result, (_plain, None))[0]
         return present(call, result)
 
     call_operation.__name__ = operation.function.__name__
@@ -263,6 +266,10 @@ def _changed_calendar(call: Call, change: CalendarChange) -> Answer:
     return _tagged(call, _calendar(call, change.document), is_new=change.is_new)
 
 
+def _file(_call: Call, found: Exported) -> Answer:
+    return Answer(found.text(), media=JSON if found.is_json else YAML)
+
+
 def _applied(call: Call, done: Applied) -> Answer:
     headers = {"ETag": etag_of(fingerprint(call.actor, done.plan))}
     if not done.is_done and not done.is_dry_run:
@@ -278,31 +285,33 @@ def _applied(call: Call, done: Applied) -> Answer:
 #: results whose answers have an ETag
 _WITH_ETAG = (Applied, CalendarAndEntries, CalendarChange, EntryChange, Overview, StoredMessage)
 
-#: how results that are more than plain data are answered, and by which schema; '': their own
-_PRESENTERS: Mapping[Any, tuple[Callable[[Call, Any], Answer], str]] = {
-    Applied: (_applied, "Plan"),
-    AuditPage: (_audit, ""),
-    CalendarAndEntries: (_calendar_and_entries, "CalendarAndEntries"),
-    CalendarChange: (_changed_calendar, "Calendar"),
-    CalendarList: (_calendars, "Calendars"),
-    Destination: (lambda _call, found: Answer(found.to_dict()), "Route"),
+#: how results that are more than plain data are answered, and by which schema: that of a type, or a published
+#: one; None: their own
+_PRESENTERS: Mapping[Any, tuple[Presenter, Any]] = {
+    Applied: (_applied, schemas.Plan),
+    AuditPage: (_audit, None),
+    CalendarAndEntries: (_calendar_and_entries, schemas.CalendarAndEntries),
+    CalendarChange: (_changed_calendar, schemas.Calendar),
+    CalendarList: (_calendars, schemas.Calendars),
+    Destination: (lambda _call, found: Answer(found.to_dict()), schemas.Route),
     EntryChange: (_changed, "Entry"),
     EntryList: (_entries, "EntryList"),
-    Exported: (lambda _call, found: Answer(found.text(), media=JSON if found.is_json else YAML), "File"),
-    History: (_history, ""),
-    NextOfAll: (_next_of_all, ""),
+    Exported: (_file, schemas.File),
+    History: (_history, None),
+    NextOfAll: (_next_of_all, None),
     Overview: (_overview, "Entry"),
-    StoredMessage: (_shown_message, ""),
-    StoredMessages: (_messages, ""),
+    StoredMessage: (_shown_message, None),
+    StoredMessages: (_messages, None),
 }
 
 
 def _schema_of(result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of a result, and those that it refers to, by their names."""
-    _, name = _PRESENTERS.get(result, (None, ""))
-    if name:
-        return of(name), {}
-    [schema], components = msgspec.json.schema_components([result], ref_template=f"{COMPONENTS}{{name}}")
+    _, shape = _PRESENTERS.get(result, (None, None))
+    if isinstance(shape, str):
+        return of(shape), {}
+    kinds, template = [shape or result], f"{COMPONENTS}{{name}}"
+    [schema], components = msgspec.json.schema_components(kinds, ref_template=template)
     for component in components.values():
         if "revision" in component.get("properties", {}):  # answered as the ETag of an address
             del component["properties"]["revision"]

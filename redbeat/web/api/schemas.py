@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+from msgspec.json import schema as json_schema
 
 from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.policy.policy import LENGTHS
@@ -42,24 +45,19 @@ def _without_parts(value: Any, prefix: str) -> Any:
     return [_without_parts(one, prefix) for one in value] if isinstance(value, list) else value
 
 
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": [*properties], "properties": properties}
-
-
-def _array(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items}
-
-
-TEXT, FLAG, COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}
-MAYBE_TEXT, MAYBE_COUNT = {"type": ["string", "null"]}, {"type": ["integer", "null"]}
-HREF = {"type": "string", "format": "uri-reference", "description": "Its path below that of the interface."}
-ETAG = {"type": "string", "description": "What If-Match takes."}
-NEXT = {
-    "type": ["string", "null"],
-    "description": "With what to go on: of a GET the path and query below the path of the interface, of a "
-    "PUT the `cursor`; null: that was all.",
-}
-OBJECT = {"type": "object"}
+Href = Annotated[
+    str,
+    Meta(description="Its path below that of the interface.", extra_json_schema={"format": "uri-reference"}),
+]
+Etag = Annotated[str, Meta(description="What If-Match takes.")]
+Next = Annotated[
+    str | None,
+    Meta(
+        description="With what to go on: of a GET the path and query below the path of the interface, of a "
+        "PUT the `cursor`; null: that was all."
+    ),
+]
+HREF, ETAG, NEXT = map(json_schema, (Href, Etag, Next))
 #: a schedule as in a file: text, seconds, or an object with one of these
 _FORMS: Sequence[Mapping[str, Any]] = (
     {"type": "string", "minLength": 1},
@@ -68,9 +66,85 @@ _FORMS: Sequence[Mapping[str, Any]] = (
 )
 
 
+# -- documents that are answered and are no result of an operation as it is
+
+
+class Route(TypedDict):
+    """Where messages go, and by which rules."""
+
+    name: str
+    task: str
+    is_task_known: bool
+    queues: list[str]
+    declared: str | None
+    exchange: str
+    exchange_type: str
+    routing_key: str
+    priority: int | None
+    rules: dict[str, Any]
+
+
+class Plan(TypedDict):
+    """What a file changes, or has changed."""
+
+    added: dict[str, Any]
+    changed: dict[str, Any]
+    removed: dict[str, Any]
+    calendars: dict[str, Any]
+    warnings: list[str]
+    is_applied: bool
+
+
+class File(TypedDict, total=False):
+    """A file with a schedule."""
+
+    entries: dict[str, Any]
+    calendars: dict[str, Any]
+    owner: str
+
+
+class Calendar(TypedDict):
+    """A calendar."""
+
+    name: str
+    about: str
+    days: dict[str, str]
+    next_excluded: str | None
+    error: str | None
+    href: Href
+    etag: Etag
+
+
+class CalendarAndEntries(Calendar):
+    """A calendar; `entries` are the names of those that name it."""
+
+    entries: list[str]
+    next: Next
+
+
+class Calendars(TypedDict):
+    """Calendars; not `is_complete`: only those that entries name, as the dashboard may not SCAN."""
+
+    calendars: list[Calendar]
+    is_complete: bool
+    next: Next
+
+
 def components() -> dict[str, Any]:
     """Return the schemas of the document, by their names."""
-    return {**_entries(), **_answers()}
+    return {
+        **_entries(),
+        "Problem": {
+            "type": "object",
+            "description": "RFC 9457. `detail` is a sentence that one can act on.",
+            "required": ["type", "title", "status", "detail"],
+            "properties": {
+                **{name: {"type": "string"} for name in ("type", "title", "detail")},
+                "status": {"type": "integer"},
+            },
+            "additionalProperties": True,
+        },
+    }
 
 
 def _entries() -> dict[str, Any]:
@@ -118,80 +192,17 @@ def _entries() -> dict[str, Any]:
             "properties": {name: {} for name in (*fields, *read_only, *added)},
             "additionalProperties": False,
         },
+        "EntryList": {
+            "type": "object",
+            "required": ["entries", "next"],
+            "properties": {"entries": {"type": "array", "items": of("Entry")}, "next": NEXT},
+        },
         "Entry": {
             "type": "object",
             "description": entry["description"],
             "required": [*entry["required"], "href"],
             "properties": {**fields, **entry["properties"], **added},
         },
-    }
-
-
-def _answers() -> dict[str, Any]:
-    """Return those of what else there is, above all of answers."""
-    return {
-        "Problem": {
-            "description": "RFC 9457. `detail` is a sentence that one can act on.",
-            **_object(type=TEXT, title=TEXT, status=COUNT, detail=TEXT),
-            "additionalProperties": True,
-        },
-        **_of_entries(),
-        **_of_files(),
-    }
-
-
-def _of_entries() -> dict[str, Any]:
-    """Return those of what is answered about entries."""
-    return {
-        "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
-        "Route": _object(
-            name=TEXT,
-            task=TEXT,
-            is_task_known=FLAG,
-            queues=_array(TEXT),
-            declared=MAYBE_TEXT,
-            exchange=TEXT,
-            exchange_type=TEXT,
-            routing_key=TEXT,
-            priority=MAYBE_COUNT,
-            rules=OBJECT,
-        ),
-    }
-
-
-def _of_files() -> dict[str, Any]:
-    """Return those of files and calendars, and what is answered about them."""
-    return {
-        "Plan": _object(
-            added=OBJECT,
-            changed=OBJECT,
-            removed=OBJECT,
-            calendars=OBJECT,
-            warnings=_array(TEXT),
-            is_applied=FLAG,
-        ),
-        "File": {**OBJECT, "properties": {"entries": OBJECT, "calendars": OBJECT, "owner": TEXT}},
-        "Calendar": _object(
-            name=TEXT,
-            about=TEXT,
-            days={**OBJECT, "additionalProperties": TEXT},
-            next_excluded=MAYBE_TEXT,
-            error=MAYBE_TEXT,
-            href=HREF,
-            etag=ETAG,
-        ),
-        "CalendarAndEntries": {
-            "allOf": [of("Calendar"), _object(entries=_array(TEXT), next=NEXT)],
-            "description": "`entries` are the names of those that name the calendar.",
-        },
-        "Calendars": _object(
-            calendars=_array(of("Calendar")),
-            is_complete={
-                **FLAG,
-                "description": "false: only those that entries name, as the dashboard may not SCAN.",
-            },
-            next=NEXT,
-        ),
     }
 
 

@@ -36,7 +36,7 @@ def test_new_operation_is_offered_by_every_surface(valkey: Server) -> None:
     assert (code, json.loads(output)) == (0, {"name": "report", "count": 8})
     assert usage == 64
     assert "The number of runs from now on." in help_text
-    assert "change the number of runs of an entry" in overview
+    assert "Change the number of runs of an entry" in overview
     body = found["described"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["count"]["maximum"] == 1000
     assert found["described"]["x-right"] == "edit"
