@@ -140,49 +140,19 @@ def error_in_words(error: str) -> str:
     return error if name == error else f"no such task on the worker: {name}"
 
 
-def sent_record(
-    due: str, own_task_id: str | None = None, is_manual: bool = False, *, rerun_of: str | None = None
-) -> str:
-    """Return the record of a run that was sent.
+def record_of(due: str, outcome: str = "sent", *, last: str | None = None, **members: object) -> str:
+    """Return the record of a run, without braces: the script that stores it adds more members.
 
     Arguments:
         due: when it was due, UNIX seconds as the server writes them.
-        own_task_id: its task id; None: the one that follows from the entry's key and ``due``.
-        rerun_of: the task id of the run that it repeats.
+        last: for several runs: when the last of them was due, likewise.
+        members: others by their names; None and False are left out.
     """
-    record = f'"due":{due}'
-    if own_task_id is not None:
-        record += f',"id":{json.dumps(str(own_task_id))}'
-    if is_manual:
-        record += ',"manual":true'
-    return record if rerun_of is None else f'{record},"rerun_of":{json.dumps(rerun_of)}'
-
-
-def skipped_record(due: str, why: str) -> str:
-    """Return the record of a run that was due at ``due`` and won't be sent."""
-    return dropped_record(due, why, due, None, is_merged=False)
-
-
-def held_record(due: str) -> str:
-    """Return the beginning of the record of a run that another one holds back; the script adds the rest."""
-    return f'"due":{due}'
-
-
-def dropped_record(due: str, why: str, last: str, count: int | None, *, is_merged: bool) -> str:
-    """Return the record of the runs from ``due`` to ``last`` that won't be sent.
-
-    ``count``: how many they are; None: too many to count.
-    """
-    outcome = "merged" if is_merged else "skipped"
-    record = f'"due":{due},"outcome":"{outcome}","why":{json.dumps(why)}'
-    if last != due:
-        record += f',"last":{last}'
-    return record if count is None else f'{record},"count":{count}'
-
-
-def unsent_record(due: str, why: str) -> str:
-    """Return the record of a run that was due at ``due``, couldn't be sent, and is tried again."""
-    return f'"due":{due},"outcome":"unsent","why":{json.dumps(why)}'
+    given = {"outcome": None if outcome == "sent" else outcome, **members}
+    texts = {name: json.dumps(value) for name, value in given.items() if value not in (None, False)}
+    if last is not None and last != due:
+        texts["last"] = last
+    return ",".join([f'"due":{due}', *(f'"{name}":{text}' for name, text in texts.items())])
 
 
 def decode_history(records: Iterable[str], id_of: Callable[[datetime], str]) -> list[PastRun]:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import kombu.transport.redis
 import pytest
@@ -175,7 +175,6 @@ def apps_stay_with_their_test() -> Iterator[None]:
 def what_is_declared_stays_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule beside a task of one test is no stray in the log of another."""
     monkeypatch.setattr(decorator, "_declared", WeakKeyDictionary())  # only the end of a process forgets all
-    monkeypatch.setattr(decorator, "_named", WeakValueDictionary())  # and this
 
 
 @pytest.fixture(autouse=True)

@@ -47,11 +47,6 @@ class DeclaredEntry:
     fields: dict[str, Any]
     declaration: Declaration
 
-    @property
-    def place(self) -> str:
-        """Where it stands: 'file:line'."""
-        return str(self.declaration.place)
-
 
 @dataclass
 class Declarations:
@@ -93,10 +88,9 @@ def collect_declared(app: Any) -> Declarations:
                 found.strays[declaration] = stray
             for task in tasks:
                 _add(found.entries, _entry_of(task, declaration, holder))
-    places = [entry.declaration.place for entry in found.entries.values()]
     for declaration in list(found.strays):
-        if any(place.is_again(declaration.place) for place in places):
-            del found.strays[declaration]  # its module has been imported again since
+        if any(entry.declaration.is_again(declaration) for entry in found.entries.values()):
+            del found.strays[declaration]
     for name in sorted(found.entries.keys() & app.conf.beat_schedule.keys()):
         fault = found.entries[name].declaration.fault
         raise fault(f"the setting beat_schedule has an entry {name!r}, too; change one.", "beat_schedule")
@@ -106,12 +100,11 @@ def collect_declared(app: Any) -> Declarations:
 def _add(entries: dict[str, DeclaredEntry], new: DeclaredEntry) -> None:
     one = entries.get(new.name)
     if one is not None and one.declaration is not new.declaration:
-        is_again = new.declaration.place.is_again(one.declaration.place)
-        if not is_again or one.fields["task"] != new.fields["task"]:
+        if not new.declaration.is_again(one.declaration) or one.fields["task"] != new.fields["task"]:
             raise new.declaration.fault(
                 f"another schedule is called {new.name!r}, too, that of {one.fields['task']} at "
-                f"{one.place}. Give one of them another name=.",
-                one.place,
+                f"{one.declaration.place}. Give one of them another name=.",
+                one.declaration.place,
             )
     elif one is not None and one.fields["task"] != new.fields["task"]:
         both = " and ".join(sorted([one.fields["task"], new.fields["task"]]))

@@ -42,33 +42,6 @@ _NO_APP: Any = SimpleNamespace(
 _NO_NAME = "unnamed"
 
 
-@dataclass(frozen=True)
-class Place:
-    """A line of code that calls ``scheduled``.
-
-    Attributes:
-        code: what is executed there; a module that is imported again has another one.
-    """
-
-    file: str
-    line: int
-    code: CodeType = field(compare=False, repr=False)
-
-    @classmethod
-    def of(cls, frame: FrameType) -> Place:
-        """Return where ``frame`` is."""
-        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_code)
-
-    def is_again(self, other: Place) -> bool:
-        """Return True if ``other`` was executed before the same module was imported again."""
-        if self.file != other.file or self.code is other.code:
-            return False
-        return self.line == other.line or self.code.co_name == other.code.co_name == "<module>"
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
 @dataclass(frozen=True, eq=False)
 class Declaration:
     """What one ``@scheduled`` says.
@@ -76,14 +49,23 @@ class Declaration:
     Attributes:
         name: the entry's; None: that of its task.
         fields: the other arguments of the entry, but its task.
+        place: where it stands: 'file:line'.
+        code: what is executed there; a module that is imported again has another one.
         over: what is known of the ``shared_task``, or the task of ``django.tasks``, over which it stands, if
             any. As the registry of declarations is a weak one, it must not hold the task's function.
     """
 
     name: str | None
     fields: Mapping[str, Any]
-    place: Place
+    place: str
+    code: CodeType = field(repr=False)
     over: Any = None
+
+    def is_again(self, other: Declaration) -> bool:
+        """Return True if it replaces ``other``, as the same module was imported again."""
+        code, before = self.code, other.code
+        is_of_file = code.co_filename == before.co_filename and code.co_name == before.co_name == "<module>"
+        return code is not before and (is_of_file or self.place == other.place)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -99,14 +81,14 @@ class Declaration:
         """Return the arguments of an entry but its name, task and application, for one application."""
         return _with_own_schedule(self.fields)
 
-    def fault(self, problem: str, other: object = None) -> DeclarationError:
-        """Return the error that tells of a problem with it, with the place of an ``other`` one, if any."""
-        places = (str(self.place),) if other is None else (str(self.place), str(other))
+    def fault(self, problem: str, *others: str) -> DeclarationError:
+        """Return the error that tells of a problem with it, with the places of ``others``."""
+        places = (self.place, *others)
         return DeclarationError(f"{self.place}: @scheduled: {problem}", self.name or "", places)
 
 
-def make_declaration(given: Mapping[str, Any], place: Place) -> Declaration:
-    """Return the declaration with the keywords that ``scheduled`` was ``given``.
+def make_declaration(given: Mapping[str, Any], frame: FrameType) -> Declaration:
+    """Return the declaration with the keywords that ``scheduled`` was ``given``, called by ``frame``.
 
     Raises:
         DeclarationError: one of them can't be used.
@@ -123,7 +105,8 @@ def make_declaration(given: Mapping[str, Any], place: Place) -> Declaration:
             _check(_NO_NAME if name is None else name, fields)
         except EntryError as exc:
             problem, cause = str(exc), exc.__cause__
-    declaration = Declaration(name, fields, place)
+    code = frame.f_code
+    declaration = Declaration(name, fields, f"{code.co_filename}:{frame.f_lineno}", code)
     if problem:
         raise declaration.fault(problem) from cause
     return declaration

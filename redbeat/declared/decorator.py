@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from celery import Task, _state
 from celery.local import PromiseProxy, Proxy
 
-from redbeat.declared.declaration import Declaration, Place, make_declaration
+from redbeat.declared.declaration import Declaration, make_declaration
 from redbeat.declared.django_tasks import is_django_task, without_function
 from redbeat.log.text import quoted
 
@@ -35,8 +35,6 @@ class Shared:
 
 #: functions, classes and tasks to the declarations of each
 _declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
-#: names to the declaration that has one
-_named: WeakValueDictionary[str, Declaration] = WeakValueDictionary()
 #: functions to the application whose ``@app.task`` has taken them
 _owners: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
 #: tests of what can be called, and isn't a function that becomes a task
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
     from redbeat.declared.signatures import scheduled as scheduled
 else:
 
-    def scheduled(*misplaced, **fields):
+    def scheduled(**fields):
         """Give a task a schedule, over or under ``@app.task``, ``@shared_task`` or Django's ``@task``.
 
         Beat stores it as an entry when it starts, as those of ``beat_schedule``, and removes it when it has
@@ -75,21 +73,13 @@ else:
         Raises:
             DeclarationError: at import; it names the file and the line.
         """
-        place = Place.of(sys._getframe(1))  # noqa: SLF001 - the line of code that calls
-        return _decorator(place, misplaced, fields)
+        declaration = make_declaration(fields, sys._getframe(1))  # noqa: SLF001 - the line that calls
 
+        def decorate(task):
+            attach(task, declaration)
+            return task
 
-def _decorator(place: Place, misplaced: tuple[Any, ...], fields: Mapping[str, Any]) -> Callable[[Any], Any]:
-    if misplaced:
-        wrong = Declaration(None, {}, place)
-        raise wrong.fault("takes keywords only, such as every=60 or cron='30 7 * * mon-fri'.")
-    declaration = make_declaration(fields, place)
-
-    def decorate(task: Any) -> Any:
-        attach(task, declaration)
-        return task
-
-    return decorate
+        return decorate
 
 
 def attach(task: Any, declaration: Declaration) -> None:
@@ -236,28 +226,12 @@ def _misplaced(target: Any) -> str:
 
 
 def _add_to(declared: list[Declaration], new: Declaration) -> None:
-    declared[:] = [one for one in declared if not new.place.is_again(one.place)]
+    declared[:] = [one for one in declared if not new.is_again(one)]
     for one in declared:
         if one.name == new.name:
             what = "without a name=" if new.name is None else f"called {new.name!r}"
             raise new.fault(f"this task has a schedule {what} already, at {one.place}.", one.place)
-    _check_name(new)
     declared.append(new)
-
-
-def _check_name(new: Declaration) -> None:
-    """Raise DeclarationError if another task has a schedule of that name.
-
-    That is known here if there is only one application, to which all belong. Otherwise it is found out when
-    they are collected.
-    """
-    if new.name is None:
-        return
-    one = _named.get(new.name)
-    apps = {id(app) for app in _state._get_active_apps()} - {id(_state.default_app)}  # noqa: SLF001
-    if one is not None and one is not new and len(apps) <= 1 and not new.place.is_again(one.place):
-        raise new.fault(f"there is a schedule called {new.name!r} already, at {one.place}.", one.place)
-    _named[new.name] = new
 
 
 def check_call(

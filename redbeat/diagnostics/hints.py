@@ -83,5 +83,7 @@ def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
     except Exception:  # noqa: BLE001 - the application's own code; the doctor tells what is wrong with it
         declared = {}
     own = dict.fromkeys(app.conf.beat_schedule, "beat_schedule")
-    own.update((name, f"@scheduled at {one_line(entry.place)}") for name, entry in declared.items())
+    own.update(
+        (name, f"@scheduled at {one_line(entry.declaration.place)}") for name, entry in declared.items()
+    )
     return {name: own.get(name, "the code (beat_schedule or @scheduled)") for name in static}

@@ -23,7 +23,7 @@ from redbeat.entries.sending import send
 from redbeat.entries.upcoming import runs_between
 from redbeat.entries.wording import when_in
 from redbeat.errors import EntryError, LockNotAcquired
-from redbeat.history import sent_record
+from redbeat.history import record_of
 from redbeat.log.text import counted
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
@@ -52,7 +52,7 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     store = Store(entry.app)
     now = Server(store).now()
     task_id = str(overrides.get("task_id") or uuid.uuid4())
-    record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
+    record = record_of(score_text(now.timestamp()), id=task_id, manual=True)
     return send(entry, now, {**overrides, "task_id": task_id}, record, now)
 
 
@@ -163,7 +163,7 @@ def _send_past_run(entry: RedBeatSchedulerEntry, store: Store, due: datetime) ->
     if are_backfilled(store, entry.key, [nominal])[0]:  # by another backfill, before this one began
         return False
     task_id = task_id_of(entry.key, due.isoformat(timespec="microseconds"))
-    record, now = sent_record(nominal, is_manual=True), Server(store).now()
+    record, now = record_of(nominal, manual=True), Server(store).now()
     send(entry, due, {"task_id": task_id}, record, now, is_alone=False)
     # sent before it is noted: after a kill in between it is sent again, with the same id
     note_backfilled(store, entry.key, nominal)

@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.schedules import crontab, schedule
 
-from redbeat.history import dropped_record
+from redbeat.history import record_of
 from redbeat.policy.misfires import Choice
 from redbeat.policy.policy import Policy
 from redbeat.process.memory import Memory
@@ -63,7 +63,8 @@ class Dropped:
     def record(self) -> str:
         """Their record in the entry's history."""
         first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
-        return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
+        outcome = "merged" if self.is_merged else "skipped"
+        return record_of(first, outcome, last=last, why=self.why, count=self.count)
 
     def describe(self, name: str) -> str:
         """Return the sentence that beat logs about them, as runs of the entry ``name``."""

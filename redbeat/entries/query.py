@@ -29,7 +29,6 @@ from redbeat.store.members import (
     remove_members,
     scan_members,
 )
-from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -157,9 +156,11 @@ def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[
 
 def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
     """Yield the names in the schedule, in any order; one that is there all the time is yielded once."""
-    store = store or Store(app)
-    for page in scan_pages(store):
-        yield from (store.keys.name(member) for member, _ in page)
+    store, seen = store or Store(app), set[str]()
+    for page in name_pages(store):
+        names = [name for name in dict.fromkeys(page) if name not in seen]
+        yield from names
+        seen.update(names)
 
 
 def name_pages(store: Store) -> Iterator[list[str]]:
@@ -167,23 +168,6 @@ def name_pages(store: Store) -> Iterator[list[str]]:
     for page in scan_members(store):
         yield [store.keys.name(member) for member, _ in page]
     yield [store.keys.name(key) for key in read_downgraded(store)]
-
-
-def scan_pages(store: Store) -> Iterator[list[tuple[str, float]]]:
-    """Yield members of the schedule and their scores, each name once."""
-    seen = set[str]()
-    away = ((stored.key, stored.score or 0.0) for stored, _ in _read_away(store))
-    for found in chain(scan_members(store), in_chunks(away)):
-        page = dict[str, tuple[str, float]]()
-        for member, score in found:
-            page.setdefault(store.keys.name(member), (member, score))
-        yield [row for name, row in page.items() if name not in seen]
-        seen.update(page)
-
-
-def with_score(stored: Stored, score: float) -> Stored:
-    """Return ``stored`` with the score of its member, which may be a bare name instead of a key."""
-    return stored if stored.exists and stored.score is not None else replace(stored, score=score)
 
 
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
@@ -215,7 +199,8 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
                 continue
             if (is_moving or score < now.timestamp() + SOON_SECONDS) and len(seen) < MAX_REMEMBERED:
                 seen.add(name if is_moving else member)
-            yield member, with_score(stored, score), now
+            has_score = stored.exists and stored.score is not None
+            yield member, stored if has_score else replace(stored, score=score), now  # a bare name has none
 
 
 def entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:

@@ -21,7 +21,7 @@ from celery.result import AsyncResult
 from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_failures, read_history
 from redbeat.entries.sending import send
 from redbeat.errors import EntryBusy, EntryError, EntryNotFound
-from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
+from redbeat.history import FAILED_OUTCOMES, PastRun, record_of
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.run import Run, run_of_failure, run_of_past
 from redbeat.schedules.timezones import in_utc, shown
@@ -202,7 +202,7 @@ class _Repeater:
         task_id = self._id_of(run, number)
         record = None
         if (task_id, run.due) not in self._past:  # else it was sent before, by somebody who was killed then
-            record = sent_record(nominal, task_id, is_manual=True, rerun_of=run.task_id)
+            record = record_of(nominal, id=task_id, manual=True, rerun_of=run.task_id)
         overrides = {"task_id": task_id, "headers": {"redbeat_rerun_of": run.task_id}}
         result = send(self._entry, run.due, overrides, record, now, is_alone=is_alone)
         # after it is sent: after a kill in between it is sent again, with the same id

@@ -65,10 +65,12 @@ class Last(NamedTuple):
     Attributes:
         outcome: of the last run that has ended, else of the last record; None: there is none.
         failures: how many runs have failed in a row.
+        recent: the outcomes of its latest records, at most ``LATEST``, the oldest first.
     """
 
     outcome: str | None = None
     failures: int = 0
+    recent: Sequence[str] = ()
 
 
 def id_of(key: str, due: datetime) -> str:
@@ -134,19 +136,13 @@ def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
 
 def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
     """Return the outcomes of the last runs of entries, by their keys."""
-    return [last for last, _ in read_recent(app, keys)]
-
-
-def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]]]:
-    """Return the same, and the outcomes of the latest records, at most ``LATEST``, the oldest first."""
-    store, found = Store(app), list[tuple[Last, Sequence[str]]]()
+    store, found = Store(app), list[Last]()
     for chunk in in_chunks(keys):
         failures = Runs(store).failing(chunk)
         for texts, count in zip(read_newest(store, chunk, LATEST), failures, strict=True):
             outcomes = [outcome for outcome in map(read_outcome, texts) if outcome is not None]
             ended = next((one for one in outcomes if one in ENDED_OUTCOMES), None)
-            last = ended or next(iter(outcomes), None)
-            found.append((Last(last, count), outcomes[::-1]))
+            found.append(Last(ended or next(iter(outcomes), None), count, outcomes[::-1]))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.query import STATES, Coverage, entry_of, scan_pages, with_score
+from redbeat.entries.query import STATES, Coverage, entry_of, iter_names
 from redbeat.entries.runs import read_last
 from redbeat.errors import EntryNotFound
 from redbeat.history import OUTCOMES
@@ -126,36 +126,23 @@ def read_listed(app: Any, name: str) -> RedBeatSchedulerEntry:
 
 
 def entries_called(app: Any, names: Sequence[str]) -> list[RedBeatSchedulerEntry | None]:
-    """Return the entries of these names as ``read_listed`` would; None for a missing one."""
+    """Return the entries of these names as :func:`list_entries` would; None for a missing one."""
     store = Store(app)
     now, found = read_entries(store, [store.keys.entry(name) for name in names])
-    away: Mapping[str, float | None] | None = None
-    for place, (name, stored) in enumerate(zip(names, found, strict=True)):
-        if stored.score is not None:
-            continue
-        # a member may be a bare name; one that begins like a key is another entry's
-        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
-        score = next((one for one in scores_of(store, members) if one is not None), None)
-        found[place] = replace(stored, score=score)
-        if score is None and stored.exists:
-            away = read_downgraded(store) if away is None else away
-            if stored.key in away:
-                found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
+    lacking = [place for place, stored in enumerate(found) if stored.score is None]
+    # a member may be a bare name, if that doesn't begin like the key of another entry
+    scores = scores_of(store, [member for place in lacking for member in (found[place].key, names[place])])
+    away = read_downgraded(store) if lacking else {}
+    for place, by_key, by_name in zip(lacking, scores[::2], scores[1::2], strict=True):
+        stored = found[place]
+        score = by_name if by_key is None and store.keys.entry_of(names[place]) == stored.key else by_key
+        is_away = score is None and stored.exists and stored.key in away
+        found[place] = replace(stored, score=away[stored.key] or 0.0 if is_away else score, is_away=is_away)
     return [
         entry_of(RedBeatSchedulerEntry, stored, app, now)
         if stored.exists or stored.score is not None
         else None
         for stored in found
-    ]
-
-
-def entries_at(app: Any, members: Iterable[tuple[str, float]]) -> list[RedBeatSchedulerEntry]:
-    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
-    store, scores = Store(app), dict(members)
-    now, found = read_entries(store, [*map(store.keys.entry_of, scores)])
-    return [
-        entry_of(RedBeatSchedulerEntry, with_score(stored, score), app, now)
-        for stored, score in zip(found, scores.values(), strict=True)
     ]
 
 
@@ -165,27 +152,9 @@ def scan_entries(app: Any, match: str | None = None) -> Iterator[RedBeatSchedule
     Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
     due time is moved meanwhile.
     """
-    name_of = ensure_conf(app).keys.name
-    for page in scan_pages(Store(app)):
-        yield from entries_at(
-            app, [one for one in page if match is None or fnmatchcase(name_of(one[0]), match)]
-        )
-
-
-def read_rows(app: Any, rows: Sequence[Row]) -> list[RedBeatSchedulerEntry | None]:
-    """Return the entries of ``rows`` as ``RedBeatSchedulerEntry.list`` would; None for one that is gone."""
-    found: list[RedBeatSchedulerEntry | None] = [None] * len(rows)
-    scored = [place for place, row in enumerate(rows) if row.score is not None]
-    others = [place for place, row in enumerate(rows) if row.score is None]
-    if scored:
-        members = [(rows[place].member, rows[place].score or 0.0) for place in scored]
-        for place, entry in zip(scored, entries_at(app, members), strict=True):
-            found[place] = entry
-    if others:
-        names = [rows[place].name for place in others]
-        for place, one in zip(others, entries_called(app, names), strict=True):
-            found[place] = one
-    return found
+    names = (name for name in iter_names(app) if match is None or fnmatchcase(name, match))
+    for chunk in in_chunks(names):
+        yield from (entry for entry in entries_called(app, chunk) if entry is not None)
 
 
 def pattern_problem(text: str) -> str | None:
@@ -326,7 +295,7 @@ def search(
         if wanted.owner:  # asked by the names, which is quick
             are_theirs = are_owned_by(store, wanted.owner, [row.name for row in rows])
             chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
-        entries = read_rows(app, [row for _, row in chosen])
+        entries = entries_called(app, [row.name for _, row in chosen])
         found = [(at, one) for (at, _), one in zip(chosen, entries, strict=True) if one and is_wanted(one)]
         if wanted.outcome:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
@@ -343,11 +312,6 @@ def search(
         if len(found) == limit:
             break
     return Found(found, total if following is None else following.offset, total, following)
-
-
-def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
-    """Return the state of each member of the schedule, with its score."""
-    return [entry.state or "" for entry in entries_at(store.config.app, scores.items())]
 
 
 @dataclass(frozen=True)
@@ -400,9 +364,9 @@ def count_part(store: Store, keys: Keys, limit: int) -> Iterator[tuple[float, Co
         page = count_entry_states(store, keys, cursor or "0", STATES_SLICE)
         cursor = page.cursor
         yield page.now, Counter(scheduled=page.scheduled, due=page.due)
-        others = list(page.others.items())
-        for first in range(0, len(others), limit):
-            yield page.now, Counter(states_of(store, dict(others[first : first + limit])))
+        for names in in_chunks(map(store.keys.name, page.others), limit):
+            entries = entries_called(store.config.app, names)
+            yield page.now, Counter(entry.state or "" for entry in entries if entry is not None)
 
 
 def _counts_of(found: Counter[str], total: int) -> StateCounts:

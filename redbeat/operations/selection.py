@@ -16,7 +16,7 @@ from math import inf, isfinite
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.search import ByNextRun, Place, Row, look_through, read_rows
+from redbeat.entries.search import ByNextRun, Place, Row, entries_called, look_through
 from redbeat.errors import (
     AccessDenied,
     ArgumentInvalid,
@@ -168,7 +168,7 @@ def look_at_each(
     """
 
     def choose(rows: Sequence[Row]) -> Iterator[tuple[int, RedBeatSchedulerEntry]]:
-        entries = enumerate(read_rows(app, rows))
+        entries = enumerate(entries_called(app, [row.name for row in rows]))
         return ((at, entry) for at, entry in entries if entry is not None and is_wanted(entry))
 
     def is_named(name: str) -> bool:

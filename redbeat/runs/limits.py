@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from redbeat.history import held_record
+from redbeat.history import record_of
 from redbeat.policy.policy import Policy
 from redbeat.runs.tracking import is_tracked
 from redbeat.store.records import DROPPED, TrackedRun
@@ -55,7 +55,7 @@ class Tracking:
         overlap, queue_seconds = overlap or self._overlap, self._queue_seconds + wait_seconds
         if overlap == "allow":
             return TrackedRun(due, self._limits, queue_seconds, overlap)
-        held_records = (*dropped, held_record(due))
+        held_records = (*dropped, record_of(due))
         return TrackedRun(due, self._limits, queue_seconds, overlap, held_records, held_score)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from redbeat.entries.dropped import Dropped
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import MAX_BACKOFF_SECONDS, Failure, failure_of, new_failure, with_jitter
-from redbeat.history import skipped_record, unsent_record
+from redbeat.history import record_of
 from redbeat.runs.limits import dropped_run
 from redbeat.store.records import Commit, Ending, Held, Push, Stored, score_text
 
@@ -116,7 +116,7 @@ class Send(Decision):
         commit = commit_of(row, failure.retry_at, dropped, new_error=failure.to_json())
         commit.is_for_this_definition, commit.labels = True, self.commit.labels
         if is_news:
-            commit.records = (*commit.records, unsent_record(self.nominal, reason))
+            commit.records = (*commit.records, record_of(self.nominal, "unsent", why=reason))
         if failure.attempts == 1:
             commit.counted += " unsent"
         return Decision(row, commit, dropped=self.dropped), is_news
@@ -133,7 +133,7 @@ class Send(Decision):
                 return None
             commit = commit_of(row, self.skip_score)
             commit.is_for_this_definition = True
-        commit.records = (*records_of(self.dropped), skipped_record(self.nominal, reason))
+        commit.records = (*records_of(self.dropped), record_of(self.nominal, "skipped", why=reason))
         commit.counted, commit.labels = f"{counted(self.dropped)} skipped/error", self.commit.labels
         commit.sent, commit.task_id = "", self.task_id
         # a reservation, or that it has waited for another run to end, is over
@@ -171,7 +171,7 @@ def quarantine(row: Stored, reason: str, now: float, retry_seconds: float) -> tu
     if row.can_hold_error:
         commit.new_error, commit.is_for_this_definition = failure.to_json(), not row.unread_bytes
     if is_news:
-        commit.records = (unsent_record(failure.due, reason),)
+        commit.records = (record_of(failure.due, "unsent", why=reason),)
     return Decision(row, commit), is_news
 
 

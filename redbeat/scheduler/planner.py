@@ -32,7 +32,7 @@ from redbeat.entries.dropped import Dropped, dropped_by, dropped_until
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of
-from redbeat.history import sent_record, skipped_record
+from redbeat.history import record_of
 from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.messages import expiry_of, headers_of, queue_limit_of, wait_seconds
 from redbeat.policy.misfires import choose_run, rules_of
@@ -428,7 +428,7 @@ class Planner:
         at, due, at_json = _texts_of(float(row.nominal))
         why = why_dropped(known.entry, at, self._moment)
         if why:
-            records = (skipped_record(row.nominal, why),)
+            records = (record_of(row.nominal, "skipped", why=why),)
             commit = Commit(row, row.next_score, records=records, counted=" skipped/overlap")
             commit.run = dropped_run(row.nominal)
             commit.task_id = str(known.own_task_id or task_id_of(row.key, due))
@@ -458,7 +458,7 @@ class Planner:
         commit = Commit(row, run_plan.new_score, meta, "" if row.error and not row.next_score else None)
         commit.sent, commit.run = run_plan.nominal, run_plan.run
         if dropped or known.own_task_id is not None:
-            commit.records = (*records_of(dropped), sent_record(run_plan.nominal, known.own_task_id))
+            commit.records = (*records_of(dropped), record_of(run_plan.nominal, id=known.own_task_id))
             commit.counted = counted(dropped)
         limit, headers, expires, left = known.limit_seconds, known.headers, None, None
         if known.is_timed:
@@ -537,7 +537,7 @@ class Planner:
             rest = dropped_until(
                 entry.schedule, policy, run_plan.following, self._moment, why_over(policy), reason="over"
             )
-            commit.records = (*(commit.records or (sent_record(send.nominal),)), rest.record)
+            commit.records = (*(commit.records or (record_of(send.nominal),)), rest.record)
             commit.counted += rest.counted
 
 

@@ -67,8 +67,10 @@ def check_declared(context: Context) -> Iterator[Finding]:
         yield found("declaration", place, problem=str(exc).removeprefix(f"{place}: "))
         return
     for declaration, reason in declared.strays.items():
-        yield found("stray-declaration", str(declaration.place), reason=reason)
-    places = {context.store.keys.entry(name): entry.place for name, entry in declared.entries.items()}
+        yield found("stray-declaration", declaration.place, reason=reason)
+    places = {
+        context.store.keys.entry(name): entry.declaration.place for name, entry in declared.entries.items()
+    }
     for chunk in in_chunks(list(places)):
         for stored in read_entries(context.store, chunk)[1]:
             if not stored.exists:

@@ -19,7 +19,7 @@ from redbeat.access import Right
 from redbeat.diagnostics.routes import Destinations
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES
-from redbeat.entries.runs import count_running, read_recent
+from redbeat.entries.runs import count_running, read_last
 from redbeat.entries.search import (
     NO_RUNS,
     ByNextRun,
@@ -27,7 +27,7 @@ from redbeat.entries.search import (
     Place,
     Row,
     Wanted,
-    read_rows,
+    entries_called,
     search,
 )
 from redbeat.entries.upcoming import next_run_in_words
@@ -136,8 +136,7 @@ def show_entries(visit: Visit) -> Response:
     if offset >= count:  # there were more before
         offset = max(count - 1, 0) // ROWS * ROWS
     rows = order.slice(offset, ROWS)
-    entries = [entry for entry in read_rows(visit.app, rows) if entry is not None]
-    lines = _lines(visit, entries)
+    lines = lines_of(visit, [row.name for row in rows])
     pages = _pages(visit, view, order, offset, rows, count)
     if visit.is_fragment:
         return visit.render("entries_rows.html", lines=lines, pages=pages, view=view)
@@ -217,16 +216,15 @@ def _pages(
 
 def lines_of(visit: Visit, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return what the rows of these entries show; missing ones have none."""
-    entries = read_rows(visit.app, [Row(name) for name in names])
-    return _lines(visit, [entry for entry in entries if entry is not None])
+    return _lines(visit, [entry for entry in entries_called(visit.app, names) if entry is not None])
 
 
 def _lines(visit: Visit, entries: Sequence[RedBeatSchedulerEntry]) -> list[dict[str, Any]]:
     keys = [entry.key for entry in entries]
-    recent, counts = read_recent(visit.app, keys), count_running(visit.app, keys)
+    lasts, counts = read_last(visit.app, keys), count_running(visit.app, keys)
     return [
-        {**_line(visit, entry), "last": last, "outcomes": outcomes, "running": count}
-        for entry, (last, outcomes), count in zip(entries, recent, counts, strict=True)
+        {**_line(visit, entry), "last": last, "outcomes": last.recent, "running": count}
+        for entry, last, count in zip(entries, lasts, counts, strict=True)
     ]
 
 

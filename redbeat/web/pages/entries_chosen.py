@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule
-from redbeat.entries.search import Row, read_rows
+from redbeat.entries.search import entries_called
 from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import ArgumentInvalid, EntryError
 from redbeat.log.text import closed
@@ -64,7 +64,7 @@ def _trigger(visit: Visit, names: list[str]) -> Outcome:
 
 
 def _delete(visit: Visit, names: list[str]) -> Outcome:
-    found = read_rows(visit.app, [Row(name) for name in names])
+    found = entries_called(visit.app, names)
     there = [name for name, entry in zip(names, found, strict=True) if entry is not None]
     try:
         editing.delete_entries(visit.actor, Selection(names))

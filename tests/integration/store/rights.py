@@ -362,7 +362,7 @@ def it_looks_at_entries(ground: Ground) -> None:
 def it_looks_at_last_outcomes(ground: Ground) -> None:
     entry, progress = ground.save("report"), ground.progress()
     progress.end(progress.started("report", "one"), "failed")
-    assert read_last(ground.app(), [entry.key]) == [Last("failed", 1)]
+    assert read_last(ground.app(), [entry.key]) == [Last("failed", 1, ["failed"])]
     assert [run.task_id for run in find_runs(ground.app(), ["failed"])] == ["one"]
 
 

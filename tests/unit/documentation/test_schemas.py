@@ -24,7 +24,7 @@ from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import STATES
 from redbeat.errors import EntryCorrupt, EntryError
-from redbeat.history import dropped_record, sent_record, skipped_record, unsent_record
+from redbeat.history import record_of
 from redbeat.policy.policy import FIELDS, MAX_MISFIRE_LIMIT, ROWS
 from redbeat.schedules import clocked
 from redbeat.schedules.codec import SCHEDULE_FIELDS
@@ -100,10 +100,10 @@ def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None) -> No
 @pytest.mark.parametrize(
     "members",
     [
-        sent_record("1769844600.25", "0d3f3e5a-9f54-4c5e-8b0e-3a2f2f8f7f10", is_manual=True),
-        skipped_record("1769844600", 'too "late"'),
-        dropped_record("1769844600", "too late", "1769844700", None, is_merged=True),
-        unsent_record("1769844600", "the broker is away"),
+        record_of("1769844600.25", id="0d3f3e5a-9f54-4c5e-8b0e-3a2f2f8f7f10", manual=True),
+        record_of("1769844600", "skipped", why='too "late"'),
+        record_of("1769844600", "merged", last="1769844700", why="too late", count=3),
+        record_of("1769844600", "unsent", why="the broker is away"),
     ],
 )
 def test_record_of_a_run_is_written_as_its_schema_says(members: str) -> None:

@@ -16,7 +16,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from redbeat.entries.failures import Failure, failure_of, sha1_of
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import BrokerUnavailable, CallRefused, RunNotSent
-from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, unsent_record
+from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, record_of
 from redbeat.scheduler.decisions import Send, quarantine
 from redbeat.scheduler.planner import Planner
 from redbeat.schedules import cron
@@ -54,7 +54,7 @@ def test_record_with_an_end_has_its_outcome(outcome: str) -> None:
 
 
 def test_record_of_a_run_that_was_not_sent_has_the_reason() -> None:
-    run = read(json.loads(f"{{{unsent_record('1769844600', 'no broker')}}}"))
+    run = read(json.loads(f"{{{record_of('1769844600', 'unsent', why='no broker')}}}"))
     assert (run.outcome, run.why, run.task_id) == ("unsent", "no broker", None)
 
 
