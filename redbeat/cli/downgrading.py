@@ -46,15 +46,16 @@ def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
     if is_yes and found.obstacles:
         about = [one.name for one in found.obstacles]
         with session.actor.doing("downgrade", about), meter("Taking out", len(about)) as progress:
-            for one, is_away in put_all_away(session.app, found.obstacles, progress):
+            for number, (one, is_away) in enumerate(put_all_away(session.app, found.obstacles), 1):
                 (taken if is_away else changed).append(one.name)
+                progress(number)
     leader = read_status(session.app).leader
     where = f"process {leader.pid} on {leader.host}" if leader is not None and leader.host else None
     if session.is_json:
         done = {"leader": where, "is_dry_run": not is_yes, "taken": taken, "changed": changed}
         session.print_json({**found.to_dict(), **done})
     else:
-        _conclude(session, found, taken, changed)
+        _conclude(session, found, taken)
         if ensure_conf(session.app).lock_key is None:
             session.note(
                 "Without a lock it isn't known whether a beat of version 3 runs: stop all of them first."
@@ -83,15 +84,13 @@ def _show(session: Session, found: Findings, is_complete: bool) -> None:
             session.list_some(title, shown, None if is_complete else MAX_SHOWN, "--all")
 
 
-def _conclude(session: Session, found: Findings, taken: Sequence[str], changed: Sequence[str]) -> None:
+def _conclude(session: Session, found: Findings, taken: Sequence[str]) -> None:
     if taken:
         session.say(f"Took {counted(len(taken))} out of the schedule, until a beat of version 3 leads again.")
-    elif not found.obstacles and not found.ignored:
-        session.say(f"celery-redbeat 2.x runs the schedule as it is: {counted(found.seen)}.", "green")
-    elif not found.obstacles:
-        session.say("There is nothing that celery-redbeat 2.x can't run.")
-    elif not changed:
+    elif found.obstacles:
         session.say("Nothing was changed. --yes takes what 2.x can't run out of the schedule.")
+    else:
+        session.say(f"celery-redbeat 2.x can run all entries: {counted(found.seen)}.", "green")
     if found.messages:
         number = counted(found.messages, "stored message", "stored messages")
         session.say(

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from math import prod
 from typing import Any, NamedTuple
 
 from celery.schedules import ParseException, crontab, schedule
 
 from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.diagnostics.facts import try_decode
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
-from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError
+from redbeat.errors import ConfigurationError, LockError
 from redbeat.log.text import is_utf8, printable
-from redbeat.policy.policy import NO_POLICY, Policy
+from redbeat.policy.fields import Kind
+from redbeat.policy.policy import PAUSE_FIELDS, ROWS, Policy, given_of
 from redbeat.schedules.codec import SCHEDULE_FIELDS, is_only_ours
 from redbeat.schedules.occurrences import CRON_FIELDS, is_own_kind
 from redbeat.schedules.recurrence import FREQUENCIES
@@ -35,7 +35,7 @@ from redbeat.store.downgrades import put_away, read_downgraded
 from redbeat.store.later import LaterStore
 from redbeat.store.lock_tokens import TOKEN_MARK
 from redbeat.store.members import count_members
-from redbeat.store.parts import CHUNK_SIZE, in_chunks
+from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 
@@ -63,33 +63,6 @@ _OBJECT_FIELDS = {
 }
 #: the length of a step of each of dateutil's frequencies, from YEARLY to SECONDLY; seconds
 _STEP_SECONDS = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
-#: what names several days in a step, and several times of a day
-_DAY_FIELDS = ("byweekday", "bymonthday", "byyearday", "byweekno", "byeaster")
-_TIME_FIELDS = ("byhour", "byminute", "bysecond")
-
-#: what 2.x does differently, by the field of the policy that it ignores
-_IGNORED = {
-    "timezone": "would run by other clocks than those of its timezone, {}",
-    "start_time": "would run before its start_time, {}",
-    "end_time": "would go on running after its end_time, {}",
-    "max_runs": "would go on running after its {} runs (max_runs)",
-    "one_off": "would go on running after its one run (one_off)",
-    "after_finish": "would stay as it is when it is finished (after_finish is {})",
-    "exclude": "would run on the days of its calendar {}, too (exclude)",
-    "jitter": "would run without its jitter of up to {:g} s",
-    "expires_after": "its messages wouldn't expire after {:g} s (expires_after)",
-    "misfire": "would make up for missed runs by one run (misfire is {})",
-    "misfire_limit": "would make up for missed runs by one run (misfire_limit is {})",
-    "misfire_grace_time": "would run however late it is, not only up to {:g} s late (misfire_grace_time)",
-    "run_missed": "would make up for what it missed while it was disabled by one run (run_missed)",
-    "overlap": "would send a run also while another one is in progress (overlap is {})",
-    "max_runtime": "wouldn't report a run that takes longer than {:g} s (max_runtime)",
-    "revoke_overdue": "wouldn't revoke such a run (revoke_overdue)",
-    "queue_timeout": "its messages wouldn't expire after {:g} s on a queue (queue_timeout)",
-    "pause_after_failures": "wouldn't be paused after {} failures in a row (pause_after_failures)",
-    "ping_url": "its service wouldn't be called (ping_url)",
-}
-
 
 class Trouble(NamedTuple):
     """Why celery-redbeat 2.x can't run an entry.
@@ -214,14 +187,7 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
     try:
         freq = encoded["freq"]
         freq = FREQUENCIES[freq.upper()] if isinstance(freq, str) else freq
-        seconds = _STEP_SECONDS[freq]
-        count = (now.timestamp() - start) / (seconds * interval)
-        if seconds > 86_400 and any(encoded.get(field) is not None for field in _DAY_FIELDS):
-            count *= seconds / 86_400
-        if seconds >= 86_400:
-            count *= prod(
-                len(times) for field in _TIME_FIELDS if isinstance(times := encoded.get(field), list)
-            )
+        count = (now.timestamp() - start) / (_STEP_SECONDS[freq] * interval)
     except (TypeError, KeyError, IndexError, ArithmeticError):
         return  # it is invalid for RedBeat, too
     if count > MAX_COUNTED:
@@ -229,27 +195,25 @@ def _troubles_of_rule(encoded: dict[str, Any], now: datetime) -> Iterator[Troubl
 
 
 def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:
-    """Return what celery-redbeat 2.x, which can run ``entry``, would do differently from its policy."""
+    """Return the fields of its policy that celery-redbeat 2.x ignores when it runs ``entry``."""
     policy: Policy = entry.policy
     if not entry.enabled:  # 2.x doesn't run it, so the rest of its policy doesn't matter
-        until = policy.paused_until if policy.paused else None
-        return [f"would stay paused after {shown(until)}: it ends no pauses"] if until is not None else []
-    if policy == NO_POLICY:
-        return []
-    given = {
-        field: value for field in _IGNORED if (value := getattr(policy, field)) != getattr(NO_POLICY, field)
-    }
-    rule = entry.schedule
+        return [_ignored("paused_until", policy.paused_until)] if policy.paused_until is not None else []
+    given, rule = given_of(policy), entry.schedule
     if isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative:
         given.pop("timezone", None)  # an interval has none
     if policy.start_time is not None and policy.start_time <= now:
         del given["start_time"]
     if policy.misfire == "latest":
         del given["misfire"]
-    return [
-        _IGNORED[field].format(shown(value) if isinstance(value, datetime) else value)
-        for field, value in given.items()
-    ]
+    return [_ignored(field, value) for field, value in given.items() if field not in PAUSE_FIELDS]
+
+
+def _ignored(field: str, value: Any) -> str:
+    if ROWS[field].kind in (Kind.FLAG, Kind.URL):  # a URL is a secret
+        return f"ignores {field}"
+    text = f"{value:g}" if isinstance(value, float) else value
+    return f"ignores {field} ({shown(value) if isinstance(value, datetime) else text})"
 
 
 @dataclass(frozen=True)
@@ -268,22 +232,22 @@ class Obstacle:
     trouble: Trouble
 
 
-@dataclass(frozen=True)
+@dataclass
 class Findings:
     """What celery-redbeat 2.x would make of a schedule.
 
     Attributes:
         obstacles: the entries that it can't run.
-        ignored: names of entries that it can run, to what it would do differently from their policies.
+        ignored: names of entries that it can run, to the fields of their policies that it ignores.
         away: the names of entries that are taken out already, sorted.
         seen: how many entries the schedule has.
         messages: how many messages are stored.
     """
 
-    obstacles: Sequence[Obstacle]
-    ignored: dict[str, list[str]]
-    away: Sequence[str]
-    seen: int
+    obstacles: list[Obstacle] = field(default_factory=list)
+    ignored: dict[str, list[str]] = field(default_factory=dict)
+    away: Sequence[str] = ()
+    seen: int = 0
     messages: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,34 +264,28 @@ class Findings:
         }
 
 
-def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:
+def examine(app: Any, progress: Callable[[int], object] = lambda _seen: None) -> Findings:
     """Look at every entry, and write nothing.
 
     Raises:
         ConfigurationError: the schedule is divided into shards.
     """
-    store, seen = _unsharded(app), 0
-    obstacles: list[Obstacle] = []
-    ignored: dict[str, list[str]] = {}
+    store = _unsharded(app)
+    found = Findings(messages=count_members(LaterStore.beside(store)))
     for member, stored, now in read_all(store):
-        seen += 1
-        if progress is not None and not seen % CHUNK_SIZE:
-            progress(seen)
+        found.seen += 1
+        progress(found.seen)
         if stored.score is None or stored.score < 0:
             continue  # 2.x doesn't look at it
-        name, problem = store.keys.name(stored.key), ""
-        try:
-            entry = decode_entry(RedBeatSchedulerEntry, stored, app)
-        except (EntryCorrupt, EntryNotFound) as exc:
-            entry, problem = None, str(exc)
-        trouble = find_trouble(member, name, stored, problem, now)
-        if trouble is not None:
-            obstacles.append(Obstacle(name, member, stored, trouble))
-        elif entry is not None and (differences := find_ignored(entry, now)):
-            ignored[name] = differences
-    names = {one.name for one in obstacles}
-    away = sorted(set(map(store.keys.name, read_downgraded(store))) - names)
-    return Findings(obstacles, ignored, away, seen, count_members(LaterStore.beside(store)))
+        entry, problem = try_decode(stored, app)
+        name = store.keys.name(stored.key)
+        if (trouble := find_trouble(member, name, stored, problem, now)) is not None:
+            found.obstacles.append(Obstacle(name, member, stored, trouble))
+        elif entry is not None and (ignored := find_ignored(entry, now)):
+            found.ignored[name] = ignored
+    names = {one.name for one in found.obstacles}
+    found.away = sorted(set(map(store.keys.name, read_downgraded(store))) - names)
+    return found
 
 
 def _unsharded(app: Any) -> Store:
@@ -341,9 +299,7 @@ def _unsharded(app: Any) -> Store:
     return store
 
 
-def put_all_away(
-    app: Any, obstacles: Sequence[Obstacle], progress: Callable[[int], object] | None = None
-) -> Iterator[tuple[Obstacle, bool]]:
+def put_all_away(app: Any, obstacles: Sequence[Obstacle]) -> Iterator[tuple[Obstacle, bool]]:
     """Take ``obstacles`` out of the schedule, 500 in a step; yield each, and False if it has changed
     meanwhile.
 
@@ -351,7 +307,7 @@ def put_all_away(
         LockError: a beat of version 3 leads, and would bring them back or run them.
         ConfigurationError: the schedule is divided into shards.
     """
-    store, done = _unsharded(app), 0
+    store = _unsharded(app)
     for chunk in in_chunks(obstacles):
         token, results = put_away(store, [(one.member, one.stored) for one in chunk], TOKEN_MARK)
         if token:
@@ -362,6 +318,3 @@ def put_all_away(
                 store.config.lock_key,
             )
         yield from zip(chunk, results, strict=True)
-        done += len(chunk)
-        if progress is not None:
-            progress(done)

@@ -82,11 +82,7 @@ def read_facts(app: Any, name: str) -> Facts:
         stored = read_entry(store, key)[1]
         if not stored.exists:
             raise EntryNotFound(f"{key}: there is no such entry.", key)
-        entry, problem = None, ""
-        try:
-            entry = decode_entry(RedBeatSchedulerEntry, stored, config.app)
-        except EntryCorrupt as exc:
-            problem = str(exc)
+        entry, problem = try_decode(stored, config.app)
         if entry is not None:
             load_calendars(store, [entry], {})
         [texts] = read_newest(store, [key], max(config.history, MOST_KEPT))
@@ -97,6 +93,14 @@ def read_facts(app: Any, name: str) -> Facts:
     history = decode_history(texts, lambda due: id_of(key, due))
     kept, misfire = config.history, config.misfire
     return Facts(key, entry, stored, problem, history, kept, status, misfire, running, has_workers)
+
+
+def try_decode(stored: Stored, app: Any) -> tuple[RedBeatSchedulerEntry | None, str]:
+    """Return the entry that ``stored`` describes, or why it is invalid."""
+    try:
+        return decode_entry(RedBeatSchedulerEntry, stored, app), ""
+    except (EntryCorrupt, EntryNotFound) as exc:
+        return None, str(exc)
 
 
 def record_of(history: Sequence[PastRun], at: datetime) -> PastRun | None:

@@ -127,8 +127,6 @@ warning no-worker: No worker has answered within {seconds:g} s.
     -> Start one, or give them longer: --workers takes a number of seconds.
 warning no-consumer: The runs of {names} go to this queue, and no worker takes from it ({workers} answered).
     -> Start a worker with -Q, or correct the entries' queue.
-note one-by-one: Messages of {which} go one by one: {reasons}.
-    -> Nothing, unless many of them are due at once: then see the page on performance.
 error static: beat_schedule: it is invalid, so beat does not store it: {problem}.
     -> Correct it in the code.
 error declaration: {problem}
@@ -160,8 +158,8 @@ warning never-again: It never runs again, as its score is {score:g}, though its 
     -> If that isn't intended, save it with another schedule or policy, or set its score.
 note never-again/over: It never runs again: {why}
     -> Delete it when it isn't needed any more.
-warning ping-hosts: It doesn't have the hosts of {count}, so no service is called for the runs of {names}.
-    -> Add those that you trust, and restart beat; if beat's settings have them, nothing is wrong.
+warning ping-host: Its service isn't called, as redbeat_ping_hosts doesn't have {host}.
+    -> Add it there if you trust it, and restart beat; if beat's settings have it, nothing is wrong.
 note downgraded: Taken out for celery-redbeat 2.x: {names}.
     -> Nothing: what is there comes back when a beat of version 3 leads.
 
@@ -233,15 +231,13 @@ warning not-in-3: 2.x may run it, and version 3 quarantines it.
     -> Correct it before the upgrade.
 error name: {problem}
     -> Save it under another name, and delete this one.
-note name/number: Its name is stored as a number.
-    -> Version 3 calls it {name!r}, a text, in Python, in messages and in the log.
 warning score: Its score is {score:.0f}, after the year 9999, so neither version runs it.
     -> Write a score in seconds: milliseconds are a usual cause.
 warning score/zero: Its score is 0: version 3 runs it at once, and 2.x asks its schedule first.
     -> To prevent that, call reschedule() of the entry.
 note disabled: It is disabled, and its score is in the past. 2.x may run it at once when it is enabled.
     -> Version 3 runs it at the next time of its schedule. To run it at once as well, use trigger.
-note policy: Version 3 obeys a field that 2.x ignores. With 2.x: {ignored}.
+note policy: 2.x {ignored}, and version 3 obeys it.
     -> Remove the field if that is not intended.
 warning missed: {count} since {due} not sent.
     -> Version 3 sends {sent} when it leads (misfire is {misfire}). To prevent that, call reschedule() of

@@ -220,14 +220,6 @@ def test_it_runs_what_we_say_nothing_about(
         eventually(lambda: {f"redbeat:{name}" for name in sent_by(broker)} >= moved)
 
 
-def test_a_rule_with_many_times_a_day_counts_each_of_them(app: Celery, client: redis.Redis) -> None:
-    daily = {"__type__": "rrule", "freq": 3, "interval": 1, "dtstart": 1_500_000_000, "dtstart_tz": 0}
-    minutely = {**daily, "byhour": [*range(24)], "byminute": [*range(60)]}
-    write_raw(client, "daily", schedule=daily, score=DUE)
-    write_raw(client, "minutely", schedule=minutely, score=DUE)
-    assert effects(app) == {"minutely": "stalls"}
-
-
 @pytest.mark.slow
 def test_a_rule_that_it_counts_from_long_ago_stops_all_others(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path

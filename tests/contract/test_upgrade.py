@@ -63,7 +63,7 @@ ENTRIES: dict[str, tuple[Callable[[float], float], Fields, dict[str, str]]] = {
     "disabled": (late, {"enabled": False}, {"disabled": "note"}),
     "negative": (lambda now: -1, {}, {"never-again": "warning"}),
     "milliseconds": (lambda now: now * 1000, {}, {"score": "warning"}),
-    "17": (soon, {"name": 17}, {"name": "note"}),
+    "17": (soon, {"name": 17}, {}),
     "queue-of-ours": (late, {"options": {"queue": "redbeat::generation"}}, REFUSED),
     "with-policy": (soon, {}, {"policy": "note"}),
     "large": (soon, {"args": ["x" * 2**21]}, REFUSED),

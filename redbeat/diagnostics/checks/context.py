@@ -6,7 +6,7 @@ Invariant: nothing here writes.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
-from redbeat.diagnostics.routes import Destinations, find_app_obstacle
+from redbeat.diagnostics.facts import try_decode
+from redbeat.diagnostics.routes import Destinations
 from redbeat.entries.calendar_loading import load_calendars
 from redbeat.entries.due import is_quarantined
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
-from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
 from redbeat.log.text import counted, printable, shorten
 from redbeat.schedules.occurrences import Excluded
@@ -71,7 +70,6 @@ class Context:
         knows_tasks: the modules with the tasks were imported, and there are some.
         unseen: what wasn't looked at, in words.
         noted: names of entries that a check of the whole schedule is to report together, by its kind.
-        obstacles: how many entries have messages that aren't compiled, by the reason; '': they are.
     """
 
     app: Any
@@ -84,7 +82,6 @@ class Context:
     knows_tasks: bool = False
     unseen: list[str] = field(default_factory=list)
     noted: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    obstacles: Counter[str] = field(default_factory=Counter)
     _calendars: dict[str, Excluded] = field(default_factory=dict)
 
     @property
@@ -113,11 +110,6 @@ class Context:
         if not parts.is_divided:
             return parts[0].schedule
         return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
-
-    @cached_property
-    def app_obstacle(self) -> str:
-        """Why messages of the application aren't compiled, whatever the entry; '': they are."""
-        return find_app_obstacle(self.app)
 
     @cached_property
     def destinations(self) -> Destinations:
@@ -152,12 +144,7 @@ class Context:
 
     def row_of(self, member: str, stored: Stored) -> Row:
         """Return the row of the entry ``stored``."""
-        entry, problem = None, ""
-        try:
-            entry = decode_entry(RedBeatSchedulerEntry, stored, self.app)
-        except (EntryCorrupt, EntryNotFound) as exc:
-            problem = str(exc)
-        return Row(member, self.name_of(stored.key), stored, entry, problem)
+        return Row(member, self.name_of(stored.key), stored, *try_decode(stored, self.app))
 
     def pages_of_keys(self) -> Iterator[list[str]]:
         """Yield the keys of the schedule, page by page, until the time is over.

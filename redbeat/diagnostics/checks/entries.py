@@ -106,23 +106,15 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
         yield found("no-time/never-ran", row.name)
 
 
-def note_ping_host(context: Context, row: Row) -> Iterator[Finding]:
-    """Note an entry whose ``ping_url`` these settings don't allow."""
+def check_ping_host(context: Context, row: Row) -> Iterator[Finding]:
+    """Find an entry whose ``ping_url`` these settings don't allow."""
     entry = row.entry
     if entry is not None and entry.policy.ping_url is not None and entry.is_enabled_at(context.now):
         url = parse_ping_url(entry.policy.ping_url)
         if not is_allowed(url, context.config.ping_hosts):
-            context.noted["ping-hosts"].append(f"{row.name} ({url.authority})")
-    yield from ()
-
-
-def check_ping_hosts(context: Context) -> Iterator[Finding]:
-    """Find hosts of entries' services that beat doesn't call, as ``redbeat_ping_hosts`` hasn't got them."""
-    if names := context.noted["ping-hosts"]:
-        # without the application its settings aren't known
-        severity = Severity.WARNING if context.has_tasks else Severity.NOTE
-        words = {"count": counted(len(names), "ping_url", "ping_urls"), "names": some_of(names, 5)}
-        yield found("ping-hosts", "redbeat_ping_hosts", severity=severity, **words)
+            # without the application its settings aren't known
+            severity = Severity.WARNING if context.has_tasks else Severity.NOTE
+            yield found("ping-host", row.name, severity=severity, host=url.authority)
 
 
 def check_downgraded(context: Context) -> Iterator[Finding]:

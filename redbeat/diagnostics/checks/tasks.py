@@ -5,7 +5,6 @@ Invariant: nothing is sent, and no code of the application's is called but its r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,21 +16,17 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.declared.collection import collect_declared, load_tasks, read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row, said
 from redbeat.diagnostics.findings import Finding, found
-from redbeat.diagnostics.routes import Group, ask_workers, find_entry_obstacle
+from redbeat.diagnostics.routes import Group, ask_workers
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_option_problem
 from redbeat.errors import DeclarationError
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, printable, shorten
+from redbeat.log.text import counted, printable
 from redbeat.store.entries import read_entries
 from redbeat.store.parts import in_chunks
 
 #: options that Celery writes into the message itself
 _MESSAGE_OPTIONS = ("countdown", "eta", "expires", "time_limit", "soft_time_limit", "shadow")
-#: fewer entries leave quickly also one by one
-MANY = 100
-#: how many reasons are shown
-MAX_REASONS = 5
 
 
 def load(context: Context) -> Iterator[Finding]:
@@ -166,28 +161,3 @@ def check_queues(context: Context) -> Iterator[Finding]:
 def _entries_of(group: Group) -> str:
     more = f" and {group.count - len(group.names)} more" if group.count > len(group.names) else ""
     return ", ".join(map(printable, group.names)) + more
-
-
-def note_obstacle(context: Context, row: Row) -> Iterator[Finding]:
-    """Note why the entry's messages aren't compiled, for :func:`check_compiled`."""
-    if row.entry is not None and context.has_tasks:
-        try:
-            reason = context.app_obstacle or find_entry_obstacle(context.app, row.entry)
-        except Exception as exc:  # noqa: BLE001 - the application's own classes
-            reason = type(exc).__name__
-        context.obstacles[shorten(printable(reason), 200)] += 1
-    yield from ()
-
-
-def check_compiled(context: Context) -> Iterator[Finding]:
-    """Count the entries whose messages aren't compiled, by their reasons, if they are many.
-
-    This is judged by this program's code, which may be another than beat's.
-    """
-    slow = Counter({reason: count for reason, count in context.obstacles.items() if reason})
-    if slow.total() >= MANY:
-        reasons = [f"{reason} ({count:,})" for reason, count in slow.most_common(MAX_REASONS)]
-        more = len(slow) - len(reasons)
-        reasons += [f"and {counted(more, 'more reason', 'more reasons')}"] if more > 0 else []
-        which = f"{slow.total():,} of {counted(context.obstacles.total())}"
-        yield found("one-by-one", "messages", which=which, reasons="; ".join(reasons))

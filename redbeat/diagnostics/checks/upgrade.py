@@ -6,7 +6,6 @@ tries it again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import islice
@@ -122,9 +121,8 @@ def check_overrides(context: Context) -> Iterator[Finding]:
 def check_change(context: Context, row: Row) -> Iterator[Finding]:
     """Find what version 3 does differently with an entry, or with its missed runs."""
     name, stored, entry = row.name, row.stored, row.entry
-    is_number = _has_number_as_name(row)
     trouble = None if stored.unread_bytes else find_trouble(row.member, name, stored, "", context.now)
-    if trouble is not None and not is_number:
+    if trouble is not None:
         key = "not-in-2x" if entry is None else "not-in-2x/in-3"
         yield found(key, name, effect=EFFECTS[trouble.effect], reason=trouble.reason)
     elif row.problem and stored.exists and trouble is None:
@@ -133,8 +131,6 @@ def check_change(context: Context, row: Row) -> Iterator[Finding]:
         yield found("name", name, problem=problem)
     if entry is None:
         return
-    if is_number:
-        yield found("name/number", name, name=name)
     if stored.score is None or stored.score < 0:  # neither version runs it
         return
     if stored.score >= _MAX_SCORE:
@@ -149,15 +145,6 @@ def check_change(context: Context, row: Row) -> Iterator[Finding]:
             yield found("score/zero", name)
         else:
             yield from _missed(context, row, entry)
-
-
-def _has_number_as_name(row: Row) -> bool:
-    try:
-        given = json.loads(row.stored.definition or "").get("name")
-    except (ValueError, RecursionError, AttributeError):
-        return False
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return is_number and row.name == str(given)
 
 
 def _missed(context: Context, row: Row, entry: Any) -> Iterator[Finding]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -13,10 +11,10 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.diagnostics.doctor import examine
-from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Group
+from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Group
 from redbeat.entries.wording import in_words_of
 from redbeat.log.text import counted
-from redbeat.operations.operating import fix_findings as fix
+from redbeat.operations.operating import fix_findings
 from redbeat.operations.showing import hide_in_findings
 from redbeat.web.jobs import Result, Tell
 from redbeat.web.routes import action, page
@@ -38,10 +36,7 @@ def ask_doctor(
     fresh_seconds: float = FRESH_SECONDS,
     **options: Any,
 ) -> Result[Diagnosis]:
-    """Return what the doctor has found last, and have it look again if that is old, or wanted.
-
-    A younger look for which workers were asked counts for one without.
-    """
+    """Return what the doctor has found last, and have it look again if that is old, or wanted."""
 
     def look(_tell: Tell[Diagnosis]) -> Diagnosis:
         found = examine(
@@ -52,13 +47,7 @@ def ask_doctor(
         )
         return hide_in_findings(visit.app, found)
 
-    jobs = visit.dashboard.jobs
-    result = jobs.read("doctor", workers, look, fresh_seconds=fresh_seconds, **options)
-    if workers:
-        return result
-    other: Result[Diagnosis] = jobs.last("doctor", True)
-    is_younger = other.is_whole and not (result.is_whole and result.age_seconds <= other.age_seconds)
-    return replace(other, is_awaited=result.is_awaited, problem=result.problem) if is_younger else result
+    return visit.dashboard.jobs.read("doctor", workers, look, fresh_seconds=fresh_seconds, **options)
 
 
 def groups_of(found: Diagnosis, kind: str = "", first: int = 0) -> list[Group]:
@@ -100,67 +89,38 @@ def look_again(visit: Visit) -> Response:
 
 def show_fix(visit: Visit) -> Response:
     """Return the page that says what would be repaired: of what the doctor has found last."""
-    kind, is_new = visit.query.get("kind", ""), visit.query.get("new") == "yes"
-    result = ask_doctor(visit, fresh_seconds=inf)
-    if result.found is None or (is_new and result.is_awaited):
-        return _told(visit, kind, (), result=result)
-    findings = _fixable(result.found, kind)
-    sentences = fix(visit.actor, findings, dry_run=True)
-    return _told(visit, kind, sentences, seen=_digest_of(findings), is_new=is_new)
+    return _fix(visit, visit.query.get("kind", ""), dry_run=True)
 
 
 def do_fix(visit: Visit) -> Response:
-    """Repair what was seen, and say what was done."""
-    kind, seen = visit.typed("kind"), visit.typed("seen")
+    """Repair what the doctor has found last, and say what was done."""
+    kind = visit.typed("kind")
     if not visit.is_confirmed:
         return visit.see("doctor", "fix", kind=kind or None)
-    jobs = visit.dashboard.jobs
-    for workers in (False, True):
-        last: Result[Diagnosis] = jobs.last("doctor", workers)
-        if last.found is not None and _digest_of(findings := _fixable(last.found, kind)) == seen:
-            break
-    else:  # another process has found it, or this one something else meanwhile
-        ask_doctor(visit, is_wanted=True)
-        return visit.see("doctor", "fix", kind=kind or None, new="yes")
-    sentences = fix(visit.actor, findings, dry_run=False)
-    jobs.forget("doctor")
-    return _told(visit, kind, sentences)
+    return _fix(visit, kind, dry_run=False)
 
 
-def _told(
-    visit: Visit,
-    kind: str,
-    sentences: Sequence[str],
-    *,
-    seen: str = "",
-    is_new: bool = False,
-    result: Result[Diagnosis] | None = None,
-) -> Response:
-    """Return the page about repairs; with a result, that the doctor is still looking."""
-    is_dry = bool(seen) or result is not None
+def _fix(visit: Visit, kind: str, *, dry_run: bool) -> Response:
+    """Return the page about repairs; while the doctor still looks it says so, and nothing is repaired."""
+    result, sentences = ask_doctor(visit, fresh_seconds=inf), list[str]()
+    if result.found is None:
+        dry_run = True
+    else:
+        wanted = [one for one in result.found.findings if kind in ("", one.kind)]
+        sentences = fix_findings(visit.actor, wanted, dry_run=dry_run)
+    if not dry_run:
+        visit.dashboard.jobs.forget("doctor")
     return visit.render(
         "doctor_fix.html",
-        title="What would be repaired" if is_dry else "What was repaired",
-        seen=seen,
-        is_new=is_new,
+        title="What would be repaired" if dry_run else "What was repaired",
         kind=kind,
         sentences=sentences[:SHOWN_REPAIRS],
         more=max(len(sentences) - SHOWN_REPAIRS, 0),
-        is_dry=is_dry,
+        is_dry=dry_run,
         what=counted(len(sentences), "repair", "repairs"),
         result=result,
-        here=visit.link("doctor", "fix", **visit.query),
+        here=visit.link("doctor", "fix", kind=kind or None),
     )
-
-
-def _fixable(found: Diagnosis, kind: str) -> list[Finding]:
-    return [one for one in found.findings if one.is_fixable and kind in ("", one.kind)]
-
-
-def _digest_of(findings: Sequence[Finding]) -> str:
-    """Return what tells some repairs from others."""
-    text = repr(sorted((one.kind, one.target) for one in findings))
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 ROUTES: list[BaseRoute] = [

@@ -185,15 +185,8 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
     "no such day": (bad(schedule=FEBRUARY), ["no-time warning bad"]),
     "ping hosts": (
         lambda s: s.save("a", ping_url="http://pings.local:8000/secret"),
-        ["ping-hosts warning redbeat_ping_hosts"],
+        ["ping-host warning a"],
     ),
-    "one by one": (
-        lambda s: [
-            write(s.client, f"e{number}", score=AFAR, options={"countdown": 5}) for number in range(100)
-        ],
-        ["one-by-one note messages"],
-    ),
-    "few one by one": (lambda s: [write(s.client, f"e{n}", score=AFAR, jitter=5) for n in range(99)], []),
     # orphans
     "no hash any more": (lambda s: zadd(s, "redbeat:gone"), ["missing-hash error redbeat:gone +"]),
     "static without entry": (lambda s: s.client.sadd(STATICS, "old"), ["orphan-static warning old +"]),
@@ -327,7 +320,7 @@ def test_fault_is_found_and_repaired(
         ({"redbeat_lock_key": "mine"}, ["open-lock note redbeat_lock_key"]),
         ({"redbeat_lock_key": ":lock"}, []),
         ({"redbeat_ping_hosts": ["known.example"]}, []),
-        ({}, ["ping-hosts warning redbeat_ping_hosts"]),
+        ({}, ["ping-host warning called"]),
     ],
 )
 def test_invalid_setting_is_found(
