@@ -132,7 +132,7 @@ def gather() -> None:
     leader._election.keep_alive()  # noqa: SLF001
     gathering = leader._gathering  # noqa: SLF001
     gathering.gather()  # connections stand, and scripts are loaded
-    gathering._parts = {}  # noqa: SLF001 - as if nothing had been gathered
+    gathering._parts, gathering._counting = {}, gathering._count_states()  # noqa: SLF001 - as if just made
     times: list[None] = []
 
     def count() -> None:
