@@ -296,9 +296,7 @@ PING_FAILED = _event(
     "A service can't be called; logged once until it answers again. ``entry``: which one the call was "
     "about, where it was the ``ping_url`` of an entry.",
 )
-PING_BACK = _event(
-    "ping.back", "WARNING", "service entry count", "It answers again; ``count`` calls were left out."
-)
+PING_BACK = _event("ping.back", "WARNING", "service", "It answers again.")
 PING_REFUSED = _event(
     "ping.refused",
     "WARNING",

@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
-from redbeat.config.ping_urls import is_allowed, parse_ping_url
+from redbeat.config.ping_urls import PingUrl, is_allowed, parse_ping_url
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
 from redbeat.history import FAILED_OUTCOMES
@@ -26,16 +26,13 @@ from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
 from redbeat.runs.tracking import is_tracked
-from redbeat.telemetry.ping_calls import Call, CallFailed, Service, call
+from redbeat.telemetry.ping_calls import CallFailed, Service, call
 from redbeat.telemetry.telemetry import KnownEntries
 
-#: how many events wait at most, and of how many the entries are read at a time
-MAX_HEARD, READ_ENTRIES = 10_000, 500
+#: how many events, and how many calls, wait at most; and of how many events the entries are read at a time
+MAX_WAITING, READ_ENTRIES = 10_000, 500
 
-#: how many services are called; the one with the fewest calls makes room for another
-MAX_SERVICES = 100
-
-#: how long nothing is asked of Redis while it is away; and how long the thread sleeps at the most
+#: how long nothing is asked of Redis while it is away; and how long the thread sleeps without calls
 AWAY_SECONDS, SLEEP_SECONDS = 1.0, 60.0
 
 #: how long ``stop`` waits for calls that are in progress
@@ -45,14 +42,6 @@ _UID = "redbeat.telemetry.entry_pings"
 
 #: the call at the end of a run
 _ENDS = {"succeeded": "", **dict.fromkeys(FAILED_OUTCOMES, "fail")}
-
-
-class _Heard(NamedTuple):
-    """An event of a run: 'sent', 'start', 'fail', or '' for its success."""
-
-    entry: str
-    what: str
-    at: float
 
 
 class EntryPings:
@@ -65,9 +54,11 @@ class EntryPings:
     def __init__(self, app: Any) -> None:
         self._app = app
         self._hosts = ensure_conf(app).ping_hosts
-        self._heard: deque[_Heard] = deque()
+        #: names of entries with 'sent', 'start', 'fail', or '' for a success
+        self._heard: deque[tuple[str, str]] = deque()
+        self._calls: dict[PingUrl, str] = {}  # the calls that wait, with the names of their entries
         self._left_out = 0
-        self._services: dict[str, Service] = {}
+        self._services = Memory[str, Service]()
         self._entries = KnownEntries(app, "ping_url")
         self._said = Memory[str, str]()
         self._thread = BackgroundThread("redbeat-entry-pings", self._run)
@@ -101,10 +92,10 @@ class EntryPings:
             self._hear(entry, what)
 
     def _hear(self, entry: str, what: str, **_: Any) -> None:
-        if len(self._heard) >= MAX_HEARD:
+        if len(self._heard) >= MAX_WAITING:
             self._left_out += 1
         else:
-            self._heard.append(_Heard(entry, what, time.monotonic()))
+            self._heard.append((entry, what))
         self._thread.wake()
 
     # -- in the thread
@@ -118,38 +109,36 @@ class EntryPings:
         self._entries.close()
 
     def step(self) -> float:
-        """Call each service once; return for how long there is nothing to do."""
+        """Make the first call whose service isn't left alone; return for how long there is nothing to do."""
         try:
             self._read()
-            for service in list(self._services.values()):
-                one = service.take(time.monotonic())
-                if one is not None:
-                    self._call(service, one)
-                if not service.calls and not service.failures:
-                    del self._services[service.name]
+            now = time.monotonic()
+            url = next((url for url in self._calls if self._service_of(url).again_at <= now), None)
+            if url is not None:
+                self._call(url, self._calls.pop(url))
         except RedBeatError:  # beat itself reports that Redis is away
             return AWAY_SECONDS
         except Exception as exc:  # noqa: BLE001 - if this thread ended, no service would be called any more
             what = "The services of entries can't be told now, trying again"
             self._thread.report(what, exc, TELEMETRY_FAILED, part="EntryPings")
             return AWAY_SECONDS
-        if self._heard:
+        if self._heard or url is not None:
             return 0.0
-        next_at = [service.again_at for service in self._services.values() if service.calls]
-        return min(max(min(next_at, default=1e12) - time.monotonic(), 0.0), SLEEP_SECONDS)
+        pauses = (service.again_at - now for service in self._services.values() if service.again_at > now)
+        return min(pauses, default=SLEEP_SECONDS)
+
+    def _service_of(self, url: PingUrl) -> Service:
+        return self._services.setdefault(url.service, Service(url.service))
 
     def _read(self) -> None:
         """Let the calls wait that entries ask for about the events."""
-        events = [self._heard.popleft() for _ in range(min(len(self._heard), READ_ENTRIES))]
-        try:
-            entries = self._entries.find({event.entry for event in events})
-        except BaseException:
-            self._heard.extendleft(reversed(events))
-            raise
-        for event in events:
-            entry = entries[event.entry]
+        events = [self._heard[index] for index in range(min(len(self._heard), READ_ENTRIES))]
+        entries = self._entries.find({name for name, _ in events})
+        for name, what in events:
+            self._heard.popleft()
+            entry = entries[name]
             if entry is not None and entry.policy.ping_url is not None:
-                self._add(event, entry, entry.policy.ping_url)
+                self._add(entry, what, entry.policy.ping_url)
         if self._left_out and not self._heard:
             logger.warning(
                 "beat: More has happened to runs than entries' services could be told of in time: %d events "
@@ -159,34 +148,36 @@ class EntryPings:
             )
             self._left_out = 0
 
-    def _add(self, event: _Heard, entry: RedBeatSchedulerEntry, text: str) -> None:
+    def _add(self, entry: RedBeatSchedulerEntry, what: str, text: str) -> None:
+        """Let a call wait, behind all others; if the same one waits already, instead of it."""
         url = parse_ping_url(text)
         if not is_allowed(url, self._hosts):
-            self._refuse(event.entry, f"{url.authority} isn't in redbeat_ping_hosts")
+            self._refuse(entry.name, f"{url.authority} isn't in redbeat_ping_hosts")
             return
-        if event.what == "sent":
+        if what == "sent":
             if entry.policy.needs_tracking or is_tracked(self._app):
                 return
-        elif event.what:
-            url = url.followed_by(event.what)
-        if url.service not in self._services and len(self._services) >= MAX_SERVICES:
-            fewest = min(self._services, key=lambda name: len(self._services[name].calls))
-            self._left_out += len(self._services.pop(fewest).calls)
-        service = self._services.setdefault(url.service, Service(url.service))
-        service.add(Call(url, event.entry, event.at))
+        elif what:
+            url = url.followed_by(what)
+        self._calls.pop(url, None)
+        self._calls[url] = entry.name
+        if len(self._calls) > MAX_WAITING:
+            del self._calls[next(iter(self._calls))]
+            self._left_out += 1
 
-    def _call(self, service: Service, one: Call) -> None:
+    def _call(self, url: PingUrl, entry: str) -> None:
+        service = self._service_of(url)
         try:
-            call(one.url)
+            call(url)
         except CallFailed as exc:
             if exc.is_final:
-                self._refuse(one.entry, f"{service.name}: {exc}")
+                self._refuse(entry, f"{service.name}: {exc}")
             else:
-                service.note_failed(exc, one.entry)
-                service.retry(one, time.monotonic())
+                service.note_failed(exc, entry)
+                self._calls = {url: entry, **self._calls}
         else:
-            self._said.pop(one.entry, "")
-            service.note_well(one.entry)
+            self._said.pop(entry, "")
+            service.note_well()
 
     def _refuse(self, entry: str, reason: str) -> None:
         """Log why the service of an entry isn't called: once, until that changes."""

@@ -1,7 +1,7 @@
 """Calls of services that raise the alarm when they aren't called: a GET, whose answer is its status alone.
 
 Invariant: a call goes to the host that was asked for: no redirect is followed, and no proxy is used. What it
-raises, and what is logged of it, has no path and no query. The number of calls that wait is bounded.
+raises, and what is logged of it, has no path and no query.
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 from redbeat.config.ping_urls import PingUrl
 from redbeat.log.events import PING_BACK, PING_FAILED
 from redbeat.log.logger import logger
-from redbeat.log.text import counted, printable, shorten
+from redbeat.log.text import printable, shorten
 
 #: how long connecting to an address of a service may take, and then its answer
 CALL_SECONDS = 5.0
 
-#: how many calls of one service wait at most
-MAX_CALLS = 1_000
-
 #: pause after a failure of a service, which doubles up to the second one; seconds
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
-
-#: a call that has waited longer is left out, seconds
-LIFE_SECONDS = 600.0
 
 #: statuses below 500 that may change when the call is repeated
 _RETRYABLE = (408, 425, 429)
@@ -55,7 +48,7 @@ def call(url: PingUrl) -> None:
     """Call ``url``.
 
     Raises:
-        CallFailed: it can't be reached, doesn't answer in time, or answers anything but 2xx.
+        CallFailed: it can't be reached, doesn't answer in time, or answers 3xx, 4xx or 5xx.
     """
     client: HTTPConnection
     if url.scheme == "https":
@@ -77,7 +70,7 @@ def call(url: PingUrl) -> None:
         raise CallFailed(shorten(printable(f"{type(exc).__name__}: {said}"))) from exc
     finally:
         client.close()
-    if not 200 <= status < 300:
+    if status >= 300:  # below 200 are hints before an answer that is on its way
         raise CallFailed(f"it answers {status}", is_final=status < 500 and status not in _RETRYABLE)
 
 
@@ -104,65 +97,19 @@ def tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call that waits.
-
-    Attributes:
-        entry: the name of the entry that it is about.
-        since: when that happened, monotonic.
-    """
-
-    url: PingUrl
-    entry: str
-    since: float
-
-
 @dataclass
 class Service:
-    """A service, and the calls that wait for it in their order.
-
-    While it fails, it is left alone for growing pauses, and only the newest call of each entry is kept.
+    """A service that is called, and its failures.
 
     Attributes:
         name: scheme, host and port.
         failures: how many calls have failed in a row.
         again_at: when it may be called again, monotonic.
-        left_out: how many calls were left out since it last answered.
     """
 
     name: str
-    calls: deque[Call] = field(default_factory=deque)
     failures: int = 0
     again_at: float = 0.0
-    left_out: int = 0
-
-    def add(self, call: Call) -> None:
-        """Let ``call`` wait."""
-        self.calls.append(call)
-        if self.failures:
-            self._keep_newest()
-        if len(self.calls) > MAX_CALLS:
-            self.calls.popleft()
-            self.left_out += 1
-
-    def take(self, now: float) -> Call | None:
-        """Return the next call; None: none may be made now."""
-        while self.calls and self.calls[0].since < now - LIFE_SECONDS:
-            self.calls.popleft()
-            self.left_out += 1
-        return self.calls.popleft() if self.calls and self.again_at <= now else None
-
-    def retry(self, call: Call, now: float) -> None:
-        """Let a call that has failed wait for another attempt, unless there is a newer one of its entry."""
-        self.again_at = now + min(PAUSE_SECONDS * 2 ** min(self.failures - 1, 10), MAX_PAUSE_SECONDS)
-        self.calls.appendleft(call)
-        self._keep_newest()
-
-    def _keep_newest(self) -> None:
-        newest = {call.entry: call for call in self.calls}
-        self.left_out += len(self.calls) - len(newest)
-        self.calls = deque(newest.values())
 
     def note_failed(self, exc: CallFailed, entry: str | None = None) -> None:
         """Record that a call has failed; the first one in a row is logged.
@@ -170,6 +117,7 @@ class Service:
         Arguments:
             entry: the name of the entry that it was about; None: it was about the whole schedule.
         """
+        self.again_at = time.monotonic() + min(PAUSE_SECONDS * 2 ** min(self.failures, 10), MAX_PAUSE_SECONDS)
         self.failures += 1
         if self.failures == 1:
             about = "that all is well, trying again"
@@ -178,14 +126,10 @@ class Service:
             extra = PING_FAILED.of(service=self.name, entry=entry, reason=str(exc))
             logger.warning("beat: The service %s can't be told %s: %s", self.name, about, exc, extra=extra)
 
-    def note_well(self, entry: str | None = None) -> None:
+    def note_well(self) -> None:
         """Record that a call has succeeded; the first one after failures is logged."""
         if self.failures:
             logger.warning(
-                "beat: The service %s answers again%s%s.",
-                self.name,
-                "" if entry is None else f", and is told of the runs of entries (last: {printable(entry)})",
-                f"; {counted(self.left_out, 'call was', 'calls were')} left out" if self.left_out else "",
-                extra=PING_BACK.of(service=self.name, entry=entry, count=self.left_out),
+                "beat: The service %s answers again.", self.name, extra=PING_BACK.of(service=self.name)
             )
-        self.failures = self.left_out = 0
+        self.failures = 0

@@ -21,7 +21,7 @@ from redbeat.runs.run import Run
 from redbeat.schedules import register_schedule
 from redbeat.telemetry import entry_pings
 from redbeat.telemetry.entry_pings import AWAY_SECONDS, EntryPings
-from redbeat.telemetry.ping_calls import CALL_SECONDS, Service
+from redbeat.telemetry.ping_calls import CALL_SECONDS
 from redbeat.telemetry.pings import (
     LOOK_AGAIN_SECONDS,
     PERIOD_SECONDS,
@@ -228,8 +228,10 @@ def test_entry_ping_follows_the_outcome(watched: Celery, receiver: Receiver) -> 
     outcomes = {"succeeded": "/x?a=b", **dict.fromkeys(failures, "/x/fail?a=b"), **dict.fromkeys(others, "")}
     with listening(watched):
         tell(watched, signals.run_sent, "report")
-        for outcome in outcomes:
+        for outcome, path in outcomes.items():
+            known = len(receiver.paths)
             tell(watched, signals.run_ended, "report", outcome)
+            eventually(lambda: len(receiver.paths) == known + bool(path))  # noqa: B023
         tell(watched, signals.run_started, "report")
         eventually(lambda: receiver.paths[-1:] == ["/x/start?a=b"])
     assert receiver.paths[:-1] == [path for path in outcomes.values() if path]
@@ -254,7 +256,7 @@ def test_entry_ping_without_tracking_tells_that_a_run_was_sent(make_app: MakeApp
 def test_entry_pings_during_an_outage_of_redis_are_kept_up_to_a_limit(
     watched: Celery, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(entry_pings, "MAX_HEARD", 5)
+    monkeypatch.setattr(entry_pings, "MAX_WAITING", 5)
     Entry("report", "echo", 60, app=watched, ping_url=receiver.url("x")).save()
     config, pings = watched.redbeat_conf, EntryPings(watched)
     config.redis_url, url = "redis://127.0.0.1:1/0", config.redis_url
@@ -265,20 +267,26 @@ def test_entry_pings_during_an_outage_of_redis_are_kept_up_to_a_limit(
     del pings._entries._store  # noqa: SLF001
     while pings.step() == 0:
         pass
-    assert receiver.paths == ["/x/start", *["/x"] * 4]
+    assert receiver.paths == ["/x/start", "/x"]
     assert "5 events were left out" in caplog.text
 
 
-def test_failing_service_without_calls_makes_room_for_another_one(
-    watched: Celery, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+def test_calls_of_a_failing_service_wait_once_each_in_order_and_others_are_made(
+    make_app: MakeApp, receiver: Receiver
 ) -> None:
-    monkeypatch.setattr(entry_pings, "MAX_SERVICES", 1)
+    watched = make_app(redbeat_ping_hosts=[receiver.host, "127.0.0.1:1"])
+    Entry("away", "echo", 60, app=watched, ping_url="http://127.0.0.1:1/x").save()
     Entry("report", "echo", 60, app=watched, ping_url=receiver.url("x")).save()
+    track_runs(watched)
     pings = EntryPings(watched)
-    pings._services["http://gone"] = Service("http://gone", failures=9)  # noqa: SLF001
-    pings._hear("report", "")  # noqa: SLF001
-    pings.step()
+    for name, what in (("away", ""), ("away", "start"), ("report", ""), ("away", ""), ("away", "start")):
+        pings._hear(name, what)  # noqa: SLF001
+    seconds = 0.0
+    while not seconds:
+        seconds = pings.step()
     assert receiver.paths == ["/x"]
+    assert [url.target for url in pings._calls] == ["/x", "/x/start"]  # noqa: SLF001
+    assert 4 < seconds <= 5
 
 
 def test_entry_that_cannot_be_read_delays_no_ping(

@@ -14,10 +14,7 @@ import pytest
 from redbeat.config.ping_urls import parse_ping_url
 from redbeat.telemetry import ping_calls as calls
 from redbeat.telemetry.ping_calls import (
-    LIFE_SECONDS,
-    MAX_CALLS,
     MAX_PAUSE_SECONDS,
-    Call,
     CallFailed,
     Service,
     call,
@@ -60,6 +57,7 @@ ANSWERS: dict[bytes, tuple[str, bool] | None] = {
     OK: None,
     b"HTTP/1.0 204 No Content\r\n\r\n": None,
     b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n": None,
+    b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n": None,
     b"HTTP/1.1 308 Moved\r\nLocation: http://127.0.0.1:1/\r\n\r\n": ("it answers 308", True),
     b"HTTP/1.1 404 Not Found\r\n\r\n": ("it answers 404", True),
     b"HTTP/1.1 429 Too Many\r\n\r\n": ("it answers 429", False),
@@ -146,66 +144,11 @@ def test_certificate_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         assert receiver.paths == ["/secret"]
 
 
-# -- waiting calls
-
-
-FAILURE = CallFailed("it answers 500")
-
-
-def waiting_call(path: str, entry: str = "", since: float = 0.0) -> Call:
-    return Call(parse_ping_url(f"http://a/{path}"), entry or path, since)
-
-
-def service_of(*waiting: Call) -> Service:
-    service = Service("http://a")
-    for one in waiting:
-        service.add(one)
-    return service
-
-
-def fail(service: Service, now: float) -> None:
-    """Make the next call, in vain."""
-    one = service.take(now)
-    assert one is not None
-    service.note_failed(FAILURE)
-    service.retry(one, now)
-
-
-def taken(service: Service, now: float = 0.0) -> list[str]:
-    return [one.url.target[1:] for one in iter(lambda: service.take(now), None)]
-
-
-def test_calls_of_a_service_keep_their_order() -> None:
-    assert taken(service_of(*map(waiting_call, ("1", "2", "3")))) == ["1", "2", "3"]
-
-
-def test_failing_service_is_paused_and_the_newest_call_of_an_entry_is_kept() -> None:
-    service = service_of(waiting_call("start", "x"), waiting_call("fail", "x"), waiting_call("other"))
-    fail(service, 0.0)
-    assert taken(service, 4.9) == []
-    assert taken(service, 5.0) == ["fail", "other"]
-    assert service.left_out == 1
-    service.note_well()
-    assert (service.failures, service.left_out) == (0, 0)
-
-
-def test_pauses_grow_to_a_limit() -> None:
-    service, now, pauses = service_of(waiting_call("0", "x")), 0.0, []
-    for number in range(1, 1200):
-        fail(service, now)
-        service.add(waiting_call(str(number), "x", since=now))
-        assert len(service.calls) == 1
-        pauses.append(service.again_at - now)
-        now = service.again_at
-    assert pauses[:4] == [5.0, 10.0, 20.0, 40.0]
+def test_pauses_of_a_failing_service_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls.time, "monotonic", lambda: 0.0)
+    service, pauses = Service("http://a"), []
+    for _ in range(1200):
+        service.note_failed(CallFailed("it answers 500"))
+        pauses.append(service.again_at)
+    assert pauses[:5] == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert pauses[-1] == MAX_PAUSE_SECONDS
-    assert taken(service, now) == ["1199"]
-
-
-def test_old_calls_and_the_oldest_of_too_many_are_dropped() -> None:
-    service = service_of(waiting_call("old", since=0.0), waiting_call("new", since=LIFE_SECONDS))
-    assert taken(service, LIFE_SECONDS + 1) == ["new"]
-    assert service.left_out == 1
-    service = service_of(*(waiting_call(str(number)) for number in range(MAX_CALLS + 1)))
-    assert len(service.calls) == MAX_CALLS
-    assert taken(service)[0] == "1"
