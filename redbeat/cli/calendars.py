@@ -177,12 +177,13 @@ def import_(
 def delete(session: Session, names: tuple[str, ...], force: bool) -> None:
     """Delete calendars; asks first. One that entries still name is only deleted with --force."""
     dry_run, chosen = session.is_dry_run, [*dict.fromkeys(names)]
-    for name, entries in calendars.delete_calendars(session.actor, chosen, force=force, dry_run=True).items():
-        session.note(f"{one_line(name)} is named by {entries_in_words(entries)}.")
+    for name in chosen:
+        calendars.delete_calendar(session.actor, name, force=force, dry_run=True)
     what = counted(len(chosen), "calendar", "calendars")
     if not dry_run:
         session.ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?")
-        calendars.delete_calendars(session.actor, chosen, force=force)
+        for name in chosen:
+            calendars.delete_calendar(session.actor, name, force=force)
     if session.is_json:
         session.print_json({"deleted": 0 if dry_run else len(chosen), "names": chosen, "is_dry_run": dry_run})
     elif dry_run:

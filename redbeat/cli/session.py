@@ -285,7 +285,7 @@ class Session:
 
     @contextmanager
     def suggesting_names(self) -> Iterator[None]:
-        """Within this, end the command with a suggestion if the user names an entry that isn't stored."""
+        """Within this, end the command with a suggestion if the user names a missing entry or calendar."""
         try:
             yield
         except errors.EntryNotFound as exc:
@@ -299,6 +299,8 @@ class Session:
             raise CommandLineError(
                 f"There is no entry {one_line(name)!r} in {place} at {self.server}.{hint}", exits.NO_INPUT
             ) from None
+        except errors.CalendarNotFound as exc:
+            raise CommandLineError(f"{self.server}: {one_line(exc, 2000)}", exits.NO_INPUT) from None
 
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"

@@ -47,8 +47,6 @@ Force = Annotated[
 
 #: how long the name and the free text may be, characters
 MAX_NAME, MAX_ABOUT = 300, 10_000
-#: how many calendars are read at once
-READ_AT_ONCE = 20
 
 
 #: the documents of all calendars by their names, with the numbers of their days and spans, and whether these
@@ -117,21 +115,18 @@ def list_names(actor: Actor) -> tuple[list[str], bool]:
 
 
 @operation("calendars.list", Right.READ, "calendar list")
-def list_all(actor: Actor, progress: Callable[[AllCalendars], object] = lambda _found: None) -> AllCalendars:
+def list_all(actor: Actor, progress: Callable[[int], object] = lambda _count: None) -> AllCalendars:
     """Return all calendars.
 
     Arguments:
-        progress: called with the calendars so far, with None in place of the entries that name them.
+        progress: called with how many entries were looked at so far.
     """
     names, is_complete = list_names(actor)
-    found: dict[str, dict[str, Any]] = {}
-    for begin in range(0, len(names), READ_AT_ONCE):
-        for document in documents(actor, names[begin : begin + READ_AT_ONCE], {}):
-            days, spans = count_days(document["days"])
-            found[document["name"]] = {**document, "days": days, "spans": spans, "entries": None}
-        progress(({**found}, is_complete))
-    users = find_users(Store(actor.app), names, lambda _count: progress((found, is_complete)))
-    return {name: {**one, "entries": users.get(name, [])} for name, one in found.items()}, is_complete
+    users, found = find_users(Store(actor.app), names, progress), dict[str, dict[str, Any]]()
+    for document in documents(actor, names, users):
+        days, spans = count_days(document["days"])
+        found[document["name"]] = {**document, "days": days, "spans": spans}
+    return found, is_complete
 
 
 def documents(actor: Actor, names: Iterable[str], users: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
@@ -363,52 +358,33 @@ def _check_seen(seen: Seen, stored: StoredCalendar) -> None:
         raise
 
 
-@operation("calendar.delete", Right.DELETE, "calendar", "DELETE /calendars/{name}", is_heavy=True)
+@operation("calendar.delete", Right.DELETE, "calendar delete", "DELETE /calendars/{name}", is_heavy=True)
 def delete_calendar(
     actor: Actor, name: Name, *, force: Force = False, dry_run: DryRun = False, seen: SeenOption = None
 ) -> Deleted:
-    """Remove a calendar."""
-    delete_calendars(actor, [name], force=force, dry_run=dry_run, seen=seen)
-    return Deleted(0 if dry_run else 1, [name])
-
-
-@operation("calendars.delete", Right.DELETE, "calendar delete")
-def delete_calendars(
-    actor: Actor,
-    names: Sequence[str],
-    *,
-    force: Force = False,
-    dry_run: bool = False,
-    seen: Seen | None = None,
-) -> dict[str, list[str]]:
-    """Delete calendars; return the entries that name them. A dry run only looks whether that is possible.
-
-    Arguments:
-        seen: of the only one.
+    """Remove a calendar.
 
     Raises:
         EntryChanged: it isn't as it was seen.
-        CalendarNotFound: one of them is missing.
-        CalendarError: entries name one.
+        CalendarNotFound: it is missing.
+        CalendarError: entries name it.
     """
-    store, found = Store(actor.app), {name: _read_existing(actor, name) for name in dict.fromkeys(names)}
-    for stored in found.values():
-        if seen is not None:
-            _check_seen(seen, stored)
-    users = find_users(store, found)
-    for name, entries in users.items() if not force else ():
+    store, stored = Store(actor.app), _read_existing(actor, name)
+    if seen is not None:
+        _check_seen(seen, stored)
+    users = [] if force else find_users(store, [name]).get(name)
+    if users:
         raise CalendarError(
-            f"The calendar {shorten(name, 200)!r} is named by {entries_in_words(entries)}: let them name "
-            "another one, or none (unset exclude); or delete it with the option force, and they are "
+            f"The calendar {shorten(name, 200)!r} is named by {entries_in_words(users)}: let them name "
+            "another one, or none (unset exclude); or delete it all the same (--force), and they are "
             "quarantined when they are due.",
             name,
         )
     if not dry_run:
-        with actor.doing("calendar delete", [*found], {"force": True} if force else {}):
-            for name, stored in found.items():
-                if not replace_calendar(store, name, {}, None if seen is None else stored.read):
-                    _check_seen(Seen([stored.revision]), read_known(store, name))
-    return users
+        with actor.doing("calendar delete", [name], {"force": True} if force else {}):
+            if not replace_calendar(store, name, {}, None if seen is None else stored.read):
+                _check_seen(Seen([stored.revision]), read_known(store, name))
+    return Deleted(0 if dry_run else 1, [name])
 
 
 def _check_texts(name: str, about: str | None) -> None:

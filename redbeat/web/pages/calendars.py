@@ -69,14 +69,9 @@ def _list_all(visit: Visit, *, is_wanted: bool = False) -> Result[AllCalendars]:
     """Return all calendars as they were found last, and look again in the background if that is old."""
     actor = visit.actor
 
-    def work(tell: Tell[AllCalendars]) -> AllCalendars:
+    def work(_tell: Tell[AllCalendars]) -> AllCalendars:
         pace = Pace()
-
-        def progress(found: AllCalendars) -> None:
-            tell(found)
-            pace.rest()
-
-        return calendars.list_all(actor, progress)
+        return calendars.list_all(actor, lambda _count: pace.rest())
 
     return visit.dashboard.jobs.read(
         "calendars",
@@ -293,7 +288,7 @@ def delete_calendar(visit: Visit) -> Response:
 
     def remove(tell: Tell[str]) -> Ending:
         tell("Looking for entries that name it")
-        calendars.delete_calendars(actor, [name], force=force)
+        calendars.delete_calendar(actor, name, force=force)
         return Ending(f"Deleted the calendar {shorten(name, 200)}.", ("calendars",), forgets=("calendars",))
 
     return make_change(visit, f"Delete {shorten(name, 200)}", remove)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
-from secrets import token_urlsafe
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -24,15 +23,11 @@ from redbeat.manifest.plan import Plan
 from redbeat.operations import files
 from redbeat.operations.actor import Actor
 from redbeat.operations.files import FileChange, FileToApply, FileToImport
-from redbeat.store.members import count_members
-from redbeat.store.store import Store
-from redbeat.web.jobs import Ending, Pace, Result, Tell
+from redbeat.web.jobs import Ending, Pace, Tell
 from redbeat.web.pages.changing import make_form_change
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
 
-#: an export that was written is kept so long for its download, seconds
-KEPT_SECONDS = 120.0
 #: how many names and warnings of a plan are shown
 MAX_LEFT, MAX_WARNINGS = 20, 50
 
@@ -159,58 +154,23 @@ def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo) -> dict[s
     }
 
 
-# -- export
-
-
 def export_file(visit: Visit) -> Response:
-    """Write the stored entries in the background, and send them when they are there.
-
-    Each export is written anew: ``once`` tells it from others, and from the next one of the same user.
-    """
-    wanted: dict[str, Any] = {
-        "match": visit.pattern("match") or None,
-        "owner": visit.query.get("owner", "").strip()[:500] or None,
-        "with_history": visit.query.get("history") == "yes",
-        "kind": "json" if visit.query.get("format") == "json" else "yaml",
-    }
-    fields = {
-        name: visit.query[name] for name in ("match", "owner", "format", "history") if name in visit.query
-    }
-    once = visit.query.get("once") or token_urlsafe(12)
-    jobs, key, actor = visit.dashboard.jobs, (once, *wanted.values()), visit.actor
-
-    def write(tell: Tell[str]) -> str:
-        pace = Pace()
-
-        def progress(number: int) -> None:
-            tell(f"{number:,}")  # so far that is all there is of the file
-            pace.rest()
-
-        found = files.export_file(actor, **wanted, progress=progress)
-        text = found.text()
-        if text.startswith("{"):
-            return text
-        return "".join(f"# Left out: {one_line(reason)}\n" for reason in found.skipped) + text
-
-    result: Result[str] = jobs.read(
-        "export", key, write, fresh_seconds=KEPT_SECONDS, kept_seconds=KEPT_SECONDS
+    """Download the stored entries."""
+    kind, pace = "json" if visit.query.get("format") == "json" else "yaml", Pace()
+    found = files.export_file(
+        visit.actor,
+        match=visit.pattern("match") or None,
+        owner=visit.query.get("owner", "").strip()[:500] or None,
+        with_history=visit.query.get("history") == "yes",
+        kind=kind,
+        progress=lambda _count: pace.rest(),
     )
-    if result.is_whole and not visit.is_fragment and result.found is not None:
-        jobs.forget("export", key)
-        kind = wanted["kind"]
-        name = f'attachment; filename="schedule.{kind}"'
-        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
-        data = result.found.encode("utf-8", "surrogateescape")
-        return Response(data, media_type=f"application/{kind}", headers=headers)
-    if "once" not in visit.query:
-        return visit.see("files", "export", **fields, once=once)
-    return visit.render(
-        "files_export_part.html" if visit.is_fragment else "files_export.html",
-        title="Export",
-        result=result,
-        entries=count_members(Store(visit.app)),
-        url=visit.link("files", "export", **fields, once=once),
-    )
+    text = found.text()
+    if not text.startswith("{"):
+        text = "".join(f"# Left out: {one_line(reason)}\n" for reason in found.skipped) + text
+    headers = {"Content-Disposition": f'attachment; filename="schedule.{kind}"', "Cache-Control": "no-store"}
+    data = text.encode("utf-8", "surrogateescape")
+    return Response(data, media_type=f"application/{kind}", headers=headers)
 
 
 ROUTES: list[BaseRoute] = [

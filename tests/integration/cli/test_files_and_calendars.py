@@ -160,11 +160,11 @@ def test_calendar_set_changes_days_and_due_times(calendar: Ask, app: Celery, hol
         (["set", "holidays", "christmas"], 64, "'christmas' is not a date"),
         (["set", "holidays", "--remove", "2098-01-01"], 64, "there is no 2098-01-01 to remove"),
         (
-            ["delete", "holidays", "free", "holidasy", "--yes"],
+            ["delete", "free", "holidasy", "--yes"],
             66,
-            "There is no calendar 'holidasy'. Did you mean holidays",
+            "redis://.*: There is no calendar 'holidasy'. Did you mean holidays",
         ),
-        (["delete", "free", "holidays", "--yes"], 64, "is named by 2 entries, .*with the option force"),
+        (["delete", "free", "holidays", "--yes"], 64, "is named by 2 entries, .*--force"),
         (["delete", "free"], 64, "give --yes"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else None,
@@ -197,8 +197,7 @@ def test_calendar_in_use_is_deleted_by_force_only(calendar: Ask, app: Celery, ho
     calendar("delete", "free", "--dry-run")
     assert Calendar.names(app) == ["free", "holidays"]
     calendar("delete", "free", "--yes")
-    done = calendar("delete", "holidays", "--yes", "--force")
-    assert "holidays is named by 2 entries, letters, report." in done.stderr
+    calendar("delete", "holidays", "--yes", "--force")
     assert Calendar.names(app) == []
 
 

@@ -121,28 +121,12 @@ def test_export_leaves_out_what_may_hide_secrets_in_an_unusual_form(app: Celery,
     assert "s3cret" not in exported.skipped[0]
 
 
-def test_export_that_was_left_is_not_given_to_the_next_request(
-    add: Add, browse: Browse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, is_read = files.export_file, threading.Event()
-
-    def export(*given: Any, **options: Any) -> Any:
-        found = real(*given, **options)
-        assert is_read.wait(patience(30))
-        return found
-
-    monkeypatch.setattr(files, "export_file", export)
-    browser = browse("edit")
-    add("old", schedule=60)
-    left = browser.get("/files/export").headers["location"]
-    assert "The file is being written" in browser.read(left)
-    add("new", schedule=60)
-    is_read.set()
-    eventually(lambda: "The file is there" in browser.get(left, headers={"HX-Request": "true"}).text)
-    answer = browser.get("/files/export")
-    where = answer.headers.get("location")
-    eventually(lambda: "new" in (answer if where is None else browser.get(where)).text)
-    assert "new" not in browser.read(left), "it is the one that was begun"
+def test_export_is_downloaded_with_the_chosen_entries(add: Add, browse: Browse) -> None:
+    for name in ("old", "new"):
+        add(name, schedule=60)
+    answer = browse("edit").get("/files/export?match=n*&format=json")
+    assert answer.headers["content-disposition"] == 'attachment; filename="schedule.json"'
+    assert [*answer.json()["entries"]] == ["new"]
 
 
 def test_long_change_is_shown_by_each_process_and_never_begun_twice(
