@@ -11,17 +11,15 @@ and nothing happens.
 A span is begun when its message is made, and ended, and so told of, when the run has been sent, or couldn't
 be. Spans of runs that aren't sent after all are dropped, and never ended. All times are by Redis' clock.
 
-Invariant: no run waits for the exporter of the spans, as a thread ends them. Where the provider raises, runs
-are sent without spans.
+Invariant: no run waits for the end of its span, as those of a batch are ended once it is recorded. Where the
+provider raises, runs are sent without spans.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redbeat.config.masking import mask_secrets
@@ -31,7 +29,6 @@ from redbeat.delivery.tracers import find_provider, is_apis, sending_run, stand_
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
-from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts, let_through
 from redbeat.telemetry.figures import find_version
@@ -39,14 +36,8 @@ from redbeat.telemetry.figures import find_version
 if TYPE_CHECKING:  # where OpenTelemetry isn't installed, it can't be imported
     from redbeat.telemetry.spans import RunSpan, Spans
 
-#: how many batches of spans may wait to be ended; more are lost
-MAX_WAITING = 200
-
 #: after how long a provider that has raised is tried again, seconds
 RETRY_SECONDS = 60.0
-
-#: how long ``stop`` waits for the spans that are still to be ended
-STOP_SECONDS = 2.0
 
 
 class Tracing:
@@ -71,21 +62,15 @@ class Tracing:
         self._retry_at = 0.0  # monotonic
         self._began_at = 0.0
         self.runs: list[RunSpan] = []
-        self._waiting: deque[Callable[[], None]] = deque()  # each ends the spans of a batch
-        self._thread = BackgroundThread("redbeat-spans", self._run)
         self._said = Memory[str, str]()
 
     # -- as a part of what beat shows
 
     def look(self) -> None:
-        """Start the thread if there are spans, and it doesn't run."""
-        if self._spans is not None:
-            self._thread.start()
+        """Do nothing."""
 
     def stop(self) -> None:
-        """End the spans that wait, and give Celery's instrumentor its place back."""
-        if not self._thread.stop(STOP_SECONDS):
-            self._report("Spans are lost", TimeoutError("the exporter is slow, and isn't waited for"))
+        """Give Celery's instrumentor its place back."""
         self._forget()
 
     # -- in the ticks
@@ -172,32 +157,13 @@ class Tracing:
             yield
 
     def end_batch(self) -> None:
-        """Let the spans of the batch be ended."""
+        """End the spans of the batch, which hands them to the provider's exporter."""
         runs, self.runs = self.runs, []
         if not runs or self._spans is None:
             return
-        end = partial(self._spans.end, runs, self._began_at, self._find_peer())
-        with hold_interrupts():  # not while something is locked
-            if not self._thread.is_running:
-                self._end(end)
-            elif len(self._waiting) >= MAX_WAITING:
-                self._report("Spans are lost", TimeoutError("the exporter is slow"))
-            else:
-                self._waiting.append(end)
-                self._thread.wake()
-
-    # -- in the thread
-
-    def _run(self) -> None:
-        is_over = False
-        while not is_over:
-            is_over = self._thread.wait()  # all that was given before is still ended
-            while self._waiting:
-                self._end(self._waiting.popleft())
-
-    def _end(self, end: Callable[[], None]) -> None:
         try:
-            end()
+            with hold_interrupts():  # not while something is locked
+                self._spans.end(runs, self._began_at, self._find_peer())
         except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
             let_through(exc)
             self._report("Spans are lost", exc)

@@ -1,9 +1,8 @@
-"""OpenTelemetry: beat never waits for an exporter, and leaves Celery's instrumentor as it was."""
+"""OpenTelemetry: what spans say, and that Celery's instrumentor is left as it was."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,14 +10,12 @@ import pytest
 from celery import Celery
 from celery.signals import before_task_publish
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 
 from redbeat.delivery.broker import Peer
 from redbeat.delivery.guard import find_obstacle, find_provider
-from redbeat.telemetry import tracing as module
 from redbeat.telemetry.spans import RunSpan
 from redbeat.telemetry.tracing import Tracing
-from tests.support.logs import errors_in
 from tests.support.spans import Spans, attributes_of
 
 NOW = 1_000_000_000.25
@@ -57,54 +54,6 @@ def begin(tracing: Tracing, entry: str = "entry", **changes: Any) -> RunSpan:
     run = tracing.begin(entry, **{"task": "echo", "task_id": "id", **due, **changes})
     assert run is not None
     return run
-
-
-class Stuck(SpanProcessor):
-    """Takes a span only when it is let to."""
-
-    def __init__(self) -> None:
-        self.is_free = threading.Event()
-        self.taken: list[str] = []
-
-    def on_end(self, span: ReadableSpan) -> None:
-        assert self.is_free.wait(60)
-        self.taken.append(threading.current_thread().name)
-
-
-@pytest.fixture
-def stuck(use_provider: UseProvider) -> Stuck:
-    made, provider = Stuck(), TracerProvider()
-    provider.add_span_processor(made)
-    use_provider(provider)
-    return made
-
-
-def test_slow_exporter_delays_no_batch_and_the_loss_is_one_error(
-    tracing: Tracing, stuck: Stuck, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 1)
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
-    tracing.look()
-    threads = threading.active_count()
-    for _ in range(4):
-        tracing.look()
-        for _ in range(5):
-            begin(tracing).note_sent()
-        tracing.end_batch()  # does not return if it waits for the exporter
-    assert threading.active_count() == threads
-    assert ["Spans are lost" in one for one in errors_in(caplog)] == [True]
-    tracing.stop()
-    stuck.is_free.set()
-
-
-def test_waiting_spans_are_exported_before_beat_ends(tracing: Tracing, stuck: Stuck) -> None:
-    tracing.look()
-    for _ in range(3):
-        begin(tracing).note_sent()
-        tracing.end_batch()
-    stuck.is_free.set()
-    tracing.stop()
-    assert stuck.taken == ["redbeat-spans"] * 6, "two of each batch"
 
 
 def test_attributes_are_printable_short_and_without_passwords(tracing: Tracing, spans: Spans) -> None:
