@@ -108,9 +108,7 @@ def test_backfill_of_entries_held_by_their_runs_ends_with_75(
         add(name, 3600, overlap="skip")
     progress.started("a1", "one", overlap="skip")
     span = ("--from", "2024-01-01T00:30Z", "--to", "2024-01-01T01:30Z")
-    assert (
-        "a1: the run one is in progress" in ask("backfill", "--match", "a*", *span, "--yes", code=75).stderr
-    )
+    assert "a1: its overlap is skip" in ask("backfill", "--match", "a*", *span, "--yes", code=75).stderr
     assert len(messages(broker)) == 1
 
 
