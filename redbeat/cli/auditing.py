@@ -8,7 +8,7 @@ from redbeat.cli.flags import LIMIT, json_flag, pass_session, zone_options
 from redbeat.cli.names import NAME
 from redbeat.cli.operations import options_of
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import END, MIDDLE, Column, print_table, styled, titled
+from redbeat.cli.tables import END, MIDDLE, Column, print_page, styled, titled
 from redbeat.entries.audit import AuditRecord, details_in_words, find_records
 from redbeat.entries.wording import clock, one_line
 from redbeat.operations.operating import list_audit
@@ -39,17 +39,9 @@ def audit(
     changes or so are kept; of one that is about many entries, the first hundred names. A change that has
     failed has a second row, which says why.
     """
-    begin = None if since is None else session.time(since)
-    rows = session.rows(limit)
-    # one more tells whether there are more
-    found = find_records(
-        session.app, name=name, user=user, verb=verb, since=begin, limit=None if rows is None else rows + 1
-    )
-    shown = found[:rows]
-    if session.is_json:
-        for record in shown:
-            session.print_json(record.to_dict())
-        return
+    begin, rows = None if since is None else session.time(since), session.rows(limit)
+    most = None if rows is None else rows + 1  # one more tells whether there are more
+    found = find_records(session.app, name=name, user=user, verb=verb, since=begin, limit=most)
     zone = session.zone
     columns: list[Column[AuditRecord]] = [
         Column(titled("when", zone), lambda record: clock(record.at, zone)),
@@ -63,10 +55,11 @@ def audit(
             cut=END,
         ),
     ]
-    if not print_table(session, columns, shown, lambda record: styled(record.outcome, "red"), "outcome"):
-        session.note("There are no such changes.")
-    if len(found) > len(shown):
-        session.note(f"The last {len(shown)} are shown; --limit 0 for all.")
+    print_page(
+        *(session, found, AuditRecord.to_dict, columns, "There are no such changes."),
+        *(lambda record: styled(record.outcome, "red"), "outcome"),
+        limit=limit,
+    )
 
 
 def _names_in_words(record: AuditRecord) -> str:

@@ -10,11 +10,10 @@ import click
 
 from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session
 from redbeat.cli.progress import meter
-from redbeat.cli.session import Session, SessionCommand, stating_errors
+from redbeat.cli.session import Session, SessionCommand
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.fixes import KINDS, find_orphans
 from redbeat.operations import operating
-from redbeat.process.exit_codes import ExitingCommand
 from redbeat.singleton.beatcop import BeatCopSettings
 from redbeat.singleton.command import add_options, run_singleton
 
@@ -35,26 +34,19 @@ def purge(session: Session) -> None:
     """
     with meter("Looking") as progress:
         found = list(find_orphans(session.app, progress))
-    by_kind = {kind: sorted(one.name for one in found if one.kind == kind) for kind in KINDS}
-    if not session.is_json:
-        _show(session, by_kind)
+    for kind, about in KINDS.items():
+        names = sorted(one.name for one in found if one.kind == kind)
+        if names and not session.is_json:
+            session.list_some(f"{kind} ({len(names)}): {about}", names, MAX_SHOWN)
     is_changing = bool(found) and not session.is_dry_run
     if is_changing:
         session.ask(f"Remove these {len(found)} from {session.server}?")
     with meter("Removing") as progress:
         done = operating.purge(session.actor, dry_run=session.is_dry_run, orphans=found, progress=progress)
-    if session.is_json:
-        session.print_json(asdict(done))
-    elif is_changing:
-        session.echo(f"Removed {done.removed}.")
-
-
-def _show(session: Session, by_kind: dict[str, list[str]]) -> None:
-    if not any(by_kind.values()):
+    if session.is_json or is_changing:
+        session.report(asdict(done), f"Removed {done.removed}.")
+    elif not found:
         session.say("There is nothing to remove.")
-    for kind, names in by_kind.items():
-        if names:
-            session.list_some(f"{kind} ({len(names)}): {KINDS[kind]}", names, MAX_SHOWN)
 
 
 @click.command(cls=SessionCommand)
@@ -68,7 +60,7 @@ def monitoring(session: Session) -> None:
     session.say(str(files("redbeat.telemetry") / "monitoring"))
 
 
-@click.command(cls=ExitingCommand, context_settings={"allow_interspersed_args": False})
+@click.command(cls=SessionCommand, context_settings={"allow_interspersed_args": False})
 @add_options
 @pass_session
 def singleton(session: Session, **options: Any) -> None:
@@ -76,14 +68,12 @@ def singleton(session: Session, **options: Any) -> None:
 
     The same as redbeat-singleton, whose --help lists the exit codes.
     """
-    app = session.app
-    with stating_errors():
-        config = ensure_conf(app)
+    config = ensure_conf(session.app)
     connection = {
         "redbeat_redis_url": config.redis_url,
         "redbeat_redis_options": config.redbeat_redis_options,
         "redbeat_redis_use_ssl": config.redis_use_ssl,
         "redbeat_key_prefix": config.key_prefix,
     }
-    client = getattr(app, "redbeat_redis", None)
+    client = getattr(session.app, "redbeat_redis", None)
     run_singleton(connection, BeatCopSettings(), client=client, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -57,109 +56,81 @@ def reshard(session: Session, shards: int) -> None:
     way, or another process makes this one: call it again.
     """
     resharding = Resharding(session.app, shards or None)
-    plan = resharding.plan()
+    plan, report = resharding.plan(), None
+    again = f"celery redbeat reshard --to {shards or 'none'}"
     if not session.is_json:
         _show(session, plan)
-    report = None
     if not session.is_dry_run:
         if not plan.is_done:
-            session.ask(_question(session, plan))
+            what = f"up to {plan.entries + plan.messages} entries and messages"
+            places = f"from {words_of(plan.former)} to {words_of(plan.shards)} in {session.server}"
+            session.ask(f"Move {what} {places}?")
+        say = (lambda _words: None) if session.is_json else session.note
         details = {"from": plan.former or "none", "to": shards or "none"}
         try:
             with (
                 session.actor.doing("reshard", (), details),
                 meter("Moving", plan.entries + plan.messages) as progress,
             ):
-                report = resharding.run(progress, (lambda _words: None) if session.is_json else session.note)
+                report = resharding.run(progress, say)
                 if not report.unmoved and resharding.is_undone(report):
                     raise ReshardRefused(
                         "The server has failed over meanwhile, and the one that has taken its place lacks "
-                        "the end of this change: entries run wherever they are by now. Go on with it: "
-                        f"celery redbeat reshard --to {shards or 'none'}."
+                        f"the end of this change: entries run wherever they are by now. {again} goes on."
                     )
         except KeyboardInterrupt:
             raise CommandLineError(
-                "Interrupted: entries run wherever they are by now. "
-                f"celery redbeat reshard --to {shards or 'none'} goes on.",
-                INTERRUPTED,
+                f"Interrupted: entries run wherever they are by now. {again} goes on.", INTERRUPTED
             ) from None
     if session.is_json:
-        session.print_json(_document(plan, report))
+        done = None if report is None else asdict(report)
+        about = {"from": plan.former, "to": plan.shards, "is_resumed": plan.is_resumed}
+        counts = {"entries": plan.entries, "messages": plan.messages}
+        session.print_json({**about, "is_dry_run": report is None, **counts, "report": done})
     elif report is not None:
-        _conclude(session, plan, report)
+        _conclude(session, plan, report, again)
     else:
         session.say("Nothing was changed.")
     if report is not None and report.unmoved:
         click.get_current_context().exit(1)
 
 
-def _question(session: Session, plan: Plan) -> str:
-    verb = "Go on to move" if plan.is_resumed else "Move"
-    what = f"{plan.entries + plan.messages} entries and messages"
-    return f"{verb} up to {what} from {words_of(plan.former)} to {words_of(plan.shards)} in {session.server}?"
-
-
 def _show(session: Session, plan: Plan) -> None:
-    messages = f" and {counted(plan.messages, 'stored message', 'stored messages')}" if plan.messages else ""
-    what = f"{counted(plan.entries)}{messages}"
+    what = f"{counted(plan.entries)} and {counted(plan.messages, 'stored message', 'stored messages')}"
     if plan.is_done:
         session.say(f"The schedule has {words_of(plan.shards)} already: {what}.")
         return
-    if plan.is_resumed:
-        session.say("This change has begun already, and is gone on with.")
-    session.say(f"From {words_of(plan.former)} to {words_of(plan.shards)}: {what}.")
-    if plan.are_led:
-        session.say("Beats run: they follow, and send what is due meanwhile.")
-    else:
-        session.say("No beat leads.")
+    begun = " This change has begun already, and is gone on with." if plan.is_resumed else ""
+    led = "Beats run: they follow, and send what is due meanwhile." if plan.are_led else "No beat leads."
+    session.say(f"From {words_of(plan.former)} to {words_of(plan.shards)}: {what}.{begun} {led}")
 
 
-def _conclude(session: Session, plan: Plan, report: Report) -> None:
-    per_second = report.moved / report.seconds if report.seconds else 0.0
-    if not plan.is_done or report.moved:
+def _conclude(session: Session, plan: Plan, report: Report, again: str) -> None:
+    if report.moved or not plan.is_done:
         what = counted(report.moved, "entry or other thing", "entries and other things")
-        rest = " The others belong where they are." if report.moved < plan.entries + plan.messages else ""
-        session.say(
-            f"Moved {what} in {report.seconds:.1f} s ({per_second:.0f} a second).{rest}",
-            "green",
-        )
-    if report.unled:
-        names = ", ".join("none" if shard is None else str(shard) for shard in report.unled[:MAX_SHOWN])
-        session.note(f"No beat has come to lead these shards, where what is due waits for one: {names}")
-    _list(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
-    _list(session, "Unknown keys, which stay where they are", report.unknown)
+        session.say(f"Moved {what} in {report.seconds:.1f} s. The others belong where they are.", "green")
+    reasons = [f"{name}: {why}" for name, why in report.unmoved.items()]
+    for title, lines in (
+        (
+            "No beat has come to lead these shards, where what is due waits for one",
+            ["none" if shard is None else str(shard) for shard in report.unled],
+        ),
+        ("Couldn't be merged with what stood there, and is kept as", report.unmerged),
+        ("Unknown keys, which stay where they are", report.unknown),
+        ("Can't be moved, and stay where they are", reasons),
+    ):
+        if lines:
+            session.list_some(f"{title} ({len(lines)}):", lines, MAX_SHOWN)
     if report.unmoved:
-        reasons = [f"{name}: {why}" for name, why in report.unmoved.items()]
-        _list(session, "Can't be moved, and stay where they are", reasons)
         session.note(
             "So both layouts stay in use, and runs are sent wherever entries are. Mend what is said of "
-            f"these, or delete them; then call celery redbeat reshard --to {plan.shards or 'none'} again."
+            f"these, or delete them; then call {again} again."
         )
-        return
-    if plan.is_done and not report.moved and ensure_conf(session.app).shards == plan.shards:
-        return  # nothing was to be done
-    name = spelled(session.app, "redbeat_shards")
-    setting = f"remove {name}" if plan.shards is None else f"set {name} = {plan.shards}"
-    session.say(
-        f"Now {setting} in all settings; until then programs warn and go by what is in Redis. What writers "
-        f"in other languages write to former places is moved on for {SWEPT_SECONDS // 60} minutes while "
-        "beats run."
-    )
-
-
-def _list(session: Session, title: str, lines: list[str]) -> None:
-    if lines:
-        session.list_some(f"{title} ({len(lines)}):", lines, MAX_SHOWN)
-
-
-def _document(plan: Plan, report: Report | None) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    return {
-        "from": plan.former,
-        "to": plan.shards,
-        "is_resumed": plan.is_resumed,
-        "is_dry_run": report is None,
-        "entries": plan.entries,
-        "messages": plan.messages,
-        "report": None if report is None else asdict(report),
-    }
+    elif report.moved or ensure_conf(session.app).shards != plan.shards:
+        name = spelled(session.app, "redbeat_shards")
+        setting = f"remove {name}" if plan.shards is None else f"set {name} = {plan.shards}"
+        session.say(
+            f"Now {setting} in all settings; until then programs warn and go by what is in Redis. What "
+            "writers in other languages write to former places is moved on for "
+            f"{SWEPT_SECONDS // 60} minutes while beats run."
+        )

@@ -6,8 +6,7 @@ Invariant: the chart fits the terminal's width, and its total counts all entries
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 
 import click
 from rich.cells import cell_len
@@ -19,16 +18,7 @@ from redbeat.cli.operations import options_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.tables import MIDDLE, shortened
-from redbeat.entries.timeline import (
-    Chart,
-    Counting,
-    Row,
-    Timeline,
-    chart_from,
-    edges_of,
-    legend_of,
-    level_of,
-)
+from redbeat.entries.timeline import Chart, Counting, chart_from, edges_of, legend_of, level_of
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable
 from redbeat.operations.operating import show_timeline
@@ -82,20 +72,32 @@ def timeline(
     if session.is_json:
         session.print_json(found.to_dict())
         return
-    shown = found.rows
-    name_width = min(name_width, max([cell_len(printable(row.name)) for row in shown] + [len("total")]))
-    session.draw(Text(_heading(chart, zone), "bold").wrap(session.console, width))
-    for line in _lines(found, zone, name_width):
-        session.console.print(line, no_wrap=True, overflow="crop", crop=True)
-    total = found.total.counts
-    peak = max(total)
-    if peak:
-        at = chart.begin + total.index(peak) * chart.step
-        session.draw(Text(_legend(_peak(shown)), "dim").wrap(session.console, width))
-        step = length_in_words(chart.step.total_seconds())
-        session.say(f"{sum(total)} runs; the most, {peak}, in the {step} from {clock(at, zone)} on.")
-    else:
+    rows_shown, total = found.rows, found.total.counts
+    names = [shortened(printable(row.name), name_width, MIDDLE) for row in rows_shown]
+    name_width = max(map(cell_len, [*names, "total"]))
+    peak = max((max(row.counts) for row in rows_shown), default=0)
+    edges = edges_of(peak, len(_SHADES) - 1)
+
+    def line(name: str, *cells: str | tuple[str, str], style: str = "") -> Text:
+        return Text.assemble(name + " " * (name_width - cell_len(name) + 2), *cells, style=style)
+
+    session.say(_heading(chart, zone), "bold")
+    lines = [line("", _ruler(chart, zone), style="bold")]
+    for name, row in zip(names, rows_shown, strict=True):
+        levels = [level_of(runs, edges) for runs in row.counts]
+        lines.append(line(name, *((_SHADES[level], _SHADE_STYLES[level]) for level in levels)))
+    if more := found.row_count - len(rows_shown):
+        lines.append(Text(f"and {more} more, in the total", "dim"))
+    most = max(total)
+    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // (most or 1))] for runs in total)
+    session.draw([*lines, line("total", bars, style="bold")])
+    if not most:
         session.say("Nothing is going to run.")
+        return
+    legend = zip(_SHADES, legend_of(edges, peak), strict=False)
+    session.say(",  ".join(f"{shade} {words}" for shade, words in legend), "dim")
+    at, step = chart.begin + total.index(most) * chart.step, length_in_words(chart.step.total_seconds())
+    session.say(f"{sum(total)} runs; the most, {most}, in the {step} from {clock(at, zone)} on.")
 
 
 def _heading(chart: Chart, zone: tzinfo) -> str:
@@ -107,55 +109,13 @@ def _heading(chart: Chart, zone: tzinfo) -> str:
     )
 
 
-def _lines(found: Timeline, zone: tzinfo, name_width: int) -> list[Text]:
-    shown, total = found.rows, found.total.counts
-    lines = [Text(_fit("", name_width) + _ruler(found.chart, zone), "bold")]
-    edges = edges_of(_peak(shown), len(_SHADES) - 1)
-    for row in shown:
-        line = Text(_fit(printable(row.name), name_width))
-        for runs in row.counts:
-            level = level_of(runs, edges)
-            line.append(_SHADES[level], _SHADE_STYLES[level])
-        lines.append(line)
-    more = found.row_count - len(shown)
-    if more:
-        lines.append(Text(f"and {more} more, in the total", "dim"))
-    most = max(total) or 1
-    bars = "".join(_BARS[-(-runs * (len(_BARS) - 1) // most)] for runs in total)
-    lines.append(Text(_fit("total", name_width) + bars, "bold"))
-    return lines
-
-
-def _peak(shown: Sequence[Row]) -> int:
-    return max((max(row.counts) for row in shown), default=0)
-
-
-def _legend(peak: int) -> str:
-    """Return the legend: each shade and its numbers of runs."""
-    words = legend_of(edges_of(peak, len(_SHADES) - 1), peak)
-    return ",  ".join(f"{shade} {word}" for shade, word in zip(_SHADES, words, strict=False))
-
-
-def _fit(text: str, width: int) -> str:
-    shown = shortened(text, width, MIDDLE)
-    return shown + " " * (width - cell_len(shown)) + "  "
-
-
 def _ruler(chart: Chart, zone: tzinfo) -> str:
-    """Return the hours, or the days, above the columns in which they begin, where there is room."""
-    by_days = chart.step * 8 >= timedelta(days=1)
-    line, before = "", ""
+    """Return the hours, or the days, above their first columns, where there is room."""
+    form = "%m-%d" if chart.step * 8 >= timedelta(days=1) else "%H"
+    line, before = "", (chart.begin - chart.step).astimezone(zone).strftime(form)
     for column in range(chart.columns):
-        begin = chart.begin + column * chart.step
-        label = f"{begin.astimezone(zone):%m-%d}" if by_days else _full_hour(begin, chart.step, zone)
-        if label not in ("", before) and len(line) <= column - (1 if line else 0):
+        label = (chart.begin + column * chart.step).astimezone(zone).strftime(form)
+        if label != before and len(line) <= column - (1 if line else 0):
             line = line.ljust(column) + label
-        before = label or before
-    return line[: chart.columns].ljust(chart.columns)
-
-
-def _full_hour(begin: datetime, step: timedelta, zone: tzinfo) -> str:
-    """Return the first hour that begins in the column, '' for none: where clocks change by half an hour, it
-    begins amid one."""
-    to_full = timedelta(minutes=-begin.astimezone(zone).minute % 60)
-    return f"{(begin + to_full).astimezone(zone):%H}" if to_full < step else ""
+        before = label
+    return line[: chart.columns]

@@ -10,9 +10,8 @@ from redbeat.access.rights import names_of
 from redbeat.access.tokens import Token
 from redbeat.cli.flags import ONE_OBJECT, YES, json_flag, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import END, Column, print_table, titled
-from redbeat.cli.values import AHEAD, Value
-from redbeat.config.suggestions import did_you_mean
+from redbeat.cli.tables import END, Column, print_page, titled
+from redbeat.cli.values import Value
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.errors import ArgumentInvalid
 from redbeat.operations.tokens import add_token, revoke_token
@@ -25,20 +24,12 @@ from redbeat.store.tokens import read_tokens, tokens_called
 NEVER = "never"
 
 
-def _read_expiry(text: str) -> TypedTime | str:
-    """Return the time that ``text`` means, as a function, or 'never'."""
-    if text.strip().lower() == NEVER:
-        return NEVER
-    read: TypedTime = AHEAD.convert(text, None, None)
-    return read
-
-
 @click.group(cls=ExitingGroup)
 def token() -> None:
     """Tokens of the dashboard's API: add, list, revoke."""
 
 
-@token.command(cls=SessionCommand, short_help="make one, and print it")
+@token.command(cls=SessionCommand)
 @click.argument("name", callback=not_empty)
 @click.option(
     "--right",
@@ -50,8 +41,7 @@ def token() -> None:
 )
 @click.option(
     "--expires",
-    type=Value("time", _read_expiry),
-    metavar="TIME",
+    type=Value("time", lambda text: NEVER if text == NEVER else TypedTime(text, ahead=True)),
     default="90d",
     show_default=True,
     help="Expiry: a time from now, such as 30d, a date, such as 2030-12-24, or never.",
@@ -77,19 +67,13 @@ def add(session: Session, name: str, rights: tuple[str, ...], expires: TypedTime
     )
 
 
-@token.command("list", cls=SessionCommand, short_help="all tokens, their rights, and until when")
+@token.command("list", cls=SessionCommand)
 @zone_options
 @json_flag("JSON: one object per token and line")
 @pass_session
 def list_(session: Session) -> None:
     """List the tokens, the oldest first, also those that have expired. Nobody can see their texts."""
     found, now, zone = read_tokens(Store(session.app)), session.now(), session.zone
-    if session.is_json:
-        for token_id, one in found.items():
-            broken = {"id": token_id, "error": "It can't be read."}
-            known = {} if one is None else {**one.to_dict(), "is_expired": one.is_expired(now)}
-            session.print_json(known or broken)
-        return
 
     def expires(one: Token) -> str | Text:
         if one.expires_at is None:
@@ -105,28 +89,33 @@ def list_(session: Session) -> None:
         Column("made", lambda one: clock(one.created_at, zone)[:10], rank=1),
         Column("by", lambda one: one.created_by, rank=2, cut=END),
     ]
-    if not found:
-        session.say("There are no tokens.")
-    print_table(session, columns, [one for one in found.values() if one is not None])
-    for token_id in (token_id for token_id, one in found.items() if one is None):
-        session.say(f"{one_line(token_id, 40)} can't be read: revoke it.", "red")
+    print_page(
+        session,
+        [one for one in found.values() if one is not None],
+        lambda one: {**one.to_dict(), "is_expired": one.is_expired(now)},
+        columns,
+        "There are no tokens.",
+        limit=0,
+    )
+    for token_id, one in found.items():
+        if one is None:
+            words = f"{one_line(token_id, 40)} can't be read: revoke it."
+            session.report({"id": token_id, "error": "It can't be read."}, words)
 
 
-@token.command(cls=SessionCommand, short_help="end one at once; asks first")
+@token.command(cls=SessionCommand)
 @click.argument("id_or_name", metavar="ID|NAME", callback=not_empty)
 @YES
 @ONE_OBJECT
 @pass_session
 def revoke(session: Session, id_or_name: str) -> None:
     """End a token at once, by its id or its name; asks first."""
-    store = Store(session.app)
-    chosen = tokens_called(store, id_or_name)
-    known = [one for one in read_tokens(store).values() if one is not None]
-    if not chosen:
-        hint = one_line(did_you_mean(id_or_name, [name for one in known for name in (one.name, one.id)]))
+    shown = one_line(id_or_name)
+    if not tokens_called(Store(session.app), id_or_name):
         raise CommandLineError(
-            f"There is no token {one_line(id_or_name)!r} at {session.server}.{hint}", exits.NO_INPUT
+            f"There is no token {shown!r} at {session.server}: celery redbeat token list has all.",
+            exits.NO_INPUT,
         )
-    session.ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?")
+    session.ask(f"Revoke the token {shown} at {session.server}?")
     done = revoke_token(session.actor, id_or_name)
-    session.report({"revoked": list(done)}, f"Revoked the token {one_line(id_or_name)}.")
+    session.report({"revoked": list(done)}, f"Revoked the token {shown}.")

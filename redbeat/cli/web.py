@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import click
 
@@ -13,7 +12,6 @@ from redbeat.cli.flags import pass_session
 from redbeat.cli.session import Session, SessionCommand, login_name
 from redbeat.config.address import parse_address
 from redbeat.config.config import ensure_conf
-from redbeat.config.networks import is_any
 from redbeat.errors import StoreUnavailable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -67,8 +65,6 @@ def web(session: Session, host: str, port: int, read_only: bool, root_path: str)
 
     def tell(link: str) -> None:
         session.echo(f"The dashboard is at {link}")
-        if is_any(host):
-            session.note(f"It listens on all addresses of this machine, at port {urlsplit(link).port}.")
         if basic is None:
             session.note("The link is for you alone: whoever has it can do whatever you can. Ctrl-C ends it.")
         else:
@@ -76,16 +72,7 @@ def web(session: Session, host: str, port: int, read_only: bool, root_path: str)
             session.note(f"It can be asked for as localhost, and by the names in redbeat_web_hosts: {names}.")
 
     try:
-        serve(
-            session.app,
-            address,
-            login_name(),
-            basic,
-            tell,
-            is_read_only=read_only,
-            root_path=root_path,
-        )
+        serve(session.app, address, login_name(), basic, tell, is_read_only=read_only, root_path=root_path)
     except OSError as exc:
-        raise CommandLineError(
-            f"Can't listen at {address}: {exc.strerror or exc}", exits.UNAVAILABLE
-        ) from None
+        reason = exc.strerror or exc
+        raise CommandLineError(f"Can't listen at {address}: {reason}", exits.UNAVAILABLE) from None
