@@ -20,8 +20,10 @@ from redbeat.access import Right
 from redbeat.access.rights import names_of
 from redbeat.access.users import User
 from redbeat.entries.search import pattern_problem
+from redbeat.entries.wording import one_line
 from redbeat.errors import AccessDenied, EntryError
 from redbeat.operations.actor import Actor
+from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import zone_called
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -71,6 +73,15 @@ class Visit:
         """Return a whole number in the query; 0 where it isn't one."""
         text = self.query.get(field, "")
         return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+    def time(self, field: str, problems: dict[str, str], *, ahead: bool = False) -> datetime | None:
+        """Return a time in the form or the query; None: it is empty, or invalid, which `problems` tells."""
+        text = (self.typed(field) if self.form else self.query.get(field, "")).strip()
+        try:
+            return read_time(text, self.now, self.zone, ahead=ahead) if text else None
+        except ValueError as exc:
+            problems[field] = one_line(exc)
+            return None
 
     def typed(self, field: str) -> str:
         """Return the text of a field of the form; '' for a file."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.entries.audit import AuditRecord, details_in_words
 from redbeat.operations.showing import audit
-from redbeat.schedules.times import read_time
 from redbeat.web.jobs import Result, Tell
+from redbeat.web.pages.runs import choices_with
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -20,22 +20,8 @@ from redbeat.web.visit import Visit
 SHOWN, NAMES, DETAIL = 50, 5, 100
 SPANS = (("", "any time"), ("1h", "1 h"), ("1d", "1 day"), ("7d", "7 days"), ("30d", "30 days"))
 _FILTERS = ("name", "user", "verb", "since")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A record as it is shown.
-
-    Attributes:
-        names: the first ones; ``others``: those that are known besides, of ``more_names``.
-        details: names and texts.
-    """
-
-    record: AuditRecord
-    names: Sequence[str]
-    others: Sequence[str]
-    more_names: int
-    details: Sequence[tuple[str, str]]
+#: the id of a record, as Redis numbers them
+_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}")
 
 
 def show_audit(visit: Visit) -> Response:
@@ -44,12 +30,8 @@ def show_audit(visit: Visit) -> Response:
     given |= {field: visit.pattern(field) for field in ("user", "verb")}
     before, errors = visit.query.get("before") or None, dict[str, str]()
     result = Result[Sequence[AuditRecord]]()
-    try:
-        since = read_time(given["since"], visit.now, visit.zone, ahead=False) if given["since"] else None
-    except ValueError as exc:
-        errors["since"] = str(exc)
-        since = None
-    if before is not None and not _is_id(before):
+    since = visit.time("since", errors)
+    if before is not None and not _ID.fullmatch(before):
         before = None
     if not errors:
         result = _find(visit, given, since, before)
@@ -61,12 +43,13 @@ def show_audit(visit: Visit) -> Response:
         422 if errors else 200,
         title="Audit",
         result=result,
-        rows=[_row_of(record, visit.zone) for record in records[:SHOWN]],
+        rows=[(record, list(details_in_words(record, visit.zone))) for record in records[:SHOWN]],
         given=given,
         errors=errors,
-        spans=SPANS if given["since"] in dict(SPANS) else (*SPANS, (given["since"], given["since"])),
+        spans=choices_with(SPANS, given["since"]),
         is_filtered=bool(kept),
         most=DETAIL,
+        most_names=NAMES,
         here=visit.link("audit", **kept, before=before),
         newest=visit.link("audit", **kept) if before is not None else None,
         older=visit.link("audit", **kept, before=last) if last is not None else None,
@@ -90,18 +73,6 @@ def _find(
     if any(given[field] for field in ("name", "user", "verb")):  # all of them may have to be looked through
         return visit.dashboard.jobs.read("audit", (*given.items(), before), find)
     return Result(find(lambda _found: None), is_whole=True)
-
-
-def _is_id(text: str) -> bool:
-    parts = text.split("-")
-    are_numbers = all(one.isascii() and one.isdecimal() and len(one) <= 20 for one in parts)
-    return len(parts) == 2 and are_numbers and all(int(one) < 2**64 for one in parts)
-
-
-def _row_of(record: AuditRecord, zone: tzinfo) -> Row:
-    names = record.names[:NAMES]
-    details = list(details_in_words(record, zone))
-    return Row(record, names, record.names[NAMES:], record.count - len(names), details)
 
 
 ROUTES: list[BaseRoute] = [page("/audit", show_audit)]

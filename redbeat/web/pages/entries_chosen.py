@@ -23,7 +23,6 @@ from redbeat.log.text import closed
 from redbeat.operations import editing, pausing
 from redbeat.operations.running import request_of_form, trigger_entries
 from redbeat.operations.selection import Selection
-from redbeat.schedules.times import read_time
 from redbeat.web.pages.entries import View, lines_of
 from redbeat.web.routes import action, page
 from redbeat.web.visit import Visit
@@ -41,11 +40,10 @@ class Outcome(NamedTuple):
 
 
 def _pause(visit: Visit, names: list[str]) -> Outcome:
-    typed, note = visit.typed("until").strip(), visit.typed("note").strip()
-    try:
-        until = read_time(typed, visit.now, visit.zone, ahead=True) if typed else None
-    except ValueError as exc:
-        raise ArgumentInvalid("until", str(exc)) from exc
+    problems, note = dict[str, str](), visit.typed("note").strip()
+    until = visit.time("until", problems, ahead=True)
+    if problems:
+        raise ArgumentInvalid("until", problems["until"])
     result = pausing.pause_entries(visit.actor, Selection(names), note=note or None, until=until)
     return Outcome(result.changed, result.failed, result.left)
 

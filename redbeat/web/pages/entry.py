@@ -24,7 +24,6 @@ from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.operations.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide
 from redbeat.operations.showing import hide_in_sentence, why
 from redbeat.runs.figures import Figures
-from redbeat.schedules.times import read_time
 from redbeat.web.pages.entry_actions import ACTIONS
 from redbeat.web.pages.looks import SLOTS
 from redbeat.web.routes import page
@@ -38,7 +37,8 @@ def show_entry(visit: Visit) -> Response:
     """Show the page of an entry, or for htmx the part of it that changes."""
     entry = read_listed(visit.app, visit.query.get("name", ""))
     count = MORE_RUNS if visit.query.get("more") else RUNS
-    after, after_problem = _after(visit)
+    problems = dict[str, str]()
+    after = visit.time("after", problems, ahead=True)
     found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SLOTS), after=after)
     facts = _facts_of(visit, entry)
     error = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
@@ -61,7 +61,7 @@ def show_entry(visit: Visit) -> Response:
         next_words=", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now))),
         next_runs=_marked(visit, entry, found, after or visit.now),
         after=after,
-        after_problem=after_problem,
+        after_problem=problems.get("after", ""),
         history=[(run, _reason(visit, facts, run)) for run in found.past[:count]],
         failed_outcomes=FAILED_OUTCOMES,
         last_sent=next((run for run in found.history if run.is_sent), None),
@@ -137,15 +137,6 @@ def _facts_of(visit: Visit, entry: RedBeatSchedulerEntry) -> Facts | None:
         return None
 
 
-def _after(visit: Visit) -> tuple[datetime | None, str]:
-    """Return the time after which next runs are asked for, and what is wrong with what was typed."""
-    text = visit.query.get("after", "").strip()
-    try:
-        return read_time(text, visit.now, visit.zone, ahead=True) if text else None, ""
-    except ValueError as exc:
-        return None, one_line(exc)
-
-
 def _marked(
     visit: Visit, entry: RedBeatSchedulerEntry, found: Overview, since: datetime
 ) -> list[tuple[datetime, list[Mark]]]:
@@ -164,13 +155,10 @@ def _reason(visit: Visit, facts: Facts | None, run: PastRun) -> str:
 
 def _answer(visit: Visit, facts: Facts | None) -> tuple[Answer | None, str]:
     """Return why the run at the time that somebody asks for did or did not happen, and its words."""
-    text = visit.query.get("at", "").strip()
-    if not text or facts is None:
-        return None, ""
-    try:
-        at = read_time(text, visit.now, visit.zone, ahead=False)
-    except ValueError as exc:
-        return None, one_line(exc)
+    problems = dict[str, str]()
+    at = visit.time("at", problems)
+    if at is None or facts is None:
+        return None, problems.get("at", "")
     answer = why(visit.actor, facts, at)
     return answer, in_words_of(one_line(answer.reason, 1000), visit.zone)
 

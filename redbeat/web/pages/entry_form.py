@@ -252,7 +252,7 @@ def document_of(
 
     state = form.get("state", "runs")
     options = read("options", partial(read_json, kind=dict, what='an object, as {"expires": 60}')) or {}
-    own = {"queue": read("queue", str), "priority": read("priority", _read_priority)}
+    own = {"queue": read("queue", str), "priority": read("priority", read_priority)}
     document: dict[str, Any] = {
         "name": form.get("name", ""),
         "task": form.get("task", "").strip(),
@@ -319,11 +319,12 @@ def _read_number(text: str) -> int:
         raise ValueError(f"{text!r} must be a whole number.") from exc
 
 
-def _read_priority(text: str) -> int:
+def read_priority(text: str) -> int:
+    """Return the priority of messages that ``text`` is; ValueError: it is invalid."""
     priority = _read_number(text)
     problem = find_priority_problem(priority)
     if problem:
-        raise ValueError(f"it {problem}.")
+        raise ValueError(f"Priority {problem}.")
     return priority
 
 

@@ -16,9 +16,9 @@ from redbeat.diagnostics.routes import (
     parts_of,
     survey_routes,
 )
-from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import ConfigurationError, EntryError
 from redbeat.web.jobs import Result, Tell
+from redbeat.web.pages.entry_form import read_priority
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
 
@@ -63,10 +63,7 @@ def show_routes(visit: Visit) -> Response:
 def _tried(given: dict[str, str]) -> dict[str, Any]:
     tried: dict[str, Any] = {option: text for option, text in given.items() if text}
     if "priority" in tried:
-        text = tried["priority"]
-        if not text.isdecimal() or len(text) > 3 or int(text) > MAX_PRIORITY:
-            raise ValueError(f"priority: must be a whole number from 0 to {MAX_PRIORITY}, not {text!r}.")
-        tried["priority"] = int(text)
+        tried["priority"] = read_priority(tried["priority"])
     return tried
 
 

@@ -20,7 +20,6 @@ from redbeat.entries.runs import (
 )
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
-from redbeat.schedules.times import read_time
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.web.jobs import Result, Tell
@@ -63,10 +62,7 @@ def show_runs(visit: Visit) -> Response:
         states = _states_of(filters["state"])
     except ValueError as exc:
         errors["state"] = str(exc)
-    try:
-        since = read_time(filters["since"], visit.now, visit.zone, ahead=False) if filters["since"] else None
-    except ValueError as exc:
-        errors["since"] = str(exc)
+    since = visit.time("since", errors)
     if not errors:
         result = _search(visit, states, since, filters, limit)
     runs = result.found.runs if result.found is not None else ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from dateutil.parser import isoparse
@@ -22,7 +22,6 @@ from redbeat.errors import EntryError
 from redbeat.log.text import counted
 from redbeat.operations.running import MAX_SENT, RerunMany, give_up, rerun_entry, rerun_failed
 from redbeat.runs.run import Run
-from redbeat.schedules.times import read_time
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.jobs import Ending, Result, Tell
 from redbeat.web.pages.changing import make_change
@@ -95,13 +94,10 @@ def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: 
 
 def show_rerun(visit: Visit) -> Response:
     """Return the page that says what would be sent once more."""
-    since, match = visit.query.get("since", "1d").strip(), visit.pattern("match")
+    since, match = visit.query.get("since", "").strip() or "1d", visit.pattern("match")
     errors, result = dict[str, str](), Result[Reruns]()
-    try:
-        begin = read_time(since or "1d", visit.now, visit.zone, ahead=False)
-    except ValueError as exc:
-        errors["since"] = str(exc)
-    else:
+    begin = visit.time("since", errors) or visit.now - timedelta(days=1)
+    if not errors:
 
         def look(_tell: Tell[Reruns]) -> Reruns:
             return find_reruns(RedBeatSchedulerEntry, visit.app, begin, match or "*")
@@ -130,14 +126,13 @@ def show_rerun(visit: Visit) -> Response:
 
 def do_rerun_failed(visit: Visit) -> Response:
     """Send all runs once more that have failed since a time."""
-    since = visit.typed("since")
+    since, errors = visit.typed("since"), dict[str, str]()
     match = checked_pattern("match", visit.typed("match"))
     if not visit.is_confirmed:
         return visit.see("runs", "rerun", since=since or None, match=match or None)
-    try:
-        begin = read_time(since, visit.now, visit.zone, ahead=False)
-    except ValueError as exc:
-        raise EntryError(f"since: {exc}", "") from None
+    begin = visit.time("since", errors)
+    if begin is None:
+        raise EntryError(f"since: {errors.get('since', 'give a time, such as 1d.')}", "")
     return _rerun_failed(visit, "Sending what has failed", since=begin, match=match or None)
 
 

@@ -17,7 +17,6 @@ from starlette.routing import BaseRoute
 from redbeat.entries.timeline import Counting, Timeline, chart_from
 from redbeat.entries.wording import local_time
 from redbeat.log.text import is_utf8
-from redbeat.schedules.times import read_time
 from redbeat.web.charts.heatmap import FATES, draw_heat_map
 from redbeat.web.jobs import READ_WAIT_SECONDS, Pace, Result, Tell
 from redbeat.web.routes import page
@@ -39,16 +38,11 @@ TELL_SECONDS, FRESH_SECONDS = 0.7, 10.0
 
 def show_timeline(visit: Visit) -> Response:
     """Return the page, or its chart alone."""
-    problem, start = "", None
+    problems = dict[str, str]()
     hours, by = visit.number("hours"), visit.query.get("by", "")
     hours, by = hours if hours in SPANS else 24, by if by in BY else "load"
-    typed = visit.query.get("start", "").strip()
-    match = visit.pattern("match")
-    if typed:
-        try:
-            start = read_time(typed, visit.now, visit.zone, ahead=False)
-        except ValueError as exc:
-            problem = str(exc)
+    typed, match = visit.query.get("start", "").strip(), visit.pattern("match")
+    start = visit.time("start", problems)
     # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
     start = start and start.replace(second=0, microsecond=0)
     doublings = min(visit.number("more"), MAX_DOUBLINGS)
@@ -70,7 +64,7 @@ def show_timeline(visit: Visit) -> Response:
         rows_by=[*BY.items()],
         match=match,
         typed=typed,
-        problem=problem,
+        problem=problems.get("start", ""),
         result=result,
         found=found,
         map=None if found is None else draw_heat_map(found, visit.zone),
