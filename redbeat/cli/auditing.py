@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
-from redbeat.cli.flags import LIMIT, json_flag, pass_session, zone_options
-from redbeat.cli.names import NAME
 from redbeat.cli.operations import options_of
+from redbeat.cli.parameters import LIMIT, NAME, json_flag, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import END, MIDDLE, Column, print_page, styled, titled
 from redbeat.entries.audit import AuditRecord, details_in_words, find_records

@@ -10,12 +10,10 @@ import click
 from redbeat.calendars import entries_in_words
 from redbeat.cli.changes import names_in_words
 from redbeat.cli.files import read_bytes
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, json_flag, pass_session
 from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import DRY_RUN, ONE_OBJECT, YES, Value, json_flag, pass_session
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import END, Column, print_table, styled
-from redbeat.cli.values import Value
+from redbeat.cli.tables import END, Column, meter, print_table, styled
 from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted

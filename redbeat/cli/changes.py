@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from redbeat.cli.progress import meter
 from redbeat.cli.session import Session
+from redbeat.cli.tables import meter
 from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry

@@ -11,10 +11,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, json_flag, pass_session, zone_options
-from redbeat.cli.names import NAME
 from redbeat.cli.operations import options_of
 from redbeat.cli.options import routing_options
+from redbeat.cli.parameters import DRY_RUN, NAME, ONE_OBJECT, json_flag, pass_session, zone_options
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_table
 from redbeat.delivery.guard import in_words

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from redbeat.cli.flags import json_flag, pass_session, zone_options
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import json_flag, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import meter
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.downgrade import EFFECTS, Findings, examine, put_all_away
 from redbeat.entries.wording import in_words_of

@@ -21,9 +21,12 @@ from redbeat.cli.changes import (
     select,
     show_names,
 )
-from redbeat.cli.flags import (
+from redbeat.cli.operations import options_of
+from redbeat.cli.options import POLICY, SCHEDULES, TASK_OPTIONS, changes_of, entry_options
+from redbeat.cli.parameters import (
     DRY_RUN,
     INSTEAD_OF_NAME,
+    NAME,
     OBJECT_PER_ENTRY,
     ONE_OBJECT,
     YES,
@@ -31,11 +34,8 @@ from redbeat.cli.flags import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME
-from redbeat.cli.operations import options_of
-from redbeat.cli.options import POLICY, SCHEDULES, TASK_OPTIONS, changes_of, entry_options
-from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import meter
 from redbeat.diagnostics.hints import hint_at_beat_schedule, hint_at_ping_host, hint_at_task
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for

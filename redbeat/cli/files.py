@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from redbeat.cli.changes import names_in_words
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
 from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import meter
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
 from redbeat.manifest.format import Declared, decode_file, read_file

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from redbeat.cli.flags import LIMIT, ONE_OBJECT, YES, json_flag, pass_session, zone_options
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import LIMIT, ONE_OBJECT, YES, json_flag, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import END, START, Column, print_fields, print_page, styled, titled
+from redbeat.cli.tables import END, START, Column, meter, print_fields, print_page, styled, titled
 from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import clock, one_line, relative, when_in
 from redbeat.later.documents import arguments_in_words, document_of, eta_of

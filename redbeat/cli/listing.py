@@ -15,17 +15,16 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redbeat.cli.flags import (
+from redbeat.cli.operations import options_of
+from redbeat.cli.parameters import (
     LIMIT,
+    NAME,
     OBJECT_PER_ENTRY,
     OBJECT_PER_RUN,
     ONE_OBJECT,
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME, listed_entry
-from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, print_history, print_runs, style_of
 from redbeat.cli.session import ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import (
@@ -33,6 +32,7 @@ from redbeat.cli.tables import (
     MIDDLE,
     START,
     Column,
+    meter,
     print_fields,
     print_page,
     styled,
@@ -46,6 +46,7 @@ from redbeat.entries.failures import failure_of
 from redbeat.entries.marks import clock_changes
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import Last, with_last
+from redbeat.entries.search import read_listed
 from redbeat.entries.timeline import first_of_all
 from redbeat.entries.upcoming import next_run_in_words, next_runs
 from redbeat.entries.wording import (
@@ -230,7 +231,7 @@ def count(session: Session, **given: Any) -> None:
 @pass_session
 def show(session: Session, name: str) -> None:
     """Show all about one entry: its fields, next runs and last runs."""
-    entry = listed_entry(session, name)
+    entry = read_listed(session.app, name)
     found = overview_of(entry, session.zone)
     now, zone, state = session.now(), session.zone, str(entry.state)
     if session.is_json:
@@ -318,7 +319,7 @@ def next_(
 
 def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
     """Return the entry ``name``; say why its runs won't happen, if they won't."""
-    entry = listed_entry(session, name)
+    entry = read_listed(session.app, name)
     if entry.schedule is None:
         reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)

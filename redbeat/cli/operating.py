@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import DRY_RUN, ONE_OBJECT, YES, pass_session
 from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import meter
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.fixes import KINDS, find_orphans
 from redbeat.operations import operating

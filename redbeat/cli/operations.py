@@ -10,10 +10,20 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session, zone_options
+from redbeat.cli.parameters import (
+    AHEAD,
+    BACK,
+    DATE,
+    DRY_RUN,
+    JSON_ARRAY,
+    JSON_OBJECT,
+    ONE_OBJECT,
+    YES,
+    pass_session,
+    zone_options,
+)
 from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.tables import print_fields
-from redbeat.cli.values import AHEAD, BACK, DATE, JSON_ARRAY, JSON_OBJECT
 from redbeat.entries.wording import one_line
 from redbeat.operations.operation import Operation, Parameter
 from redbeat.schedules.times import TypedTime

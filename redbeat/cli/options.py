@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from redbeat.cli.operations import options_of
+from redbeat.cli.parameters import AHEAD, DURATION, JSON_ARRAY, JSON_OBJECT, Value
 from redbeat.cli.session import Command
-from redbeat.cli.values import AHEAD, DURATION, JSON_ARRAY, JSON_OBJECT, Value
 from redbeat.entries.notation import parse_schedule
 from redbeat.operations.reading import route_entry
 from redbeat.policy.fields import Kind

@@ -6,10 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from redbeat.cli.flags import DRY_RUN, ONE_OBJECT, YES, pass_session
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import DRY_RUN, ONE_OBJECT, YES, Value, pass_session
 from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
-from redbeat.cli.values import Value
+from redbeat.cli.tables import meter
 from redbeat.config.config import ensure_conf, spelled
 from redbeat.errors import ReshardRefused
 from redbeat.layout import MAX_SHARDS, words_of

@@ -9,21 +9,22 @@ import click
 from click.shell_completion import CompletionItem
 
 from redbeat.cli.changes import check_failures, names_in_words
-from redbeat.cli.flags import (
+from redbeat.cli.operations import options_of
+from redbeat.cli.parameters import (
+    BACK,
     DRY_RUN,
     LIMIT,
+    NAME,
     OBJECT_PER_RUN,
     ONLY_MATCHING,
     YES,
+    Value,
     pass_session,
     zone_options,
 )
-from redbeat.cli.names import NAME, entry_called, listed_entry
-from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import print_runs
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
-from redbeat.cli.values import BACK, Value
+from redbeat.cli.tables import meter
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import Reruns, find_reruns
 from redbeat.entries.runs import (
@@ -34,6 +35,7 @@ from redbeat.entries.runs import (
     read_states,
     with_histories,
 )
+from redbeat.entries.search import read_listed
 from redbeat.entries.wording import in_words_of, one_line, when_in
 from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
@@ -127,7 +129,7 @@ def runs(
     begin = None if since is None else session.time(since)
     found = find_runs(session.app, states, name=name, match=match, since=begin)
     if not found and name is not None:
-        listed_entry(session, name)  # else it was deleted, and has runs all the same
+        read_listed(session.app, name)  # else it was deleted, and has runs all the same
     shown = with_histories(session.app, found[: session.rows(limit)])
     if session.is_json:
         for run in shown:
@@ -152,7 +154,7 @@ def _give_up(session: Session, name: str, states: list[str], by: str | None) -> 
     now, zone = session.now(), session.zone
     found = find_running(session.app, name, states)
     if not found:
-        listed_entry(session, name)  # else it was deleted, and has runs all the same
+        read_listed(session.app, name)  # else it was deleted, and has runs all the same
         session.note("There are no such runs.")
         return
     for run in found:
@@ -217,7 +219,7 @@ def rerun(
 
 
 def _rerun_one(session: Session, name: str, due: TypedTime | None) -> None:
-    entry_called(session, name)
+    RedBeatSchedulerEntry.get(name, session.app)
     moment = None if due is None else session.time(due)
     done = rerun_entry(session.actor, name, due=moment, dry_run=session.is_dry_run)
     words = f"is sent once more; its task id is {done.task_id}"

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from redbeat.cli.flags import ONE_OBJECT, pass_session, zone_options
+from redbeat.cli.parameters import ONE_OBJECT, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import MIDDLE, START, Column, print_fields, print_table
 from redbeat.config.config import ensure_conf

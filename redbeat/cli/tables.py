@@ -1,4 +1,4 @@
-"""Tables, and lists of fields, on a terminal of any width or in a pipe.
+"""Tables, and lists of fields, on a terminal of any width or in a pipe; a progress bar on stderr.
 
 Invariant: a text of an entry's gives a terminal no orders and isn't taken for markup. No line is wider than
 the terminal: columns are left out, and then texts are shortened. In a pipe every column is there, a row is a
@@ -7,13 +7,18 @@ line, and only very long texts are shortened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from redbeat.cli.session import Session
@@ -196,3 +201,41 @@ def print_fields(session: Session, rows: Iterable[tuple[str, str | Text]]) -> No
         first, *rest = session.wrapped(text, indent)
         session.draw([Text.assemble((title.ljust(indent), "bold"), first)])
         session.draw(rest, indent)
+
+
+# -- progress
+
+#: the bar isn't shown earlier
+PATIENCE_SECONDS = 1.0
+
+
+class Meter:
+    """Called with the number of things that are done; draws a bar on a terminal once it has taken a while."""
+
+    def __init__(self, title: str, total: int | None) -> None:
+        self.done = 0
+        self._shown_from = time.monotonic() + PATIENCE_SECONDS
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
+        self._task = self._bar.add_task(title, total=total)
+
+    def __call__(self, done: int) -> None:
+        self.done = done
+        self._bar.update(self._task, completed=done)
+        if sys.stderr.isatty() and time.monotonic() >= self._shown_from:
+            self._bar.start()
+
+    def end(self) -> None:
+        """Remove the bar."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+@contextmanager
+def meter(title: str, total: int | None = None) -> Iterator[Meter]:
+    """Yield a function to call with the number of things that are done."""
+    made = Meter(title, total)
+    try:
+        yield made
+    finally:
+        made.end()

@@ -12,12 +12,11 @@ import click
 from rich.cells import cell_len
 from rich.text import Text
 
-from redbeat.cli.flags import ONE_OBJECT, ONLY_MATCHING, pass_session, zone_options
 from redbeat.cli.listing import note_untold
 from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import ONE_OBJECT, ONLY_MATCHING, pass_session, zone_options
 from redbeat.cli.session import ReadingCommand, Session
-from redbeat.cli.tables import MIDDLE, shortened
+from redbeat.cli.tables import MIDDLE, meter, shortened
 from redbeat.entries.timeline import Chart, Counting, chart_from, edges_of, legend_of, level_of
 from redbeat.entries.wording import clock, label_of
 from redbeat.log.text import printable

@@ -8,10 +8,9 @@ from rich.text import Text
 from redbeat.access import Right
 from redbeat.access.rights import names_of
 from redbeat.access.tokens import Token
-from redbeat.cli.flags import ONE_OBJECT, YES, json_flag, pass_session, zone_options
+from redbeat.cli.parameters import ONE_OBJECT, YES, Value, json_flag, pass_session, zone_options
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import END, Column, print_page, titled
-from redbeat.cli.values import Value
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.errors import ArgumentInvalid
 from redbeat.operations.tokens import add_token, revoke_token

@@ -16,13 +16,21 @@ from redbeat.cli.changes import (
     select,
     show_names,
 )
-from redbeat.cli.flags import DRY_RUN, INSTEAD_OF_NAME, OBJECT_PER_ENTRY, YES, pass_session, zone_options
-from redbeat.cli.names import NAME, entry_called
 from redbeat.cli.operations import options_of
-from redbeat.cli.progress import meter
+from redbeat.cli.parameters import (
+    DRY_RUN,
+    INSTEAD_OF_NAME,
+    NAME,
+    OBJECT_PER_ENTRY,
+    YES,
+    pass_session,
+    zone_options,
+)
 from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
+from redbeat.cli.tables import meter
 from redbeat.entries.backfill import told_of_beginnings
 from redbeat.entries.documents import iso
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.wording import clock, one_line, when_in
 from redbeat.errors import EntryBusy, RunNotSent
 from redbeat.log.text import counted
@@ -65,7 +73,11 @@ def trigger(
     if not session.is_dry_run:
         session.require_application("trigger")
     refuse_both_or_none(name, match)
-    names = [entry_called(session, name).name] if name is not None else select(session, str(match))[0]
+    names = (
+        [RedBeatSchedulerEntry.get(name, session.app).name]
+        if name is not None
+        else select(session, str(match))[0]
+    )
     if session.is_dry_run:
         show_names(session, names, f"{counted(len(names), 'run', 'runs')} would be sent.")
         return
@@ -134,7 +146,7 @@ def backfill(
         names, left = select(session, match, lambda one: not one.problem)
         if left:
             session.note(f"{counted(left, 'entry', 'entries')} can't be used, and left out.")
-    entries = [entry_called(session, one) for one in names]
+    entries = [RedBeatSchedulerEntry.get(one, session.app) for one in names]
     runs = _carry_out(session, names, match, first, last, limit, dry_run=True)
     if not session.is_dry_run and any(runs.values()):
         session.ask(_question({one: dues for one, dues in runs.items() if dues}, session.zone))

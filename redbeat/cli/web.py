@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import click
 
-from redbeat.cli.flags import pass_session
+from redbeat.cli.parameters import pass_session
 from redbeat.cli.session import Session, SessionCommand, login_name
 from redbeat.config.address import parse_address
 from redbeat.config.config import ensure_conf

@@ -64,6 +64,7 @@ _OBJECT_FIELDS = {
 #: the length of a step of each of dateutil's frequencies, from YEARLY to SECONDLY; seconds
 _STEP_SECONDS = (365 * 86_400, 30 * 86_400, 7 * 86_400, 86_400, 3_600, 60, 1)
 
+
 class Trouble(NamedTuple):
     """Why celery-redbeat 2.x can't run an entry.
 

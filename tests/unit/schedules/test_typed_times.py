@@ -10,7 +10,7 @@ import click
 import pytest
 
 from redbeat.cli import redbeat
-from redbeat.cli.values import BACK
+from redbeat.cli.parameters import BACK
 from redbeat.schedules.times import TypedTime, read_seconds, read_time
 from redbeat.web.api.resources import OPERATIONS
 
