@@ -35,8 +35,6 @@ NO_RUNS = "none"
 SLICE, SLICE_OF_NAMES = 200, 2000
 #: how many entries' states are counted by one script
 STATES_SLICE = 60
-#: for how long it is counted without a rest, so that a small schedule is done at once; seconds
-AT_ONCE_SECONDS = 0.05
 #: how many characters a pattern has at most: Python takes long to prepare one, and remembers it
 MAX_PATTERN = 300
 
@@ -329,28 +327,14 @@ class StateCounts(Coverage):
     total: int
 
 
-def count_states(
-    app: Any, max_seconds: float, tell: Callable[[StateCounts], object] = lambda _found: None
-) -> StateCounts:
-    """Count the entries by their states, for so long at most; ``tell`` is called with what is found so far.
-
-    Raises:
-        StoreUnavailable, StoreRefused, StoreCorrupt.
-    """
-    store, began = Store(app), time.monotonic()
-    total, found = count_members(store), Counter[str]()
-    step_began = began
+def count_states(store: Store) -> Iterator[StateCounts]:
+    """Count the entries by their states; yield after each step what is counted so far."""
+    found, total = Counter[str](), count_members(store)
     for keys in store.all_parts:
         for _, counts in count_part(store, keys, SLICE):
             found.update(counts)
-            now = time.monotonic()
-            if now >= began + max_seconds:
-                return _counts_of(found, total)
-            if step_began > began + AT_ONCE_SECONDS:
-                time.sleep(now - step_began)
-            tell(_counts_of(found, total))
-            step_began = time.monotonic()
-    return StateCounts(_counts_of(found, total).states, total, total)
+            yield StateCounts({state: found[state] for state in STATES}, found.total(), total)
+    yield StateCounts({state: found[state] for state in STATES}, found.total(), found.total())
 
 
 def count_part(store: Store, keys: Keys, limit: int) -> Iterator[tuple[float, Counter[str]]]:
@@ -367,7 +351,3 @@ def count_part(store: Store, keys: Keys, limit: int) -> Iterator[tuple[float, Co
         for names in in_chunks(map(store.keys.name, page.others), limit):
             entries = entries_called(store.config.app, names)
             yield page.now, Counter(entry.state or "" for entry in entries if entry is not None)
-
-
-def _counts_of(found: Counter[str], total: int) -> StateCounts:
-    return StateCounts({state: found[state] for state in STATES}, sum(found.values()), total)

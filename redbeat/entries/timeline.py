@@ -293,7 +293,7 @@ class Counting:
             for entry, counts, history in zip(
                 entries, planned, self._histories(entries, planned), strict=True
             ):
-                self._add(entry, counts, self._happened(entry, history))
+                self._add(entry, counts, self._happened(history))
                 yield
             found.looked_at += len(chunk)
             found.rows = heapq.nsmallest(self._max_rows, self._rows.values(), key=self._place_of)
@@ -416,26 +416,14 @@ class Counting:
                 self.found.known_since = max(oldest, self.found.known_since or oldest)
             yield runs
 
-    def _happened(self, entry: RedBeatSchedulerEntry, history: Iterable[PastRun]) -> Counter[tuple[str, int]]:
+    def _happened(self, history: Iterable[PastRun]) -> Counter[tuple[str, int]]:
         """Count how runs ended, each once, however many records it has, but none that users asked for."""
-        found, seen = Counter[tuple[str, int]](), set[datetime]()
-        with self._naming(entry):
-            for run in in_time(entry, history):
-                if not run.is_manual and run.due not in seen:
-                    seen.add(run.due)
-                    for column, runs in self._columns_of(entry, run).items():
-                        found[_HAPPENED.get(run.outcome, "sent"), column] += runs
+        chart, found, seen = self.found.chart, Counter[tuple[str, int]](), set[datetime]()
+        for run in history:
+            if not run.is_manual and run.due not in seen and chart.begin <= run.due < chart.end:
+                seen.add(run.due)
+                found[_HAPPENED.get(run.outcome, "sent"), chart.column_of(run.due)] += run.count or 1
         return found
-
-    def _columns_of(self, entry: RedBeatSchedulerEntry, run: PastRun) -> Counter[int]:
-        """Return the columns of the runs that a record is about."""
-        counts, chart = Counter[int](), self.found.chart
-        if run.last is not None and run.last > run.due and entry.schedule is not None:
-            self._count(counts, entry, run.due, min(run.last, self.found.now), run.due)
-        # one run, or what the schedule of today knows nothing about
-        if not counts and chart.begin <= run.due < chart.end:
-            counts[chart.column_of(run.due)] += run.count or 1
-        return counts
 
 
 def _count_interval(

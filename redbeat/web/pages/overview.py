@@ -22,15 +22,15 @@ from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.last_hour import read_last_hour
 from redbeat.web.charts.minutes import bars_of, lines_of
-from redbeat.web.jobs import Result, Tell
+from redbeat.web.jobs import Pace, Result, Tell
 from redbeat.web.pages.doctor import ask_doctor, groups_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, page
 from redbeat.web.visit import Visit
 
 Item = TypeVar("Item")
 
-#: for how long the entries are counted, and how old the count may be; seconds
-COUNT_SECONDS, FRESH_SECONDS = 60.0, 10.0
+#: how much processor time counting the entries may take, and how old the count may be; seconds
+COUNT_SECONDS, FRESH_SECONDS = 15.0, 10.0
 #: how many runs that have failed, and findings, are shown
 FAILED, FINDINGS = 6, 3
 #: how many shards are shown: more make a page that nobody reads
@@ -134,7 +134,13 @@ def _known(read: Callable[[], Item]) -> Result[Item]:
 
 def _ask_counts(visit: Visit) -> Result[StateCounts]:
     def count(tell: Tell[StateCounts]) -> StateCounts:
-        return count_states(visit.app, COUNT_SECONDS, tell)
+        pace = Pace(COUNT_SECONDS)
+        for found in count_states(Store(visit.app)):
+            tell(found)
+            pace.rest()
+            if pace.is_over:
+                break
+        return found
 
     return visit.dashboard.jobs.read("states", "", count, fresh_seconds=FRESH_SECONDS)
 
