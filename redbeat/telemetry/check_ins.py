@@ -10,12 +10,10 @@ Never: imports Sentry's SDK in a process that hasn't.
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
@@ -44,8 +42,6 @@ Status = Literal["in_progress", "ok", "error"]
 
 #: Sentry takes six check-ins of an entry in a minute: the beginnings and ends of so many runs, and one more
 MINUTE, MAX_BEGUN = 60.0, 2
-#: the log names so many entries without a monitor
-MAX_SAID = 50
 #: outcomes of runs that succeeded, or were ignored by their tasks
 _WELL = ("succeeded", "ignored")
 
@@ -71,7 +67,8 @@ class CheckIns:
         self._app = app
         self._integration: Any = None
         self._excluded: Any = None  # Sentry's own setting
-        self._outlet = Outlet()
+        self._unflushed = 0
+        self._flush_at = -math.inf  # not before, monotonic
         self._entries = KnownEntries(app)
         #: an entry's name and a run's due time to when its last check-in was sent, monotonic
         self._told = Memory[tuple[str, datetime], float](100_000)
@@ -112,7 +109,8 @@ class CheckIns:
         for signal in self._receivers:
             signal.disconnect(sender=self._app, dispatch_uid=_UID)
         vars(self._app)[EXCLUDED] = None
-        self._outlet.stop()
+        if self._unflushed:
+            self._flush(STOP_SECONDS)  # not every process lets Sentry's code do so at its end
         if _is_taken_over(self._integration):
             self._integration.exclude_beat_tasks = self._excluded
         self._integration = None
@@ -142,8 +140,7 @@ class CheckIns:
         monitor = find_monitor(self._app, name, entry.schedule, entry.policy)
         if not isinstance(monitor, dict):
             if monitor and self._said.is_news(name, monitor):
-                logger.log(
-                    logging.WARNING if len(self._said) <= MAX_SAID else logging.DEBUG,
+                logger.warning(
                     "beat: %s has no monitor at Sentry: %s.",
                     printable(name),
                     monitor,
@@ -159,7 +156,26 @@ class CheckIns:
                 return
             self._begun[name] = (*recent, now)
         self._told[key] = now
-        self._outlet.send(name, run.due, status, monitor, run.run_seconds)
+        send_check_in(name, run.due, status, monitor, run.run_seconds)
+        self._unflushed += 1
+        if self._unflushed >= PIECE:
+            self._flush(PATIENCE_SECONDS)
+
+    def _flush(self, seconds: float) -> None:
+        """Wait until Sentry has what it was sent: its code keeps a hundred check-ins, and drops others.
+
+        If that takes too long, nothing is waited for within the next minute, so that some may be dropped.
+        """
+        began_at = time.monotonic()
+        if began_at < self._flush_at:
+            return
+        sys.modules["sentry_sdk"].flush(timeout=seconds)
+        self._unflushed, now = 0, time.monotonic()
+        if now >= began_at + seconds:
+            self._flush_at = now + RETRY_SECONDS
+            reason = f"it hasn't taken what it was sent within {seconds:g} s"
+            extra = TELEMETRY_FAILED.of(part="Sentry", reason=reason)
+            logger.error("beat: Sentry may miss check-ins: %s.", reason, extra=extra)
 
 
 def _is_taken_over(integration: Any) -> bool:
@@ -208,48 +224,6 @@ def _id_of(name: str, due: datetime) -> str:
     where = f"{place.hostname}{place.path}\n{options.get('environment')}"
     at = due.astimezone(timezone.utc).isoformat(timespec="microseconds")
     return uuid.uuid5(_NAMESPACE, f"{where}\n{name}\n{at}").hex
-
-
-class Outlet:
-    """Sends check-ins, and waits for their delivery: Sentry's code keeps a hundred, and drops the others.
-
-    While Sentry doesn't take them in time, they aren't waited for, so that some may be dropped.
-
-    Arguments:
-        clock: a monotonic clock.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._waiting = 0
-        self._retry_at = -math.inf
-        self._is_away = False
-
-    def send(self, name: str, due: datetime, status: Status, monitor: Monitor, seconds: float | None) -> None:
-        """Send a check-in, as :func:`send_check_in`; a burst of them is waited for in pieces."""
-        send_check_in(name, due, status, monitor, seconds)
-        self._waiting += 1
-        if self._waiting >= PIECE:
-            self._flush(PATIENCE_SECONDS)
-
-    def stop(self) -> None:
-        """Wait for the last ones: not every process lets Sentry's code do so at its end."""
-        if self._waiting:
-            self._flush(STOP_SECONDS)
-
-    def _flush(self, seconds: float) -> None:
-        began_at = self._clock()
-        if began_at < self._retry_at:
-            return
-        sys.modules["sentry_sdk"].flush(timeout=seconds)
-        now, was_away = self._clock(), self._is_away
-        self._waiting, self._is_away = 0, now >= began_at + seconds
-        if self._is_away:
-            self._retry_at = now + RETRY_SECONDS
-            if not was_away:
-                reason = f"it hasn't taken what it was sent within {seconds:g} s"
-                extra = TELEMETRY_FAILED.of(part="Sentry", reason=reason)
-                logger.error("beat: Sentry may miss check-ins: %s.", reason, extra=extra)
 
 
 # -- in a worker

@@ -24,11 +24,9 @@ from redbeat.telemetry.check_ins import (
     RETRY_SECONDS,
     SENT_AT,
     CheckIns,
-    Outlet,
     send_check_in,
 )
 from redbeat.telemetry.monitors import EXCLUDED, headers_of_check_in, monitor_of
-from tests.support.logs import warnings_in
 from tests.support.ticks import memory_app
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
@@ -150,10 +148,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     """Collect (minute of the run, or name if it is not report; status) of each check-in."""
     found: Told = []
 
-    def note(_: Any, name: str, due: datetime, status: str, *_more: Any) -> None:
+    def note(name: str, due: datetime, status: str, *_more: Any) -> None:
         found.append((f"{due.minute}" if name == "report" else name, status))
 
-    monkeypatch.setattr(Outlet, "send", note)
+    monkeypatch.setattr(check_ins, "send_check_in", note)
+    monkeypatch.setattr(sentry_sdk, "flush", lambda timeout: None)
     return found
 
 
@@ -222,18 +221,15 @@ def test_check_in_of_a_deleted_entry_is_ended(beat: Celery, told: Told) -> None:
     assert told == [("0", "in_progress"), ("0", "ok")]
 
 
-def test_missing_monitor_is_logged_once_for_each_of_fifty_entries(
+def test_missing_monitor_is_logged_once_for_each_entry_that_may_have_one(
     beat: Celery, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry, "KEPT_SECONDS", 0.0)
-    for name in (*(f"odd-{number}" for number in range(60)), "private-one"):
+    for name in ("odd-1", "odd-2", "private-one"):
         Entry(name, "echo", 90, app=beat).save()
         for minute in range(2):
             tell(beat, signals.run_sent, run(minute, name=name))
-    said = warnings_in(caplog) or caplog.messages
-    assert len({*said}) == len(said) == 50
-    assert "odd-0" in said[0]
-    assert not any("private-one" in one for one in said)
+    assert [record.args[0] for record in caplog.records] == ["odd-1", "odd-2"]  # type: ignore[index]
     assert told == []
 
 
@@ -265,7 +261,7 @@ def test_monitors_of_the_sdk_are_off_while_beat_has_them(
     assert not signals.is_wanted("run_sent", "run_started", "run_ended")
 
 
-# -- ids and the outlet
+# -- ids and bursts
 
 
 DSN = "https://key@sentry.example/1"
@@ -306,61 +302,31 @@ def test_check_in_id_is_that_of_the_run_project_and_environment() -> None:
     assert len({id_of(), *others}) == 6
 
 
-class Slow:
-    """Patches the SDK's flush: it takes this many seconds of a fake clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.takes_seconds = 1000.0, 0.0
-        self.flushed: list[int] = []
-        self._sent: list[dict[str, Any]] = []
-        monkeypatch.setattr(sentry_sdk, "flush", self._flush)
-
-    def _flush(self, timeout: float) -> None:
-        self.flushed.append(len(self._sent))
-        self.now += min(self.takes_seconds, timeout)
-
-    def send(self, outlet: Outlet, count: int) -> None:
-        with started() as self._sent:
-            for _ in range(count):
-                outlet.send("report", DUE, "ok", {}, None)
-
-
-def test_burst_of_check_ins_is_flushed_before_the_sdk_drops_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentry = Slow(monkeypatch)
-    sentry.send(Outlet(lambda: sentry.now), 60)
-    assert sentry.flushed == [25, 50]
-
-
-def test_last_check_ins_are_flushed_at_the_end_unless_sentry_takes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+def test_bursts_are_flushed_in_pieces_and_a_slow_sentry_is_not_waited_for_again_in_a_minute(
+    beat: Celery, told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sentry = Slow(monkeypatch)
-    outlet = Outlet(lambda: sentry.now)
-    sentry.send(outlet, 3)
-    for _ in range(2):
-        outlet.stop()
-    assert sentry.flushed == [3]
-    sentry.takes_seconds = 3600.0
-    sentry.send(outlet, 30)
-    outlet.stop()
-    assert sentry.flushed == [3, 25]
+    now, takes_seconds, flushed = 1000.0, 0.0, list[int]()
 
+    def flush(timeout: float) -> None:
+        nonlocal now
+        flushed.append(len(told))
+        now += min(takes_seconds, timeout)
 
-def test_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_is_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    sentry = Slow(monkeypatch)
-    sentry.takes_seconds = 3600.0
-    outlet = Outlet(lambda: sentry.now)
-    began = sentry.now
+    def send(count: int) -> None:
+        for _ in range(count):
+            tell(beat, signals.run_ended, run(outcome="succeeded"))
+
+    monkeypatch.setattr(check_ins.time, "monotonic", lambda: now)
+    monkeypatch.setattr(sentry_sdk, "flush", flush)
+    send(60)
+    assert flushed == [25, 50]
+    takes_seconds = 3600.0
     for _ in range(3):
-        sentry.send(outlet, 100)
-        sentry.now += RETRY_SECONDS
-    assert sentry.flushed == [25, 1, 1]
-    assert sentry.now == began + 3 * (PATIENCE_SECONDS + RETRY_SECONDS)
-    sentry.takes_seconds = 0.0
-    sentry.send(outlet, 1)
-    assert len(caplog.records) == 1
+        send(100)
+        now += RETRY_SECONDS
+    assert flushed[2:] == [75, 161, 261]
+    assert now == 1000.0 + 3 * (PATIENCE_SECONDS + RETRY_SECONDS)
+    assert len(caplog.records) == 3
 
 
 # -- check-ins of workers without tracking
