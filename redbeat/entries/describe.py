@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule, solar
+from dateutil.rrule import DAILY, MONTHLY, WEEKLY, YEARLY
 
 from redbeat.entries.wording import label_of
 from redbeat.policy.policy import LENGTHS, ROWS, given_of
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.durations import length_in_words
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
+from redbeat.schedules.recurrence import FREQUENCIES
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -25,6 +28,15 @@ _UNITS = (
     (timedelta(minutes=1), "minute"),
     (timedelta(seconds=1), "second"),
 )
+
+_PERIODS = {
+    number: "day" if number == DAILY else name.removesuffix("LY").lower()
+    for name, number in FREQUENCIES.items()
+}
+#: a rule with one of these isn't put into words, but shown as RFC 5545 writes it
+_WORDLESS = {"bysetpos", "byyearday", "byeaster", "byweekno"}
+_CLOCK = ("second", "minute", "hour")
+_DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 
 
 def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
@@ -72,7 +84,7 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
         given = [getattr(schedule_, f"_orig_{name}") for name in CRON_FIELDS]
         return _describe_cron(" ".join(_field(value) for value in given))
     if isinstance(schedule_, rrule):
-        return _as_rfc5545(schedule_, zone)
+        return _describe_rule(schedule_, zone)
     if isinstance(schedule_, schedule):
         return f"Every {_shown_interval(schedule_.run_every)}"
     if isinstance(schedule_, solar):
@@ -115,6 +127,63 @@ def _describe_cron(expression: str) -> str:
 def _shown(moment: datetime, zone: tzinfo, precision: str = "minutes") -> str:
     shown = moment.astimezone(zone)
     return shown.isoformat(" ", timespec="auto" if shown.second or shown.microsecond else precision)
+
+
+def _describe_rule(rule: rrule, zone: tzinfo) -> str:
+    """Return a rule in the words of the cron expression with its days and times; else as RFC 5545 has it."""
+    start, is_by_days = rule.dtstart.astimezone(zone), rule.freq <= DAILY
+    parts = {name for name in rrule.FIELDS if name.startswith("by") and getattr(rule, name) is not None}
+    expression = _cron_of(rule, start) if is_by_days and not parts & _WORDLESS else ""
+    cron_words = _describe_cron(expression) if expression else ""
+    if cron_words.startswith("cron ") or (parts and not expression):
+        return _as_rfc5545(rule, zone)
+    period = _PERIODS[rule.freq]
+    every = f"every {period}" if rule.interval == 1 else f"every {rule.interval} {period}s"
+    words = [cron_words] if is_by_days else [every.capitalize()]
+    if is_by_days and rule.interval > 1:
+        words.append(every)
+    if rule.interval > 1 or rule.count is not None:
+        words.append(f"from {start:%Y-%m-%d}" if is_by_days else f"from {_shown(start, zone)}")
+    if rule.until is not None:
+        words.append(f"until {_shown(rule.until, zone)}")
+    if rule.count is not None:
+        words.append("once" if rule.count == 1 else f"{rule.count} times")
+    return ", ".join(words)
+
+
+def _cron_of(rule: rrule, start: datetime) -> str:
+    """Return the cron expression with the days and times of a rule, by default its start's; '' if
+    no expression has them.
+    """
+    months, days, weekdays = _many(rule.bymonth), _many(rule.bymonthday), _many(rule.byweekday)
+    if not (days or weekdays):
+        if rule.freq == WEEKLY:
+            weekdays = (start.weekday(),)
+        elif rule.freq < WEEKLY:
+            days = (start.day,)
+            months = months or ((start.month,) if rule.freq == YEARLY else ())
+    nths = {nth for day in weekdays if (nth := getattr(day, "n", None))}
+    if min(days, default=0) < -1 or not nths <= {-1, 1, 2, 3, 4, 5} or (nths and not _is_monthly(rule)):
+        return ""
+    clock = [_many(getattr(rule, f"by{unit}")) or (getattr(start, unit),) for unit in _CLOCK]
+    fields = [*clock, ["L" if day == -1 else day for day in days], months, map(_cron_day, weekdays)]
+    if clock[0] == (0,):  # no seconds
+        del fields[0]
+    return " ".join(",".join(map(str, field)) or "*" for field in fields)
+
+
+def _is_monthly(rule: rrule) -> bool:
+    """Return True if the n-th weekday of a rule is that of a month."""
+    return bool(rule.freq == MONTHLY or (rule.freq == YEARLY and rule.bymonth))
+
+
+def _cron_day(day: Any) -> str:
+    name, nth = _DAYS[getattr(day, "weekday", day)], getattr(day, "n", None)
+    return f"{name}L" if nth == -1 else f"{name}#{nth}" if nth else name
+
+
+def _many(given: Any) -> Sequence[Any]:
+    return () if given is None else tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
 def _as_rfc5545(rule: rrule, zone: tzinfo) -> str:

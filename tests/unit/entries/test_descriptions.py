@@ -14,10 +14,12 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.marks import MOST_EXCLUSIONS, Mark, marks_of
 from redbeat.schedules import clocked, rrule
 from redbeat.schedules.exclusions import Exclusions
+from redbeat.schedules.rfc5545 import read_rule
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
+START = datetime(2030, 3, 5, 9, 30, tzinfo=BERLIN)  # a Tuesday
 CRONTABS = [
     *("0 9 15 * fri", "0 9 1-7 * mon", "0 9 * * fri,wed", "0 9 * jun,jul wed", "0 9 * * FRIL"),
     *("0 9 l * *", "0 9 l-2 * *", "0 9 15w * *", "0 9 lw * *", "@midnight", "@hourly", "@weekly"),
@@ -25,6 +27,15 @@ CRONTABS = [
     *(crontab("0", "9", "fri", "15"), crontab([30, 0], [9])),
 ]
 INTERVALS = [1, 2, 60, 60.5, 90, 3600, 5400, 86_400, timedelta(weeks=1), 0.5, 1_000_000.25]
+RULES = [
+    *("FREQ=DAILY;BYHOUR=9;BYSECOND=5", "FREQ=WEEKLY", "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE", "FREQ=MONTHLY"),
+    *("FREQ=MONTHLY;BYDAY=-1FR", "FREQ=MONTHLY;BYDAY=2TU,+3WE;BYHOUR=8,20;BYMINUTE=0"),
+    *("FREQ=MONTHLY;BYMONTHDAY=1,22,-1", "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR", "FREQ=YEARLY;BYMONTHDAY=4"),
+    *("FREQ=YEARLY;BYMONTH=11;BYDAY=4TH", "FREQ=DAILY;BYMONTH=1,2", "FREQ=DAILY;UNTIL=20310101T000000Z"),
+    *("DTSTART:20300305T093000 FREQ=DAILY;COUNT=5", "FREQ=MINUTELY", "FREQ=HOURLY;INTERVAL=5"),
+    *("FREQ=MONTHLY;BYSETPOS=-1;BYDAY=MO,TU,WE,TH,FR", "FREQ=HOURLY;BYMINUTE=5", "FREQ=YEARLY;BYEASTER=-2"),
+    *("FREQ=YEARLY;BYDAY=4TH", "FREQ=MONTHLY;BYMONTHDAY=-2", "FREQ=MONTHLY;BYDAY=-2FR"),
+]
 POLICIES: list[dict[str, Any]] = [
     *({"overlap": value} for value in ("skip", "buffer_one", "replace")),
     *({"one_off": True}, {"max_runs": 1}, {"max_runs": 3}, {"exclude": "holidays"}, {"jitter": 1_234_567}),
@@ -37,9 +48,13 @@ def describe(app: Celery, schedule: Any, **fields: Any) -> str:
 
 
 def test_schedules_are_described_in_words(app: Celery, snapshot: SnapshotAssertion) -> None:
+    def rule(text: str) -> rrule:
+        return rrule(**{"dtstart": START, **read_rule(text, BERLIN)})
+
     assert {
         "crontabs": {str(one): describe(app, one) for one in CRONTABS},
         "intervals": {str(one): describe(app, one) for one in INTERVALS},
+        "rules": {one: describe(app, rule(one)) for one in RULES},
         "policies": {str(one): describe(app, 60, **one) for one in POLICIES},
         "sun": describe(app, solar("dawn_civil", 52.5, 13.4)),
     } == snapshot
@@ -47,8 +62,10 @@ def test_schedules_are_described_in_words(app: Celery, snapshot: SnapshotAsserti
 
 def test_description_uses_the_entry_timezone(app: Celery) -> None:
     zone = {"timezone": "Asia/Tokyo"}
+    late = rrule("WEEKLY", dtstart=datetime(2030, 3, 5, 23, 30, tzinfo=UTC))
     raw = rrule("HOURLY", dtstart=NOON, byminute=0, until=NOON + timedelta(days=5))
     assert describe(app, "0 9 * * *", **zone) == "At 09:00 (Asia/Tokyo)"
+    assert describe(app, late, **zone) == "At 08:30, only on Wednesday (Asia/Tokyo)"
     assert "20260601T210000 RRULE:FREQ=HOURLY;UNTIL=20260606T210000" in describe(app, raw, **zone)
     assert describe(app, clocked(NOON), **zone) == "At 2026-06-01 21:00:00+09:00"
     assert describe(app, clocked(NOON.replace(tzinfo=None)), **zone) == "At 2026-06-01 12:00:00+09:00"
