@@ -8,7 +8,6 @@ Invariant: nothing is sent or declared, and no code of the application's is call
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
@@ -17,7 +16,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery.app.routes import MapRoute, Router
-from celery.exceptions import QueueNotFound
 from celery.utils.imports import load_extension_class_names
 from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
@@ -29,10 +27,9 @@ from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import Coverage
-from redbeat.entries.saving import is_missing
 from redbeat.entries.search import read_listed, scan_entries
 from redbeat.entries.wording import one_line
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, RedBeatError
 from redbeat.log.text import joined
 from redbeat.scheduler.encoder import why_no_template
 from redbeat.schedulers import RedBeatScheduler
@@ -45,8 +42,6 @@ _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
 NAMES, MAX_DESTINATIONS = 4, 1000
 #: how often a survey reports what it has found so far, in entries
 REPORTED_EVERY = 200
-#: how many routes a survey remembers
-MAX_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -195,29 +190,14 @@ def find_route(
     Arguments:
         options: the entry's; the task's own are added as in Celery, if ``app`` has the task.
 
-    Raises:
-        EntryError: one of the options that decide can't be one.
-        ConfigurationError: there is no such queue, and Celery may not create one. The application's routes
-            may raise anything.
+    The application's routes may raise anything, and Celery QueueNotFound.
     """
-    for name in _FIELDS:
-        if isinstance(options.get(name), (Mapping, list, tuple)):
-            raise EntryError(f"{one_line(task)}: options: {name} can't be an object or a list.", "")
     known = app.tasks.get(task)
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     given = {**own, **options}
     routed, rule = _ask_routes(app, task, args, kwargs, given, known)
     answered = Router([lambda *_, **__: dict(routed) or None], app.amqp.queues, app=app)  # asked once only
-    try:
-        final = answered.route(dict(given), task, args, dict(kwargs), known)
-    except QueueNotFound as exc:
-        names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
-        name = next(str(name) for name in names if is_missing(app, name))
-        hint = did_you_mean(name, app.amqp.queues)
-        raise ConfigurationError(
-            f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
-            "task_queues",
-        ) from exc
+    final = answered.route(dict(given), task, args, dict(kwargs), known)
     rules = {}
     for name in _FIELDS:
         if options.get(name) not in (None, ""):  # Celery ignores an empty one
@@ -353,9 +333,7 @@ class Survey(Coverage):
 
     Attributes:
         destinations: entries without a route first, then the destinations of most entries.
-        seen: how many entries were looked at.
-        total: how many there are.
-        unusable: how many of those are invalid.
+        unusable: how many entries are invalid.
         more: how many go elsewhere, which isn't listed.
         workers: how many workers take from each queue; None: they weren't asked.
         answered: how many workers have answered.
@@ -391,20 +369,22 @@ def survey_routes(
     """
     deadline = time.monotonic() + max_seconds
     _load_tasks(app)
-    total, unusable, groups = count_members(Store(app)), 0, Destinations(app)
-    found = Survey()
-    for seen, entry in enumerate(scan_entries(app), 1):
+    seen, unusable, total, groups = 0, 0, count_members(Store(app)), Destinations(app)
+    for entry in scan_entries(app):
+        seen += 1
         if entry.problem:
             unusable += 1
         else:
             groups.add(entry)
-        found = Survey((), seen, seen, unusable)
         if seen % REPORTED_EVERY == 0:
-            tell(replace(found, total=total, **groups.listed()))
+            tell(Survey(seen=seen, total=total))
             if time.monotonic() >= deadline:
-                found = replace(found, total=max(total, seen + 1))
                 break
-    found = replace(found, **groups.listed())
+    else:
+        total = seen
+    listed = list(groups)
+    more = sum(one.count for one in listed[MAX_DESTINATIONS:])
+    found = Survey(listed[:MAX_DESTINATIONS], seen, total, unusable, more)
     if workers_seconds is None:
         return found
     try:
@@ -432,12 +412,6 @@ class Destinations:
         """Yield the groups without a route first, then the groups of most entries."""
         groups = self._groups.values()
         return iter(sorted(groups, key=lambda one: (not one.problem, -one.count, one.where)))
-
-    def listed(self) -> dict[str, Any]:
-        """Return the first groups, and how many entries the others have, as a survey has them."""
-        groups = list(self)
-        more = sum(one.count for one in groups[MAX_DESTINATIONS:])
-        return {"destinations": groups[:MAX_DESTINATIONS], "more": more}
 
     def add(self, entry: RedBeatSchedulerEntry) -> None:
         """Add an entry to the group of its destination."""
@@ -469,22 +443,33 @@ class Destinations:
         task, options = str(entry.task), entry.options or {}
         # a function may look at the arguments of each call
         is_simple = all(isinstance(router, MapRoute) for router in self._app.amqp.router.routes)
-        known = json.dumps([task, options], sort_keys=True, default=repr) if is_simple else ""
-        route = self._routes.get(known)
-        if route is None:
-            route = find_route(self._app, task, entry.args or (), entry.kwargs or {}, options)
-            if known and len(self._routes) < MAX_REMEMBERED:
-                self._routes[known] = route
+        call = repr((task, options)) if is_simple else ""
+        if call in self._routes:
+            return self._routes[call]
+        route = find_route(self._app, task, entry.args or (), entry.kwargs or {}, options)
+        if is_simple:
+            self._routes[call] = route
         return route
 
 
 def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
-    """Return why each message of ``entry`` is made by ``apply_async``; '': they are compiled.
+    """Return all that keeps messages of ``entry`` from being compiled; '': nothing does.
 
     The modules with the tasks of ``app`` are imported, and may raise anything. No server is asked.
     """
     load_tasks(app)
-    return joined(find_app_obstacle(app), find_entry_obstacle(app, entry))
+    scheduler = scheduler_of(app)
+    if not (isinstance(scheduler, type) and issubclass(scheduler, RedBeatScheduler)):
+        scheduler = RedBeatScheduler
+    args, kwargs, options = list(entry.args or ()), entry.kwargs or {}, entry.options or {}
+    kind = kind_of(Call(entry.name, entry.task, args, kwargs, options, entry.policy.expires_after))
+    return joined(
+        guard.find_obstacle(app, scheduler),
+        guard.find_broker_obstacle(app),
+        why_no_template(entry),
+        guard.find_task_obstacle(app.tasks.get(entry.task)),
+        *(kind.split("; ") if isinstance(kind, str) else ()),
+    )
 
 
 def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
@@ -492,27 +477,8 @@ def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
     return None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
 
 
-def find_app_obstacle(app: Any) -> str:
-    """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
-    scheduler = scheduler_of(app)
-    is_ours = isinstance(scheduler, type) and issubclass(scheduler, RedBeatScheduler)
-    scheduler = scheduler if is_ours else RedBeatScheduler
-    return joined(guard.find_obstacle(app, scheduler), guard.find_broker_obstacle(app))
-
-
 def scheduler_of(app: Any) -> Any:
     """Return what the setting ``beat_scheduler`` names; its module may raise anything."""
     resolve: Any = symbol_by_name
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     return resolve(app.conf.beat_scheduler, aliases=aliases)
-
-
-def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
-    """Return what in ``entry`` and its task keeps its messages from being compiled; '': nothing does."""
-    args, kwargs, options = list(entry.args or ()), entry.kwargs or {}, entry.options or {}
-    kind = kind_of(Call(entry.name, entry.task, args, kwargs, options, entry.policy.expires_after))
-    return joined(
-        why_no_template(entry),
-        guard.find_task_obstacle(app.tasks.get(entry.task)),
-        *(kind.split("; ") if isinstance(kind, str) else ()),
-    )
