@@ -17,7 +17,7 @@ from redbeat.entries.failures import Failure, failure_of
 from redbeat.entries.query import state_of
 from redbeat.entries.saving import why_never
 from redbeat.history import ENDED_OUTCOMES, OUTCOMES, PastRun, error_in_words
-from redbeat.leadership.status import State, judge
+from redbeat.leadership.status import State, Status, judge
 from redbeat.log.text import closed, printable
 from redbeat.policy.misfires import exclusion_of
 from redbeat.policy.policy import Policy
@@ -97,7 +97,7 @@ def _explain(facts: Facts, at: datetime | None) -> Answer:
         if at is None:  # the entry may be due all the same
             first = "." if after is None else f"; its first is {shown(after)}."
             nothing = Answer("no-time", None, f"Its schedule has no time before now{first}")
-            return replace(_Case(facts, entry, facts.now).by_state() or nothing, at=None, after=after)
+            return replace(_by_state(facts, entry, facts.now) or nothing, at=None, after=after)
     if at is None:
         return Answer("quarantined", None, _quarantine(facts, facts.problem))
     run, span = record_of(facts.history, at), span_of(facts.history, at)
@@ -120,7 +120,7 @@ def _explain(facts: Facts, at: datetime | None) -> Answer:
         before = times_around(entry, nearest - timedelta(microseconds=1))[0]
     else:
         after = times_around(entry, nearest)[1]
-    return replace(_Case(facts, entry, nearest).decide(), before=before, after=after)
+    return replace(_conclude(facts, entry, nearest), before=before, after=after)
 
 
 def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
@@ -136,19 +136,15 @@ def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
         return Answer(run.outcome, run.due, reason, record)
     if run.outcome == "waiting":
         return Answer("waiting", run.due, closed(f"It is held back: {run.why}"), run)
-    why = closed(f"It couldn't be sent at {shown(run.at)}: {run.why}")
-    later = (
-        one for one in reversed(facts.history) if one.due > run.due and one.is_sent and not one.is_manual
-    )
-    covering, failure = next(later, None), failure_of(facts.stored)
-    if covering is not None:
-        return Answer("merged", run.due, f"{why} The run {_sent(covering)} stands for it.", run)
-    is_its_own = failure is not None and failure.due and abs(_moment_of(failure) - run.due) < NEARLY
-    if failure is not None and failure.retry_at and is_its_own:
+    why, failure = closed(f"It couldn't be sent at {shown(run.at)}: {run.why}"), failure_of(facts.stored)
+    if failure is not None and failure.retry_at and abs(_moment_of(failure) - run.due) < NEARLY:
         retry_at = datetime.fromtimestamp(float(failure.retry_at), timezone.utc)
         verdict = "unsent" if failure.attempts else "quarantined"
         return Answer(verdict, run.due, f"{why} It is tried again at {shown(retry_at)}.", run)
-    return Answer("unsent", run.due, f"{why} What followed isn't recorded.", run)
+    covering = next((one for one in _later_runs(facts, run.due) if one.is_sent), None)
+    if covering is None:
+        return Answer("unsent", run.due, f"{why} What followed isn't recorded.", run)
+    return Answer("merged", run.due, f"{why} The run {_sent(covering)} stands for it.", run)
 
 
 def _told_by_sent(facts: Facts, run: PastRun, *, with_id: bool) -> Answer:
@@ -223,158 +219,128 @@ def _moment_of(failure: Failure) -> datetime:
     return datetime.fromtimestamp(float(failure.due or 0), timezone.utc)
 
 
-@dataclass(frozen=True)
-class _Case:
-    """A time of the schedule whose run has no record of its own."""
-
-    facts: Facts
-    entry: RedBeatSchedulerEntry
-    at: datetime
-
-    def decide(self) -> Answer:
-        return (
-            self._by_policy()
-            or self._by_span()
-            or self._by_future()
-            or self._by_age()
-            or self._by_other_runs()
-            or self.by_state()
-            or self._unknown()
-        )
-
-    def _answer(self, verdict: str, reason: str, run: PastRun | None = None) -> Answer:
-        return Answer(verdict, self.at, reason, run)
-
-    @property
-    def _policy(self) -> Policy:
-        policy: Policy = self.entry.policy
-        return policy
-
-    @property
-    def _later(self) -> list[PastRun]:
-        """The schedule's runs after this time, the earliest first."""
-        return [run for run in reversed(self.facts.history) if run.due > self.at and not run.is_manual]
-
-    @property
-    def _has_later(self) -> bool:
-        ran_at = self.entry.last_run_at
-        has_run = self.entry.total_run_count > 0 and ran_at is not None and in_utc(ran_at) > self.at
-        return bool(self._later) or has_run
-
-    def _by_policy(self) -> Answer | None:
-        policy = self._policy
-        if isinstance(policy.calendar, Unusable):
-            policy = policy.with_calendar(None)
-        excluded = exclusion_of(self.entry.schedule, policy, self.at)
-        if excluded is None:
-            return None
+def _conclude(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answer:
+    """Answer for a time of the schedule whose run has no record of its own."""
+    policy: Policy = entry.policy
+    if isinstance(policy.calendar, Unusable):
+        policy = policy.with_calendar(None)
+    excluded = exclusion_of(entry.schedule, policy, at)
+    if excluded is not None:
         field, value = excluded
         if field == "exclude":
-            return self._answer("excluded", f"The calendar {value} excludes it, as it is now.")
-        return self._answer("outside", f"It is {excluded.side} the entry's {field}, {shown(value)}.")
+            return Answer("excluded", at, f"The calendar {value} excludes it, as it is now.")
+        return Answer("outside", at, f"It is {excluded.side} the entry's {field}, {shown(value)}.")
+    if (span := span_of(facts.history, at)) is not None:
+        reason, record = _told_by_left_out(facts, span)
+        return Answer(span.outcome, at, reason, record)
+    if at > facts.now:
+        state = _by_state(facts, entry, at)
+        return state if state and state.verdict in _LASTING else Answer("to-come", at, "It is still to come.")
+    return (
+        _by_age(facts, entry, at)
+        or _by_other_runs(facts, policy, at)
+        or _by_state(facts, entry, at)
+        or _unknown(facts, entry, at)
+    )
 
-    def _by_span(self) -> Answer | None:
-        span = span_of(self.facts.history, self.at)
-        return None if span is None else self._answer(span.outcome, *_told_by_left_out(self.facts, span))
 
-    def _by_future(self) -> Answer | None:
-        if self.at <= self.facts.now:
-            return None
-        answer = self.by_state()
-        if answer is not None and answer.verdict in _LASTING:
-            return answer
-        return self._answer("to-come", "Its time is still to come.")
-
-    def _by_age(self) -> Answer | None:
-        """Decide by when the entry was saved, and by the oldest run that is recorded."""
-        history, ran_at = [run for run in self.facts.history if not run.is_manual], self.entry.last_run_at
-        if history and self.at < history[-1].due:
-            reason = f"What is recorded begins with the run that was due at {shown(history[-1].due)}"
-            return self._answer("too-long-ago", f"{reason} (redbeat_history is {self.facts.kept}).")
-        if ran_at is not None and not self.entry.total_run_count and self.at <= in_utc(ran_at):
-            return self._answer(
-                "not-there-yet", f"It counts from {shown(in_utc(ran_at))} on: it was saved then."
+def _by_age(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answer | None:
+    """Answer by when the entry was saved, and by the oldest run that is recorded."""
+    history, ran_at = [run for run in facts.history if not run.is_manual], entry.last_run_at
+    if history and at < history[-1].due:
+        begin = shown(history[-1].due)
+        if entry.total_run_count <= sum(run.is_sent for run in history):
+            return Answer(
+                "not-there-yet", at, f"Its first run was due at {begin}: it was saved, or enabled, later."
             )
+        reason = f"What is recorded begins with the run that was due at {begin}"
+        return Answer("too-long-ago", at, f"{reason} (redbeat_history is {facts.kept}).")
+    if ran_at is not None and not entry.total_run_count and at <= in_utc(ran_at):
+        return Answer("not-there-yet", at, f"It counts from {shown(in_utc(ran_at))} on: it was saved then.")
+    return None
+
+
+def _by_other_runs(facts: Facts, policy: Policy, at: datetime) -> Answer | None:
+    """Answer by the first run after this time that beat has sent or skipped, if that was late."""
+    after = (run for run in reversed(facts.history) if run.at >= at and not run.is_manual | run.is_span)
+    run = next((run for run in after if run.is_sent or run.outcome == "skipped"), None)
+    if run is None or run.late_seconds < TOLERANCE.total_seconds():
         return None
+    if run.outcome == "skipped":
+        reason = f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}."
+        return Answer("skipped", at, reason, run)
+    misfire = policy.misfire or facts.misfire
+    if misfire in ("skip", "all"):
+        reason = f"It was missed, and the next that was sent is the run {_sent(run)} (misfire: {misfire})."
+        return Answer("skipped", at, reason, run)
+    reason = f"It was missed, and the run {_sent(run)} stands for it (misfire: {misfire})."
+    return Answer("merged", at, reason, run)
 
-    def _by_other_runs(self) -> Answer | None:
-        """Decide by the first run after this time that beat has sent or skipped, if that was late."""
-        misfire = self._policy.misfire or self.facts.misfire
-        after = [run for run in self.facts.history if run.at >= self.at and not run.is_manual | run.is_span]
-        run = next((run for run in reversed(after) if run.is_sent or run.outcome == "skipped"), None)
-        if run is None or run.late_seconds < TOLERANCE.total_seconds():
-            return None
-        if run.outcome == "skipped":
-            reason = f"The runs from {shown(run.due)} on were skipped at {shown(run.at)}: {run.why}."
-            return self._answer("skipped", reason, run)
-        if misfire in ("skip", "all"):
-            which = "missed runs that aren't too late" if misfire == "skip" else "misfire_limit missed runs"
-            reason = f"It was missed, and only {which} are sent (misfire: {misfire})."
-            return self._answer("skipped", f"{reason} The next that was sent is the one {_sent(run)}.", run)
-        reason = f"It was missed, and the run {_sent(run)} stands for it (misfire: {misfire})."
-        return self._answer("merged", reason, run)
 
-    def by_state(self) -> Answer | None:
-        """Decide by the entry's state; once later runs are known it says nothing about this time."""
-        if self._has_later:
-            return None
-        entry, policy, stored = self.entry, self._policy, self.facts.stored
-        failure, state = failure_of(stored), state_of(entry, stored, self.at)
-        reason = ""
-        if isinstance(policy.calendar, Unusable):
-            state, reason = "quarantined", _quarantine(self.facts, policy.calendar.reason)
-        elif state == "quarantined":
-            reason = _quarantine(self.facts, failure.reason if failure is not None else "")
-        elif state == "failing" and failure is not None:
-            state, due = "unsent", shown(_moment_of(failure))
-            reason = f"The run that was due at {due} couldn't be sent, {failure.attempts} times so far, "
-            reason = closed(f"{reason}and is tried again: {failure.reason}")
-        elif state == "disabled":
-            reason = "It is disabled: its enabled is false."
-        elif state == "paused":
-            until = f" until {shown(policy.paused_until)}" if policy.paused_until else ""
-            by = f" by {policy.paused_by}" if policy.paused_by else ""
-            note = f" ({policy.pause_note})" if policy.pause_note else ""
-            verb = "was" if entry.is_enabled_at(self.facts.now) else "is"
-            reason = f"It {verb} paused{by}{until}{note}."
-        elif state == "downgraded":
-            state, back = "unscheduled", "comes back when a beat of version 3 leads"
-            reason = f"It was taken out for celery-redbeat 2.x, and {back}."
-        elif state == "unscheduled":
-            reason = "It isn't in the schedule, so beat doesn't know it: save it again."
-        elif state == "finished" and policy.is_finished(entry.total_run_count):
-            which = "one_off" if policy.one_off else f"max_runs is {policy.max_runs}"
-            last = f", the last at {shown(in_utc(entry.last_run_at))}" if entry.last_run_at else ""
-            reason = f"It has had all of its runs{last} ({which})."
-        elif state == "finished":
-            state = "unscheduled"
-            why = why_never(entry, self.facts.now)
-            reason = f"Its score is {stored.score:g}, which means never: {why}"
-        elif state == "due":
-            return self._by_leader()
-        return self._answer(state, reason) if reason else None
+def _later_runs(facts: Facts, at: datetime) -> list[PastRun]:
+    """Return the schedule's runs after this time, the earliest first."""
+    return [run for run in reversed(facts.history) if run.due > at and not run.is_manual]
 
-    def _by_leader(self) -> Answer:
-        status = self.facts.status
-        state, problem = judge(status, SILENT.total_seconds())
-        if status.leader is not None and status.leader.host is None:
-            problem = "A program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
-        elif not problem:
-            where = "" if status.leader is None else f" on {status.leader.host}"
-            problem = f"See the log of beat{where}."
-        verdict = "no-leader" if state is State.NO_LEADER else "waiting"
-        return self._answer(verdict, f"It is due, and wasn't sent yet. {problem}")
 
-    def _unknown(self) -> Answer:
-        if not self.facts.kept and not self.facts.history:
-            ran_at = self.entry.last_run_at
-            last = "" if ran_at is None else f"; its last run was at {shown(in_utc(ran_at))}"
-            return self._answer("history-off", f"Nothing is recorded, as redbeat_history is 0{last}.")
-        following, leader = next(iter(self._later), None), self.facts.status.leader
-        reason = "Nothing is recorded of it."
-        if following is not None:
-            reason += f" The next that is recorded was due at {shown(following.due)}."
-        reason += " Perhaps it was saved, changed, paused or disabled then, or beat or the broker was away."
-        if leader is not None and leader.since is not None and leader.since > self.at:
-            reason += f" The present leader has led since {shown(leader.since)}."
-        return self._answer("unknown", reason, following)
+def _by_state(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answer | None:
+    """Answer by the entry's state; once later runs are known it says nothing about this time."""
+    ran_at, policy = entry.last_run_at, entry.policy
+    has_later = entry.total_run_count > 0 and ran_at is not None and in_utc(ran_at) > at
+    if has_later or _later_runs(facts, at):
+        return None
+    failure, verdict = failure_of(facts.stored), state_of(entry, facts.stored, at)
+    reason = ""
+    if isinstance(policy.calendar, Unusable):
+        verdict, reason = "quarantined", _quarantine(facts, policy.calendar.reason)
+    elif verdict == "quarantined":
+        reason = _quarantine(facts, failure.reason if failure is not None else "")
+    elif verdict == "failing" and failure is not None:
+        due = shown(_moment_of(failure))
+        reason = f"The run that was due at {due} couldn't be sent, {failure.attempts} times so far, "
+        verdict, reason = "unsent", closed(f"{reason}and is tried again: {failure.reason}")
+    elif verdict == "disabled":
+        reason = "It is disabled: its enabled is false."
+    elif verdict == "paused":
+        until = f" until {shown(policy.paused_until)}" if policy.paused_until else ""
+        by = f" by {policy.paused_by}" if policy.paused_by else ""
+        note = f" ({policy.pause_note})" if policy.pause_note else ""
+        verb = "was" if entry.is_enabled_at(facts.now) else "is"
+        reason = f"It {verb} paused{by}{until}{note}."
+    elif verdict == "downgraded":
+        verdict = "unscheduled"
+        reason = "It was taken out for celery-redbeat 2.x, and comes back when a beat of version 3 leads."
+    elif verdict == "unscheduled":
+        reason = "It isn't in the schedule, so beat doesn't know it: save it again."
+    elif verdict == "finished":
+        verdict = "finished" if policy.is_finished(entry.total_run_count) else "unscheduled"
+        why = why_never(entry, facts.now)
+        reason = f"Its score is {facts.stored.score:g}, which means never: {why}"
+    elif verdict == "due":
+        verdict, reason = _by_leader(facts.status)
+    return Answer(verdict, at, reason) if reason else None
+
+
+def _by_leader(status: Status) -> tuple[str, str]:
+    """Return the verdict about a run that is due, and the reason."""
+    state, problem = judge(status, SILENT.total_seconds())
+    if status.leader is not None and status.leader.host is None:
+        problem = "A program other than RedBeat 3 holds the lock: ask celery redbeat doctor."
+    elif not problem:
+        problem = f"See the log of beat{'' if status.leader is None else f' on {status.leader.host}'}."
+    verdict = "no-leader" if state is State.NO_LEADER else "waiting"
+    return verdict, f"It is due, and wasn't sent yet. {problem}"
+
+
+def _unknown(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answer:
+    if not facts.kept and not facts.history:
+        ran_at = entry.last_run_at
+        last = "" if ran_at is None else f"; its last run was at {shown(in_utc(ran_at))}"
+        return Answer("history-off", at, f"Nothing is recorded, as redbeat_history is 0{last}.")
+    following, leader = next(iter(_later_runs(facts, at)), None), facts.status.leader
+    reason = "Nothing is recorded of it."
+    if following is not None:
+        reason += f" The next that is recorded was due at {shown(following.due)}."
+    reason += " Perhaps it was saved, changed, paused or disabled then, or beat or the broker was away."
+    if leader is not None and leader.since is not None and leader.since > at:
+        reason += f" The present leader has led since {shown(leader.since)}."
+    return Answer("unknown", at, reason, following)

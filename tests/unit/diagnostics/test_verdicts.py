@@ -172,7 +172,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, [unsent(-1)], {"error": failure(-1, 7), "last": -2, "score": RETRY}, "unsent", "7 times so far"),
         # still to come
         (1, [sent(0)], {}, "to-come", "still to come"),
-        (1, [sent(0)], {"policy": {"max_runs": 5}, **NEVER}, "finished", "max_runs is 5"),
+        (1, [sent(0)], {"policy": {"max_runs": 5}, **NEVER}, "finished", "max_runs=5"),
         # other runs stand for it
         (-3, [sent(-1, 1200), sent(-4)], {}, "merged", "misfire: latest"),
         (-3, [sent(-1, 1200), sent(-4)], {"policy": {"misfire": "skip"}}, "skipped", "misfire: skip"),
@@ -186,15 +186,16 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-3, [sent(-1), sent(-4)], {}, "unknown", "saved, changed, paused or disabled"),
         (-3, [sent(-1), sent(-4)], {"leader": YOUNG}, "unknown", "since 2026-06-01 10"),
         # what is recorded doesn't go back so far
-        (-30, LONG, {}, "too-long-ago", "(redbeat_history is 20)"),
+        (-30, LONG, {"count": 25}, "too-long-ago", "(redbeat_history is 20)"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         (-3, [sent(-1), sent(-2)], {"count": 9}, "too-long-ago", "begins with the run that was due at"),
+        (-3, [sent(-1), sent(-2)], {"count": 2}, "not-there-yet", "first run was due at 2026-06-01 10:00:00"),
         # what was sent by hand says nothing about the schedule's own runs
         (-1, [sent(0.2, is_manual=True)], {"count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         # nothing is recorded at all
         (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
         # the entry as it is now
-        (0, RAN, {"policy": {"max_runs": 5}, **NEVER}, "finished", "last at 2026-06-01 11:00:00 UTC (max"),
+        (0, RAN, {"policy": {"max_runs": 5}, **NEVER}, "finished", "had its runs (max_runs=5)"),
         (0, RAN, {"enabled": False}, "disabled", "enabled is false"),
         (0, RAN, paused(paused_until="2026-06-02T00:00Z"), "paused", "until 2026-06-02 00:00:00 UTC"),
         (0, RAN, paused(paused_until="2026-06-01T12:20Z"), "paused", "was paused until 2026-06-01 12:20:00"),
