@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
 from redbeat.operations import calendars
 from redbeat.operations.calendars import CalendarChange, days_in_words
+from redbeat.operations.operation import Seen
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
 from redbeat.schedules.exclusions import spelled
@@ -149,20 +151,24 @@ def import_(
     if is_replacing and is_adding:
         raise CommandLineError("Give either --replace or --add.", exits.USAGE)
     origin, data = read_bytes(file)
-    read = calendars.read_import(session.actor, name, data, origin, **given)
-    mode = "replace" if is_replacing else "add" if is_adding else "new"
-    stored = read_one(Store(session.app), name)
-    calendars.import_(session.actor, read, file, mode, dry_run=True)
+    change = partial(calendars.put_calendar, session.actor, name, file=data, origin=origin, **given)
+    days, stored = change(dry_run=True).document["days"], read_one(Store(session.app), name)
+    if not (stored.is_missing or is_replacing or is_adding):
+        raise CommandLineError(
+            f"The calendar {one_line(name, 200)!r} exists already: replace its days (--replace), or add the "
+            "file's days to them (--add).",
+            exits.USAGE,
+        )
     if session.is_dry_run:
-        for day, label in read.days.items():
+        for day, label in days.items():
             session.say(_day_in_words(day, label))
-        session.note(f"{days_in_words(read.days)} would be stored.")
+        session.note(f"{days_in_words(days)} would be stored.")
         return
-    gone = [day for day in stored.days if is_replacing and day not in read.days]
+    gone = [day for day in stored.days if is_replacing and day not in days]
     if gone:
         what = f"{days_in_words(gone)} from the calendar {one_line(name)}"
         session.ask(f"Remove {what} at {session.server} ({names_in_words(gone)})?")
-    _report(session, calendars.import_(session.actor, read, file, mode))
+    _report(session, change(add=is_adding, seen=None if is_adding or is_replacing else Seen()))
 
 
 @calendar.command(cls=SessionCommand, short_help="remove calendars; asks first")

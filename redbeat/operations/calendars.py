@@ -28,7 +28,7 @@ from redbeat.log.text import counted, shorten
 from redbeat.manifest.format import decode_file, read_calendar
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import Deleted, DryRun
-from redbeat.operations.operation import Option, Seen, SeenOption, operation
+from redbeat.operations.operation import Option, Seen, SeenOption, given_values, operation
 from redbeat.operations.reading import Cursor
 from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor, look_at_each
 from redbeat.schedules.exclusions import Exclusions
@@ -235,7 +235,7 @@ def set_calendar(
     return _store(actor, "calendar set", name, change, details, seen)
 
 
-@operation("calendar.put", Right.EDIT, "calendar", "PUT /calendars/{name}", is_heavy=True)
+@operation("calendar.put", Right.EDIT, "calendar import", "PUT /calendars/{name}", is_heavy=True)
 def put_calendar(
     actor: Actor,
     name: Name,
@@ -249,16 +249,30 @@ def put_calendar(
     until: Until = None,
     dry_run: Annotated[bool, Option("Store nothing, and answer the days of the file.")] = False,
     seen: SeenOption = None,
+    origin: str = "body",
 ) -> CalendarChange:
-    """Store the days of a file as a calendar."""
+    """Store the days of a file as a calendar.
+
+    Arguments:
+        origin: the file's name.
+
+    Raises:
+        EntryChanged: it isn't as it was seen.
+        CalendarError: the file is unusable, or needs a package that is missing.
+    """
     if seen is not None:
         _check_seen(seen, read_known(Store(actor.app), name))
-    read = read_import(actor, name, file, "body", about, until)
-    if not dry_run:
-        return import_(actor, read, "body", "add" if add else "replace", seen)
-    made = StoredCalendar(name, {ABOUT: read.about, **read.days})
-    document = {"name": name, "about": read.about, "days": made.days, "revision": made.revision}
-    return CalendarChange({**document, "next_excluded": None, "error": None}, is_new=False)
+    read = read_import(actor, name, file, origin, about, until)
+    if dry_run:
+        made = StoredCalendar(name, {ABOUT: read.about, **read.days})
+        document = {"name": name, "about": read.about, "days": made.days, "revision": made.revision}
+        return CalendarChange({**document, "next_excluded": None, "error": None}, is_new=False)
+
+    def change(stored: StoredCalendar) -> Calendar:
+        return changed_from(stored, read.days, read.about or None, actor.app) if add else read
+
+    details = {"file": origin, "days": len(read.days), "replace": not add or None}
+    return _store(actor, "calendar import", name, change, details, seen)
 
 
 def read_import(
@@ -268,16 +282,14 @@ def read_import(
 
     Arguments:
         data: an iCalendar file, a file of entries that has this calendar, YAML, JSON, or a day in each line.
-        origin: the file's name.
 
-    Raises:
-        CalendarError: the file is unusable, or needs a package that is missing.
+    Raises: as ``put_calendar``.
     """
     actor.require(Right.EDIT)
     _check_texts(name, about)
     try:
         text = decode_file(data, origin)
-        if origin.lower().endswith(".ics") or text.lstrip()[:15].upper() == "BEGIN:VCALENDAR":
+        if text.lstrip()[:15].upper() == "BEGIN:VCALENDAR":
             return Calendar.from_ical(name, data, until, about or "", actor.app)
         fields = read_calendar(text, name, origin)
         stands = fields.get("about", "") if about is None else about
@@ -288,41 +300,6 @@ def read_import(
         raise CalendarError(str(exc), name) from exc
 
 
-@operation("calendar.import", Right.EDIT, "calendar import")
-def import_(
-    actor: Actor,
-    read: Calendar,
-    origin: str,
-    mode: str = "new",
-    seen: Seen | None = None,
-    *,
-    dry_run: bool = False,
-) -> CalendarChange:
-    """Store a calendar that ``read_import`` has returned. A dry run stores nothing.
-
-    Arguments:
-        mode: 'add' its days to the stored ones, 'replace' these, or, 'new', refuse to change a stored one.
-
-    Raises:
-        EntryChanged: it isn't as it was seen.
-        CalendarError: a calendar of this name exists, and ``mode`` is 'new'.
-    """
-
-    def change(stored: StoredCalendar) -> Calendar:
-        if mode == "add":
-            return changed_from(stored, read.days, read.about or None, actor.app)
-        if mode != "replace" and not stored.is_missing:
-            raise CalendarError(
-                f"The calendar {shorten(read.name, 200)!r} exists already: replace its days (--replace), or "
-                "add the file's days to them (--add).",
-                read.name,
-            )
-        return read
-
-    details = {"file": origin, "days": len(read.days), "replace": mode == "replace" or None}
-    return _store(actor, "calendar import", read.name, change, details, seen, dry_run=dry_run)
-
-
 def _store(
     actor: Actor,
     verb: str,
@@ -330,8 +307,6 @@ def _store(
     change: Callable[[StoredCalendar], Calendar],
     details: Mapping[str, Any],
     seen: Seen | None,
-    *,
-    dry_run: bool = False,
 ) -> CalendarChange:
     store = Store(actor.app)
 
@@ -342,10 +317,8 @@ def _store(
 
     stored = read_known(store, name)
     change_seen(stored)  # what is refused doesn't go into the audit list
-    if not dry_run:
-        given = {field: value for field, value in details.items() if value is not None}
-        with actor.doing(verb, [name], given):
-            store_calendar(name, change_seen, actor.app)
+    with actor.doing(verb, [name], given_values(**details)):
+        store_calendar(name, change_seen, actor.app)
     [document] = documents(actor, [name], {})
     return CalendarChange(document, stored.is_missing)
 

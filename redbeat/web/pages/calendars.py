@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 
@@ -16,11 +16,11 @@ from redbeat.access import Right
 from redbeat.calendars import Calendar
 from redbeat.entries.calendar_loading import read_one
 from redbeat.entries.wording import local_time
-from redbeat.errors import CalendarNotFound, EntryChanged, RedBeatError
+from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, RedBeatError
 from redbeat.log.text import shorten
 from redbeat.manifest.format import read_calendar
 from redbeat.operations import calendars
-from redbeat.operations.calendars import AllCalendars, CalendarChange, days_in_words
+from redbeat.operations.calendars import AllCalendars, days_in_words
 from redbeat.operations.operation import Seen
 from redbeat.store.store import Store
 from redbeat.web.charts.years import draw_year
@@ -33,8 +33,6 @@ from redbeat.web.visit import Visit
 PAGE, MAX_ROWS = 100, 500
 #: a calendar with more days than this can't be edited as a text
 MAX_EDITED = 2000
-#: how many days of a file are shown before it is stored
-MAX_SHOWN = 100
 YEARS = range(1970, 2200)
 #: how old a list of all calendars may be, and how long a page waits for it; seconds
 FRESH_SECONDS, WAIT_SECONDS = 3.0, 0.03
@@ -43,26 +41,21 @@ _RETIMED = "The entries that name it get their next runs"
 
 @dataclass(frozen=True)
 class Again:
-    """A form that couldn't be stored, to be shown again.
+    """A form that is shown with values of its own.
 
     Attributes:
         form: 'new', 'edit', 'add' or 'import'; '': there is none.
         typed: the contents of its fields.
-        wrong: the field that is wrong, and ``problem`` why.
+        problem: why it couldn't be stored; '': it is to be saved, as a file has filled it.
     """
 
     form: str = ""
     typed: Mapping[str, str] = field(default_factory=dict)
-    wrong: str = ""
     problem: str = ""
 
     def value(self, form: str, name: str, otherwise: str = "") -> str:
         """Return what stands in a field."""
         return self.typed.get(name, otherwise) if form == self.form else otherwise
-
-    def error(self, form: str, name: str) -> str:
-        """Return what is wrong with a field."""
-        return self.problem if (form, name) == (self.form, self.wrong) else ""
 
 
 def _list_all(visit: Visit, *, is_wanted: bool = False) -> Result[AllCalendars]:
@@ -173,102 +166,47 @@ def set_calendar(visit: Visit) -> Response:
         tell(_RETIMED)
         changes: dict[str, str | None] = dict.fromkeys(removed)
         if has_text:
-            edited, stored = _days_of(name, typed["text"]), read_one(Store(actor.app), name).days
+            text = typed["text"].strip() or "{}"
+            days = read_calendar(text, name, "the text").get("days") or {}
+            edited, stored = Calendar(name, days).days, read_one(Store(actor.app), name).days
             changes = dict.fromkeys(day for day in stored if day not in edited)
             changes |= {day: label for day, label in edited.items() if stored.get(day) != label}
         elif not removed:
             changes[f"{first}/{last}" if last else first] = typed["label"].strip()
         made = calendars.set_calendar(actor, name, days=changes, about=about, seen=seen)
-        return _ending((first or next(iter(removed), ""))[:4] or None, made)
+        query = {"name": name, "year": (first or next(iter(removed), ""))[:4] or None}
+        words = f"Stored: {days_in_words(made.document['days'])}."
+        return Ending(words, ("calendar",), query, forgets=("calendars",))
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
-        words, place = _sentence(error), "text"
-        if kind == "add":
-            place = "last" if last else "first"
-        elif kind == "new" and isinstance(error, EntryChanged):
-            words, place = "There is a calendar of this name already.", "name"
-        elif kind == "new" and not 0 < len(name) <= calendars.MAX_NAME:
-            place = "name"
-        elif isinstance(error, EntryChanged):
+        words = str(error)
+        if kind == "edit" and isinstance(error, EntryChanged):
             words = f"{words} What you have typed stands here: saved now, it takes the place of theirs."
-        return _show_again(visit, name, Again(kind, typed, place, words), status)
+        return _show_again(visit, name, Again(kind, typed, words), status)
 
     return make_form_change(visit, f"Change {shorten(name, 200)}", store, again, ("calendars",))
 
 
-def _sentence(exc: Exception) -> str:
-    words = str(exc)
-    return f"{words[:1].upper()}{words[1:]}"
-
-
-def _ending(year: str | None, made: CalendarChange) -> Ending:
-    query = {"name": made.document["name"], "year": year}
-    words = f"Stored: {days_in_words(made.document['days'])}."
-    return Ending(words, ("calendar",), query, forgets=("calendars",))
-
-
-def _days_of(name: str, text: str) -> Mapping[str, str]:
-    days = read_calendar(text, name, "the text").get("days") if text.strip() else None
-    return Calendar(name, days or {}).days
-
-
 def import_calendar(visit: Visit) -> Response:
-    """Show which days a file has, and store them when that is confirmed."""
-    typed = {name: visit.typed(name).strip() for name in ("name", "mode", "until", "about")}
-    name, mode, actor = typed["name"], typed["mode"], visit.actor
-    place = "until"
+    """Show a form with the days of a file, as they would stand after it is saved; nothing is stored."""
+    typed = {field: visit.typed(field) for field in ("name", "mode", "until")}
+    name = typed["name"].strip()
     try:
         until = date.fromisoformat(typed["until"]) if typed["until"] else None
-        place = "file" if name else "name"
-        origin, data, kind = _given_file(visit)
-        read = calendars.read_import(actor, name, data, kind, typed["about"] or None, until)
+        upload = visit.form.get("file")
+        if not isinstance(upload, UploadFile) or not upload.filename:
+            raise CalendarError("choose a file.", name)
+        origin = shorten(upload.filename, 200)
+        read = calendars.read_import(visit.actor, name, upload.file.read(), origin, until=until)
+        stored = read_one(Store(visit.app), name)
+        days = read.days if typed["mode"] == "replace" else {**stored.days, **read.days}
+        if len(days) > MAX_EDITED:
+            words = f"{origin}: has more than {MAX_EDITED} days: use celery redbeat calendar import."
+            raise CalendarError(words, name)
     except ValueError as exc:
-        return _show_again(visit, name, Again("import", typed, place, _sentence(exc)), 422)
-    if visit.is_confirmed:
-        years = sorted({day[:4] for day in read.days})
-        year = next((one for one in years if one >= str(visit.now.year)), years[-1] if years else None)
-
-        def store(tell: Tell[str]) -> Ending:
-            tell(_RETIMED)
-            return _ending(year, calendars.import_(actor, read, origin, mode))
-
-        return make_change(visit, f"Import into {shorten(name, 200)}", store)
-    stored = read_one(Store(visit.app), name)
-    gone = [day for day in stored.days if day not in read.days] if mode == "replace" else []
-    return visit.render(
-        "calendar_import.html",
-        title=f"Import into {name}",
-        name=name,
-        mode=mode,
-        origin=origin,
-        counted=days_in_words(read.days),
-        lines=_lines("+", read.days, sorted(read.days)),
-        more=max(len(read.days) - MAX_SHOWN, 0),
-        gone=_lines("-", stored.days, gone),
-        more_gone=max(len(gone) - MAX_SHOWN, 0),
-        is_new=stored.is_missing,
-        is_refused=not stored.is_missing and mode not in ("add", "replace"),
-        about=read.about,
-        text=json.dumps({"about": read.about, "days": read.days}),
-    )
-
-
-def _lines(sign: str, labels: Mapping[str, str], days: Sequence[str]) -> list[tuple[str, str]]:
-    return [(sign, f"{day} {labels[day]}".strip()) for day in days[:MAX_SHOWN]]
-
-
-def _given_file(visit: Visit) -> tuple[str, bytes, str]:
-    """Return the name and the contents of a file, and the name that says how to read it.
-
-    Once it was shown, its days come back as a text.
-    """
-    upload = visit.form.get("file")
-    if isinstance(upload, UploadFile) and upload.filename:
-        name = shorten(upload.filename, 200)
-        is_ical = upload.filename.lower().endswith(".ics")
-        return name, upload.file.read(), f"{name[:100]}.ics" if is_ical else name
-    text = visit.typed("text").encode("utf-8", "surrogateescape")
-    return shorten(visit.typed("origin"), 200) or "the text", text, "the text"
+        return _show_again(visit, name, Again("import", typed, str(exc)), 422)
+    form = {"name": name, "about": read.about or stored.about, "text": _text_of(days)}
+    return _show_again(visit, name, Again("new" if stored.is_missing else "edit", form), 200)
 
 
 def delete_calendar(visit: Visit) -> Response:

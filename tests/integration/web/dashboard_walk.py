@@ -95,7 +95,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "/files/plan": ("", {"text": FILE, "owner": ""}),
     "/files/apply": ("/files/plan", {"text": FILE}),
     "/calendar/set": ("", {"name": "new", "revision": "", "text": "2098-01-01 New Year", "about": "ours"}),
-    "/calendar/import": ("", {"name": "read", "text": "2098-07-01", "mode": "new", "origin": "days.txt"}),
+    "/calendar/import": ("", {"name": "read", "files": {"file": ("days.txt", b"2098-07-01", "text/plain")}}),
     "/calendar/delete": ("", {"name": "closed", "force": "yes"}),
 }
 #: what an operation is asked with: its path, if that isn't one of "report"; its body; its query
