@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone, tzinfo
 from fnmatch import fnmatchcase
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
@@ -165,28 +163,20 @@ class FoundRuns(Coverage):
     Attributes:
         runs: those in progress, and after them the past ones, the newest first; no more than were wanted.
         count: how many were found.
-        seen: how many entries' histories were looked through, and
-        total: how many there are; 0: none had to be.
-        is_whole: nothing was left out for want of time.
+        seen: how many entries' histories were looked through.
+        total: how many there are.
     """
 
-    runs: Sequence[Run] = ()
-    count: int = 0
-    seen: int = 0
-    total: int = 0
-    is_whole: bool = True
+    runs: Sequence[Run]
+    count: int
+    seen: int
+    total: int
 
 
-def find_runs(
-    app: Any,
-    sought: Iterable[str] | None = None,
-    *,
-    name: str | None = None,
-    match: str | None = None,
-    since: datetime | None = None,
-) -> Sequence[Run]:
+def find_runs(app: Any, sought: Iterable[str] | None = None, **filters: Any) -> Sequence[Run]:
     """Return all runs that :func:`search_runs` finds."""
-    return search_runs(app, sought, name=name, match=match, since=since).runs
+    *_, found = search_runs(app, sought, **filters)
+    return found.runs
 
 
 def search_runs(
@@ -197,59 +187,50 @@ def search_runs(
     match: str | None = None,
     since: datetime | None = None,
     most: int | None = None,
-    max_seconds: float = inf,
-    tell: Callable[[FoundRuns], object] | None = None,
-) -> FoundRuns:
-    """Return runs of one entry or of many: those in progress, and after them the past ones, the newest first.
+) -> Iterator[FoundRuns]:
+    """Find runs of one entry or of many: those in progress, and after them the past ones, the newest first.
 
-    Those that have failed, were lost or never started are listed for all entries, and ``with_histories`` has
-    the rest of them; others are found as far as the histories of their entries go back.
+    Yields what is found so far after each step, and at the end all. Runs that have failed, were lost or never
+    started are listed for all entries, and ``with_histories`` completes them; others are found as far as the
+    histories of their entries go back.
 
     Arguments:
         sought: some of ``SOUGHT``; None: those in progress, and with ``since`` all.
         name: of the entry; None: all.
         match: a pattern of names.
         since: only runs that have ended, or were recorded, or are in progress, at this time or later.
-        most: how many are returned; None: all.
-        max_seconds: for how long runs are looked for.
-        tell: is called with what is found so far.
+        most: how many are returned; None: all, in order only at the end.
 
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     if sought is None:
         sought = ("running",) if since is None else SOUGHT
-    wanted, store, deadline = set(sought), Store(app), time.monotonic() + max_seconds
-    now, is_whole = Server(store).now(), True
-    running, past, count = list[Run](), list[Run](), 0
+    wanted, store = set(sought), Store(app)
+    now, running, past, count = Server(store).now(), list[Run](), list[Run](), 0
 
     def is_meant(one: str) -> bool:
         return (name is None or one == name) and (match is None or fnmatchcase(one, match))
 
-    def found(seen: int = 0, total: int = 0) -> FoundRuns:
-        past.sort(key=recorded_at, reverse=True)
-        return FoundRuns([*running, *past][:most], count, seen, total, is_whole and seen >= total)
-
-    def add(runs: Iterable[Run], outcomes: Collection[str]) -> None:
-        nonlocal count
+    def add(runs: Iterable[Run], outcomes: Collection[str]) -> int:
         before = len(past)
         past.extend(
             run for run in runs if run.outcome in outcomes and (since is None or recorded_at(run) >= since)
         )
-        count += len(past) - before
-        if most is not None and len(past) > 2 * most:
+        added = len(past) - before
+        if most is not None:
             past.sort(key=recorded_at, reverse=True)
             del past[most:]
+        return added
 
     if wanted & IN_PROGRESS.keys():
         rows = list[tuple[Run, RunRecord]]()
         for one, record in in_progress_of(store, name):
-            if time.monotonic() > deadline:
-                is_whole = False
-                break
+            if not is_meant(one):
+                continue
             run = run_of_record(one, record, now)
             states = {"running", str(run.state)} | ({"overdue"} if run.is_overdue else set())
-            if is_meant(one) and wanted & states:
+            if wanted & states:
                 rows.append((run, record))
         rows.sort(key=lambda row: row[0].due, reverse=True)
         records = [(store.keys.entry(run.name), record) for run, record in rows[:most]]
@@ -258,23 +239,20 @@ def search_runs(
             for (run, record), score in zip(rows[:most], Runs(store).deadlines(records), strict=True)
         ]
         count = len(rows)
-        if tell is not None:
-            tell(found())
+        yield FoundRuns(running, count, 0, 1)
     others = wanted & OUTCOMES.keys() - set(FAILED_OUTCOMES)
     if wanted & set(FAILED_OUTCOMES):
-        add((run for run in read_failures(store, since or BEGINNING) if is_meant(run.name)), wanted - others)
-    if not others:
-        return found()
-    names, seen = iter([name]) if name is not None else map(store.keys.name, entry_keys(store)), 0
-    total = 1 if name is not None else count_members(store)
-    for chunk in in_chunks(names, _CHUNK):
-        add(past_of(store, list(filter(is_meant, chunk)), now), others)
-        seen += len(chunk)
-        if time.monotonic() > deadline:
-            return found(seen, total)
-        if tell is not None:
-            tell(found(seen, max(total, seen + 1)))
-    return found(total, total)
+        count += add(filter(lambda run: is_meant(run.name), read_failures(store, since or BEGINNING)), wanted)
+    seen, total = 0, 0
+    if others:
+        names = iter([name]) if name is not None else map(store.keys.name, entry_keys(store))
+        total = 1 if name is not None else count_members(store)
+        for chunk in in_chunks(names, _CHUNK):
+            count += add(past_of(store, list(filter(is_meant, chunk)), now), others)
+            seen += len(chunk)
+            yield FoundRuns([*running, *past][:most], count, seen, max(total, seen + 1))
+    past.sort(key=recorded_at, reverse=True)
+    yield FoundRuns([*running, *past][:most], count, total, total)
 
 
 def find_running(app: Any, name: str, states: Iterable[str]) -> list[Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -99,16 +100,18 @@ def _search(
     visit: Visit, states: Sequence[str], since: datetime | None, filters: Mapping[str, str], limit: int
 ) -> Result[FoundRuns]:
     def search(tell: Tell[FoundRuns]) -> FoundRuns:
-        found = search_runs(
+        ends_at = time.monotonic() + SEARCH_SECONDS
+        for found in search_runs(
             visit.app,
             states,
             name=filters["name"] or None,
             match=filters["match"] or None,
             since=since,
             most=limit,
-            max_seconds=SEARCH_SECONDS,
-            tell=tell,
-        )
+        ):
+            tell(found)
+            if time.monotonic() > ends_at:
+                break
         return replace(found, runs=with_histories(visit.app, found.runs))
 
     visit.now  # noqa: B018 - asked for here, not in the job's thread
