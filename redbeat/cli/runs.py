@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from redbeat.cli.changes import check_failures, names_in_words
 from redbeat.cli.operations import options_of
@@ -26,10 +25,9 @@ from redbeat.cli.run_tables import print_runs
 from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import meter
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import Reruns, find_reruns
+from redbeat.entries.rerun import find_reruns
 from redbeat.entries.runs import (
     IN_PROGRESS,
-    SOUGHT,
     find_running,
     find_runs,
     read_states,
@@ -48,19 +46,7 @@ from redbeat.schedules.times import TypedTime
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
-
-class _States(Value):
-    """States with commas between, the last of which the shell completes."""
-
-    def shell_complete(
-        self, _ctx: click.Context, _param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return the text so far with each state that the last part may become."""
-        before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(before + comma + state) for state in SOUGHT if state.startswith(last)]
-
-
-STATES = _States("states", read_states)
+STATES = Value("states", read_states)
 
 
 @click.command(cls=ReadingCommand)
@@ -234,9 +220,8 @@ def _document_of(run: Rerun) -> dict[str, Any]:
 
 def _told_of(session: Session, run: Rerun) -> str:
     """Return which run it is, and how it had ended."""
-    outcome = f" and {'was' if run.outcome == 'lost' else 'has'} {run.outcome}" if run.outcome else ""
-    outcome = {"never_started": " and has never started", "sent": ""}.get(run.outcome or "", outcome)
-    return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{outcome}"
+    ended = f" ({run.outcome})" if run.outcome else ""
+    return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{ended}"
 
 
 def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
@@ -246,19 +231,16 @@ def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
     found = to_do.runs
     total = sum(map(len, found.values()))
     what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
-    held = _held_among(to_do)
     if session.is_dry_run:
         every = with_histories(session.app, [run for listed in found.values() for run in listed])
         for run in every if session.is_json else ():
             session.print_json(_document_of(Rerun.of(run)))
         if not session.is_json:
             print_runs(session, every)
-        session.note(f"{what} would be sent once more.{held and f' {held}'}")
+        session.note(f"{what} would be sent once more.")
         check_failures(session, to_do.failed, len(to_do.failed) + len(to_do.entries))
         return
     if total:
-        if held and not session.is_yes:
-            session.note(held)
         session.ask(f"Send {what} at {session.server} once more?")
     sent = list[Run]()
     with meter("Sending", total) as progress:
@@ -293,17 +275,3 @@ def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
             f"{one_line(next(iter(done.held.values())))}",
             exits.TRY_AGAIN,
         )
-
-
-def _held_among(to_do: Reruns) -> str:
-    """Return how many of these runs can't be sent at once, as the overlap of their entries says; '': none."""
-    names = to_do.held
-    if not names:
-        return ""
-    runs = counted(sum(len(to_do.runs[name]) for name in names), "run", "runs")
-    if len(names) == 1:
-        overlap = f"its overlap is {to_do.entries[names[0]].policy.overlap}"
-        which = f"one of the {runs} of {names_in_words(names)}"
-    else:
-        overlap, which = "their overlap isn't allow", f"one each of the {runs} of {names_in_words(names)}"
-    return f"At most {which} can go now, as {overlap}; the same command sends the others later."

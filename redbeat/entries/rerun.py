@@ -94,12 +94,6 @@ class Reruns:
     entries: dict[str, RedBeatSchedulerEntry] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def held(self) -> list[str]:
-        """The names of entries whose ``overlap`` lets their several runs go one at a time only."""
-        several = (name for name, runs in self.runs.items() if len(runs) > 1)
-        return [name for name in several if self.entries[name].policy.overlap != "allow"]
-
 
 def find_reruns(
     kind: type[RedBeatSchedulerEntry],

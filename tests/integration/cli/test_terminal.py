@@ -124,14 +124,13 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def test_shell_completes_names_and_states(run: Run, app: Celery, server: Server) -> None:
+def test_shell_completes_names(run: Run, app: Celery, server: Server) -> None:
     for name in ("report", "report two", "other", "[red]"):
         Entry(name, "echo", clocked(FAR), app=app).save()
     expected = {
         "-A project redbeat show re": ["report", "report two"],
         "-A project redbeat pause other [": ["[red]"],
         f"redbeat --url {server.url(1)} delete o": ["other"],
-        "redbeat runs --state failed,re": ["failed,retrying", "failed,revoked", "failed,rejected"],
         "redbeat --url redis://127.0.0.1:1/0 delete o": [],
         "-A nothing_like_it redbeat delete o": [],
     }
