@@ -5,8 +5,7 @@ meanwhile.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -14,7 +13,6 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule, known_tasks
-from redbeat.entries.audit import AuditRecord
 from redbeat.entries.search import read_listed
 from redbeat.entries.upcoming import next_run_in_words
 from redbeat.entries.wording import label_of, one_line, when_in
@@ -23,17 +21,15 @@ from redbeat.errors import (
     EntryChanged,
     EntryError,
     EntryNotFound,
-    StoreCorrupt,
-    StoreRefused,
 )
 from redbeat.log.text import printable_json
 from redbeat.operations.editing import put_entry, revision_of, set_entry
 from redbeat.operations.operation import Seen
-from redbeat.operations.showing import audit
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
     NAME_IS_TAKEN,
     Draft,
+    Line,
     check,
     diff_lines,
     draft_of_entry,
@@ -50,9 +46,6 @@ from redbeat.web.visit import Visit
 
 #: what a new entry begins with
 NEW: dict[str, Any] = {"name": "", "task": "", "schedule": {"cron": "0 9 * * mon-fri"}, "enabled": True}
-#: how far back it is looked for who has changed an entry, and what commands leave it as it is
-AUDITED = timedelta(days=1)
-_CHANGING_NOTHING = ("trigger", "backfill", "rerun", "runs --give-up")
 #: how many names of tasks are suggested
 MOST_SUGGESTED = 1000
 
@@ -100,7 +93,7 @@ def save(visit: Visit) -> Response:
     """Store a draft, unless another user has changed the entry."""
     found = read_draft(visit, typed_in(visit))
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
-        return _show_conflict(visit, found, is_gone=True)
+        return _show_removed(visit, found)
     if found.problems:
         return _show(visit, found, 422)
     try:
@@ -123,7 +116,7 @@ def save(visit: Visit) -> Response:
             return _show(visit, found, 412)
         return _show_conflict(visit, found)
     except EntryNotFound:
-        return _show_conflict(visit, found, is_gone=True)
+        return _show_removed(visit, found)
     except EntryError as exc:
         if preview(visit, found) is not None:  # it says at which field
             note_error(visit, found, exc)
@@ -135,49 +128,33 @@ def save(visit: Visit) -> Response:
     return see_entry(visit, name, " ".join(words))
 
 
-def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Response:
-    """Show how another user has changed the entry meanwhile, and let this one choose."""
-    theirs: dict[str, Any] = {}
-    result = found.given
-    if not is_gone:
-        found.before = read_listed(visit.app, found.name)
-        theirs = shown_document(found.before)
-        merged = {**theirs, **found.changes}
-        result = {name: value for name, value in merged.items() if value is not None}
-    typed = {"document": _json_text(result)}
-    if found.way == "form":
-        zone = zone_named(result.get("timezone"), visit.app.timezone)
-        typed = {**form_of(result, zone), "name": found.name}
-    seen = "" if is_gone or found.before is None else revision_of(found.before)
-    known = {} if is_gone else {"entry": found.name, "base": json.dumps(theirs, default=str)}
-    return visit.render(
-        "entry_conflict.html",
-        412,
-        title="Changed meanwhile",
-        draft=found,
-        is_gone=is_gone,
-        fields={**typed, "way": found.way, **known, "revision": seen},
-        last=_last_change(visit, found.name),
-        theirs=diff_lines(found.base, theirs, visit.app),
-        mine=diff_lines(found.base, found.given, visit.app),
-        result=diff_lines(theirs, result, visit.app) if theirs else [],
+def _show_conflict(visit: Visit, found: Draft) -> Response:
+    """Show the changes of a user over those that another one has stored meanwhile."""
+    seen, changes = found.base, found.changes
+    found.before = read_listed(visit.app, found.name)
+    found.base, found.revision = shown_document(found.before), revision_of(found.before)
+    merged = {**found.base, **changes}
+    found.given, found.text = {name: value for name, value in merged.items() if value is not None}, ""
+    return _show(visit, found, 412, theirs=diff_lines(seen, found.base, visit.app))
+
+
+def _show_removed(visit: Visit, found: Draft) -> Response:
+    """Show the draft of an entry that another user has removed meanwhile, as one of a new entry."""
+    document = {"name": found.name, **found.given}
+    problem = (
+        f"The entry {one_line(found.name, 100)} was removed since you opened it. Add it again, or cancel."
     )
+    return _show(visit, Draft("", {}, "", document, {"": problem}, found.way), 412)
 
 
-def _last_change(visit: Visit, name: str) -> AuditRecord | None:
-    """Return the last change of an entry that the audit list has; None: it has none of late."""
-    try:
-        records = audit(visit.actor, name=name, since=visit.now - AUDITED, limit=20)
-    except (StoreRefused, StoreCorrupt):  # without that list the choice is the same
-        return None
-    failed = {one.of for one in records if one.outcome}
-    changes = (one for one in records if not one.outcome and one.verb not in _CHANGING_NOTHING)
-    return next((one for one in changes if one.id not in failed), None)
+def _show(visit: Visit, found: Draft, status: int = 200, theirs: Sequence[Line] | None = None) -> Response:
+    """Show the page of a draft.
 
-
-def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
+    Arguments:
+        theirs: what another user has changed since the page was opened; None: nothing.
+    """
     form = typed_in(visit)
-    if found.way != "form" or form.get("way") != "form":
+    if status == 412 or found.way != "form" or form.get("way") != "form":
         form = form_of(found.given, zone_named(found.given.get("timezone"), visit.app.timezone))
     if not found.text:
         found.text = _json_text(found.given)
@@ -186,6 +163,7 @@ def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
         status,
         title="New entry" if found.is_new else "Edit",
         draft=found,
+        theirs=theirs,
         seen=preview(visit, found),
         form=form,
         set_fields={name for name, value in form.items() if value and (name, value) != ("state", "runs")}
