@@ -38,6 +38,11 @@ def later() -> None:
 @pass_session
 def list_(session: Session, limit: int | None, offset: int) -> None:
     """List the stored messages, the next one first."""
+    print_messages(session, limit, offset)
+
+
+def print_messages(session: Session, limit: int | None, offset: int) -> None:
+    """Print a page of the stored messages."""
     store = LaterStore(session.app)
     zone, now = session.zone, session.now()
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from redbeat.cli.later import print_messages
 from redbeat.cli.operations import options_of
 from redbeat.cli.parameters import (
     LIMIT,
@@ -61,6 +62,8 @@ from redbeat.errors import EntryError
 from redbeat.history import COUNTED_OUTCOMES
 from redbeat.log.text import counted, printable
 from redbeat.operations.reading import list_entries, next_of_all
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.times import TypedTime
 
 #: how much of an error is shown below a row; ``show`` has all of it
@@ -128,17 +131,35 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @LIMIT
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
+@click.option(
+    "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta."
+)
 @zone_options
 @OBJECT_PER_ENTRY
 @pass_session
-def list_(session: Session, order: str, reverse: bool, limit: int | None, offset: int, **given: Any) -> None:
+def list_(
+    session: Session,
+    order: str,
+    reverse: bool,
+    limit: int | None,
+    offset: int,
+    is_later: bool,
+    **given: Any,
+) -> None:
     """List the entries, the next to run first.
 
     Those that never run again come last. Where a terminal is too narrow, columns are left out, and after that
     names are shortened. A pipe or file gets all columns; texts other than names end there after 1,000
     characters. --json has everything. --sort and --reverse read all entries before the first one is shown.
     """
-    entries: Iterable[Any] = RedBeatSchedulerEntry.list(session.app, **_chosen(session, given))
+    chosen = _chosen(session, given)
+    if is_later:
+        if reverse or order != "next" or chosen:
+            words = "--later lists all stored messages by their etas: leave out --sort and what chooses."
+            raise CommandLineError(words, exits.USAGE)
+        print_messages(session, limit, offset)
+        return
+    entries: Iterable[Any] = RedBeatSchedulerEntry.list(session.app, **chosen)
     if order != "next" or reverse:
         rows = session.rows(limit)
         most = sys.maxsize if rows is None else offset + rows + 1  # so that no more of them are held

@@ -157,7 +157,7 @@ def commands(folder: Path, text: str = "") -> list[list[str]]:
     (folder / "days").write_text("2099-02-01 closed")
     file, bad = str(folder / "file.json"), str(folder / "bad.json")
     fixed = (
-        "list | list --state quarantined | later list | runs | next --after 2098-12-31 | audit | status"
+        "list | list --state quarantined | list --later | runs | next --after 2098-12-31 | audit | status"
         " | timeline --start 2099-01-01 | token list | doctor --all | downgrade | purge --dry-run"
         " | runs --state failed,lost,sent,unsent | rerun --all-failed --since 2001-01-01 --dry-run"
         " | calendar list | reshard --to 4 --dry-run | later list | later count"
