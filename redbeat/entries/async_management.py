@@ -106,13 +106,7 @@ class Awaited(Generic[Given, Result]):
                 bound.arguments["app"] = app_or_default(bound.arguments.get("app"))
                 args, kwargs = bound.args, bound.kwargs
 
-            def work() -> Any:
-                result = method(*args, **kwargs)
-                if entry is not None and entry.policy.calendar is None:
-                    _learn_calendars([entry], {})
-                return result
-
-            return await run(work)
+            return await _run_and_learn(partial(method, *args, **kwargs), entry)
 
         call.__doc__ = f"Await :meth:`{self._name}`."
         return call
@@ -178,7 +172,8 @@ class AsyncManaged(Managed):
         """
         whole = self._whole
         # one of a subclass may have no arguments, as in celery-redbeat 2.x
-        await self._change(lambda: whole.save(if_unchanged=True) if if_unchanged else whole.save())
+        save = partial(whole.save, if_unchanged=True) if if_unchanged else whole.save
+        await _run_and_learn(save, self)
         return self
 
     async def adelete(self) -> None:
@@ -187,18 +182,11 @@ class AsyncManaged(Managed):
 
     async def areschedule(self, last_run_at: datetime | None = None) -> None:
         """Await :meth:`reschedule`."""
-        await self._change(lambda: self._whole.reschedule(last_run_at))
+        await _run_and_learn(partial(self._whole.reschedule, last_run_at), self)
 
     aupdate = Awaited(Managed.update)
     apause = Awaited(Managed.pause)
     aresume = Awaited(Managed.resume)
-
-    async def _change(self, change: Callable[[], object]) -> None:
-        def change_this() -> AsyncManaged:
-            change()
-            return self
-
-        await _run_and_learn(change_this)
 
     # -- many
 
@@ -209,13 +197,14 @@ class AsyncManaged(Managed):
     aclear = AwaitedOfClass(Managed.clear)
 
 
-async def _run_and_learn(call: Callable[[], EntryT]) -> EntryT:
-    """Return the entry that ``call()`` returns, with its calendar."""
+async def _run_and_learn(call: Callable[[], Result], entry: Any = None) -> Result:
+    """Return ``call()``, made in a thread; ``entry``, or a returned entry, knows its calendar then."""
 
-    def run_and_learn() -> EntryT:
-        entry = call()
-        _learn_calendars([entry], {})
-        return entry
+    def run_and_learn() -> Result:
+        result = call()
+        found: list[Any] = [one for one in (entry, result) if isinstance(one, AsyncManaged)]
+        _learn_calendars([one for one in found if one.policy.calendar is None], {})
+        return result
 
     return await run(run_and_learn)
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 #: what goes without saying
 _ENABLED = ("enabled", True)
-#: how many names a record has, and how many characters they have together at most
-MAX_NAMES, MAX_NAMES_TEXT = 100, 10_000
+#: how many names a record has at most
+MAX_NAMES = 100
 #: how many characters a name, another short text, one of the details, and all of them have at most
 MAX_NAME, MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 200, 500, 4_000
 #: how many records are read at a time when some are looked for
@@ -81,7 +81,7 @@ def audited(
         shorten(user, MAX_TEXT),
         source,
         shorten(verb, MAX_TEXT),
-        _first(all_names),
+        tuple(shorten(str(name), MAX_NAME) for name in all_names[:MAX_NAMES]),
         len(all_names),
         _without_secrets(details or {}),
         host=shorten(host, MAX_TEXT),
@@ -204,18 +204,6 @@ def _text_of(value: Any) -> str:
         return json.dumps(plain_json(given), sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return str(value)
-
-
-def _first(names: list[str]) -> tuple[str, ...]:
-    """Return the first of the names, as many as a record has."""
-    kept: list[str] = []
-    size = 0
-    for name in names[:MAX_NAMES]:
-        kept.append(shorten(str(name), MAX_NAME))
-        size += len(kept[-1])
-        if size > MAX_NAMES_TEXT:
-            break
-    return tuple(kept)
 
 
 def _without_secrets(details: Mapping[str, Any]) -> dict[str, Any]:

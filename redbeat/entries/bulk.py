@@ -79,11 +79,7 @@ def save_entries(
 
 def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | None = None) -> SaveResult:
     """Save ``entries``, as :meth:`redbeat.RedBeatSchedulerEntry.save_many` says."""
-    if hasattr(entries, "plan_save"):  # one entry is iterable, too: it yields its fields
-        raise TypeError(
-            f"save_many takes many entries, such as a list of them, not {shorten(repr(entries))}."
-        )
-    _check_iterable("save_many", "entries", entries)
+    _check_many("save_many", "entries", entries)
     store: Store | None = None
     outcomes: dict[str, Outcome] = {}
 
@@ -123,16 +119,16 @@ def _check_is_entry(entry: RedBeatSchedulerEntry) -> None:
         raise EntryError(f"save_many takes entries, RedBeatSchedulerEntry or a subclass, not {shown}.", shown)
 
 
-def _check_iterable(call: str, of_what: str, given: Any) -> None:
-    if not isinstance(given, Iterable):
-        raise TypeError(f"{call} takes {of_what}, such as a list of them, not {shorten(repr(given))}.")
+def _check_many(call: str, of_what: str, given: Any) -> None:
+    is_one = isinstance(given, (str, bytes)) or hasattr(given, "plan_save")  # these are iterable, too
+    if is_one or not isinstance(given, Iterable):
+        shown = shorten(repr(given))
+        raise TypeError(f"{call} takes a list of {of_what}, or another iterable of them, not {shown}.")
 
 
 def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None = None) -> int:
     """Delete the entries called ``names``, as :meth:`redbeat.RedBeatSchedulerEntry.delete_many` says."""
-    if isinstance(names, (str, bytes)):
-        raise TypeError(f"delete_many takes a list of names, not one name: write [{names!r}].")
-    _check_iterable("delete_many", "names", names)
+    _check_many("delete_many", "names", names)
     store, deleted = Store(app), 0
 
     def delete_chunk(chunk: list[str]) -> None:

@@ -147,37 +147,34 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         options: Any = None,
         **clsargs: Unpack[EntryArguments],
     ) -> None:
-        given: dict[str, Any] = {**clsargs}
-        policy, unknown = {}, []
-        name = as_name(name)
-        if given:
-            if given.get("last_run_at") is not None:
-                given["last_run_at"] = as_moment(given["last_run_at"])
-            given["total_run_count"] = as_count(given.get("total_run_count"))
-        if not NAMES.isdisjoint(given):
-            policy = {field: given.pop(field) for field in FIELDS if field in given}
-        problem = find_problem({field: given.get(field) for field in ("last_run_at", "total_run_count")})
+        name, given = as_name(name), dict[str, Any](clsargs)
+        policy = {field: given.pop(field) for field in NAMES.intersection(given)}
+        for unknown in sorted(given.keys() - _ARGUMENTS - stored_extras.get()):
+            hint = did_you_mean(unknown, [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
+            raise EntryError(f"{name}: an entry has no argument {unknown!r}.{hint}", str(name))
+        last_run_at = as_moment(given.get("last_run_at"))
+        total_run_count = as_count(given.get("total_run_count"))
+        problem = find_problem({"last_run_at": last_run_at, "total_run_count": total_run_count})
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
-        if not given.keys() <= _ARGUMENTS:
-            for extra in given.keys() & stored_extras.get():
-                del given[extra]
-            unknown = sorted(given.keys() - _ARGUMENTS)
-        if unknown:
-            hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
-            raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
-        given["app"] = app_or_default(given.get("app"))
-        given["last_run_at"] = in_calendar(given.get("last_run_at"))
-        is_relative, zone = bool(given.get("relative")), policy.get("timezone")
-        schedule = as_schedule(schedule, name, given["app"], is_relative, zone=zone)
+        app, is_relative = app_or_default(given.get("app")), bool(given.get("relative"))
         super().__init__(
-            name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, options=options, **given
+            name=name,
+            task=task,
+            schedule=as_schedule(schedule, name, app, is_relative, zone=policy.get("timezone")),
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            last_run_at=in_calendar(last_run_at),
+            total_run_count=total_run_count,
+            relative=is_relative,
+            app=app,
         )
         if policy:
             self.set_policy(policy)
         self.enabled = as_enabled(enabled)
         ensure_conf(self.app)
-        self.has_last_run_at = given.get("last_run_at") is not None
+        self.has_last_run_at = last_run_at is not None
         #: last_run_at as it was made, loaded or saved: save() stores one that was assigned since
         self.known_last_run_at = self.last_run_at
 

@@ -256,7 +256,7 @@ class Managed:
         Raises:
             EntryNotFound: it isn't stored.
         """
-        self.update(enabled=True, paused=None, pause_note=None, paused_by=None, paused_until=None)
+        self._change_stored(lambda entry, _now: pauses.end_pause(entry))
 
     # -- running by hand
 

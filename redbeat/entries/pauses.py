@@ -85,6 +85,12 @@ def rest(
     _check_end(entry, now)
 
 
+def end_pause(entry: RedBeatSchedulerEntry) -> None:
+    """Set the fields of ``entry`` that end its pause; this doesn't store it."""
+    entry.enabled = True
+    entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
+
+
 def _check_end(entry: RedBeatSchedulerEntry, now: datetime) -> None:
     if entry.paused_until is not None and entry.paused_until <= now:
         raise EntryError(f"{entry.key}: until: {past_end(entry.paused_until)}", entry.key)
@@ -185,8 +191,7 @@ def resume_many(
     def go_on(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
         if entry.is_enabled_at(now) or not is_paused_for(entry, note, by):
             return False
-        entry.enabled = True
-        entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
+        end_pause(entry)
         return True
 
     return _change_many(cls, names, app, go_on, progress)

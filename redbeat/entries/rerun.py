@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from celery.result import AsyncResult
 
-from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_failures, read_history
+from redbeat.entries.runs import BEGINNING, MOST_KEPT, read_failures, read_history
 from redbeat.entries.sending import send
 from redbeat.errors import EntryBusy, EntryError, EntryNotFound
 from redbeat.history import FAILED_OUTCOMES, PastRun, record_of
 from redbeat.process.signals import hold_interrupts
-from redbeat.runs.run import Run, run_of_failure, run_of_past
+from redbeat.runs.run import Run, run_of_past
 from redbeat.schedules.timezones import in_utc, shown
 from redbeat.store.histories import are_backfilled, backfilling, note_backfilled
 from redbeat.store.records import score_text
-from redbeat.store.runs import Runs
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.task_ids import rerun_id_of
@@ -111,10 +110,10 @@ def find_reruns(
     found = Reruns()
     wanted = None if chosen is None else {(name, round(due.timestamp(), 3)) for name, due in chosen}
     failures = dict[str, dict[Any, Run]]()
-    for failed in reversed(Runs(Store(app)).failures(since, MOST_FAILURES)):
-        is_wanted = wanted is None or (failed.name, round(failed.due.timestamp(), 3)) in wanted
-        if is_wanted and fnmatchcase(failed.name, match):
-            failures.setdefault(failed.name, {})[failed.task_id, failed.due] = run_of_failure(failed)
+    for run in reversed(read_failures(Store(app), since)):
+        is_wanted = wanted is None or (run.name, round(run.due.timestamp(), 3)) in wanted
+        if is_wanted and fnmatchcase(run.name, match):
+            failures.setdefault(run.name, {})[run.task_id, run.due] = run
     for name in {name for name, _ in wanted or ()} - failures.keys():
         found.failed[name] = f"{name}: no failed run with this due time is known."
     for name, listed in sorted(failures.items()):
@@ -147,37 +146,29 @@ class _Repeater:
         return {(run.task_id, run.due): run for run in history if run.is_sent}
 
     def choose(self, due: datetime | None) -> Run:
-        """Return the run that was due then; None: the last one that has failed and wasn't repeated."""
-        return self._last_failed() if due is None else self._run_at(in_utc(due))
+        """Return the run that was due then, of several the one that was sent last.
 
-    def _last_failed(self) -> Run:
-        """Return the last run that has failed and wasn't repeated."""
-        name = str(self._entry.name)
-        failed = [run_of_past(name, past) for past in self._past.values() if past.outcome in FAILED_OUTCOMES]
-        failed += self._listed_failures()
-        failed.sort(key=lambda run: run.ended_at or run.due, reverse=True)
-        for run in failed:
-            if self.is_to_do(run):
-                return run
-        all_sent = "all that have failed were sent once more; name one by its due time"
-        said = all_sent if failed else "none has failed, was lost or never started"
-        raise EntryError(f"{self._entry.key}: rerun: of the runs that are known {said}.", self._entry.key)
-
-    def _run_at(self, due: datetime) -> Run:
-        """Return the run that was due then; of several the one that was sent last."""
+        Without a due time it is the last run that has failed and wasn't repeated.
+        """
         name, key = str(self._entry.name), self._entry.key
         runs = [run_of_past(name, past) for past in reversed(self._past.values())]
-        runs += self._listed_failures()
-        near = [run for run in runs if abs(run.due - due) < TOLERANCE]
-        if not near:
-            raise EntryError(
-                f"{key}: rerun: no run is known that was due at {shown(due)}; backfill sends any runs.", key
-            )
-        return min(near, key=lambda run: abs(run.due - due))
-
-    def _listed_failures(self) -> list[Run]:
-        """Return its runs that are listed as failed, the newest first; more than its history keeps."""
-        return [run for run in read_failures(self._store, BEGINNING) or () if run.name == self._entry.name]
+        # the list of failures goes back further than the history
+        runs += [run for run in read_failures(self._store, BEGINNING) if run.name == name]
+        if due is not None:
+            moment = in_utc(due)
+            near = [run for run in runs if abs(run.due - moment) < TOLERANCE]
+            if near:
+                return min(near, key=lambda run: abs(run.due - moment))
+            reason = f"no run is known that was due at {shown(moment)}; backfill sends any runs"
+            raise EntryError(f"{key}: rerun: {reason}.", key)
+        failed = [run for run in runs if run.outcome in FAILED_OUTCOMES]
+        for run in sorted(failed, key=lambda run: run.ended_at or run.due, reverse=True):
+            if self.is_to_do(run):
+                return run
+        reason = "none has failed, was lost or never started"
+        if failed:
+            reason = "all that have failed were sent once more; name one by its due time"
+        raise EntryError(f"{key}: rerun: of the runs that are known {reason}.", key)
 
     def is_to_do(self, run: Run) -> bool:
         """Return True if a failed run is still to be repeated: it wasn't, and hasn't succeeded late."""

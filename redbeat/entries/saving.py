@@ -70,23 +70,8 @@ def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Wr
     Raises:
         EntryError: a part of it can't be stored.
     """
-    encoded = encode_entry(entry, stored)  # it refuses RedBeat's own keys, so it is first
-    before = _before(entry, stored, encoded) if stored.exists and stored.is_hash else None
-    return plan_write(entry, stored, now, encoded, before)
-
-
-def plan_write(
-    entry: RedBeatSchedulerEntry, stored: Stored, now: datetime, encoded: tuple[str, str], before: Any
-) -> Write:
-    """Do what ``plan_save`` does, with the definition and the policy ``encoded`` already.
-
-    Arguments:
-        before: the entry that ``stored`` is; None: there is none, or it can't be used.
-
-    Raises:
-        EntryError: a part of it can't be stored.
-    """
-    definition, policy = encoded
+    definition, policy = encode_entry(entry, stored)  # it refuses RedBeat's own keys, so it is first
+    before: Any = None
     problem = None
     if entry.options:
         problem = find_option_problem(entry.options) or find_queue_problem(entry.app, entry.options)
@@ -96,6 +81,7 @@ def plan_write(
     if stored.exists:
         if not stored.is_hash:
             raise EntryCorrupt(f"{entry.key}: the key holds no hash; delete it first.", entry.key)
+        before = _before(entry, stored, (definition, policy))
         # where the stored definition can't be used, its meta is kept all the same, if that can be used
         kept = before if stored.meta else None
         if stored.meta and before is None:

@@ -32,13 +32,13 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.forms import shown_value, without_secrets
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
-from redbeat.entries.pauses import keep_pause
-from redbeat.entries.saving import encode_entry, plan_write, why_never
+from redbeat.entries.pauses import end_pause, keep_pause
+from redbeat.entries.saving import encode_entry, plan_save, why_never
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
 from redbeat.log.text import printable
 from redbeat.manifest.format import Declared
-from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
+from redbeat.policy.policy import NAMES, decode_policy
 from redbeat.store.entries import add_records, read_entries, record_text
 from redbeat.store.owners import (
     CalendarChange,
@@ -400,15 +400,14 @@ def _plan_entry(
     if before is not None:
         keep_pause(entry, before, declared.entries[entry.name])
         if before.enabled and is_pause_over(entry, now):  # the file's pause, which beat has ended
-            entry.enabled = True
-            entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
+            end_pause(entry)
     try:
         encoded = encode_entry(entry, stored)
         differences: dict[str, tuple[Any, Any]] = {}
         if before is not None and encoded != (stored.definition, stored.policy or ""):
             differences = differing(shown_fields(before), shown_of(*encoded))
         if before is None or stored.score is None or differences:
-            write = plan_write(entry, stored, now, encoded, before)
+            write = plan_save(entry, stored, now)
             if write.score == -1 and entry.enabled:
                 plan.warnings.append(f"{entry.name} never runs: {why_never(entry, now)}")
     except EntryError as exc:
