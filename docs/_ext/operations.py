@@ -14,7 +14,7 @@ import redbeat.operations
 import redbeat.web.api.resources
 from redbeat.web.api.operations import Operation
 from redbeat.web.api.parameters import Field
-from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
+from redbeat.web.api.resources import OPERATIONS
 
 ROOM = Path(redbeat.web.api.resources.__file__).parent
 OPERATIONS_ROOM = Path(redbeat.operations.__file__).parent
@@ -48,12 +48,12 @@ def list_operations() -> Iterator[str]:
     """Yield the table of all operations."""
     yield from (".. list-table::", "   :header-rows: 1", "   :widths: auto", "")
     yield from ("   * - request", "     - right", "     - command", "     - what it does")
-    for one in (*OPERATIONS, DESCRIPTION):
+    for one in OPERATIONS:
         yield f"   * - ``{one.method} {one.path}``"
         yield f"     - {one.right.value}"
         yield f"     - {one.verb and f'``{one.verb}``'}"
         yield f"     - {one.about.rstrip('.')}"
-    yield ""
+    yield from ("   * - ``GET /openapi.json``", "     - read", "     -", "     - Describe all operations", "")
 
 
 class OfOperations(SphinxDirective):

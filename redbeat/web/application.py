@@ -27,7 +27,7 @@ from redbeat.web.access.gate import Gate
 from redbeat.web.access.headers import SafeHeaders
 from redbeat.web.access.proxies import TrustedProxies
 from redbeat.web.api.problems import refuse as refuse_program
-from redbeat.web.api.resources import Interface
+from redbeat.web.api.resources import interface
 from redbeat.web.assets import static_files
 from redbeat.web.dashboard import Dashboard
 from redbeat.web.pages import (
@@ -145,7 +145,7 @@ def build(
         return Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only, place=place)
 
     pages = Starlette(
-        routes=[*PAGES, Mount("/api/v1", Interface()), Mount(STATIC.rstrip("/"), static_files())],
+        routes=[*PAGES, Mount("/api/v1", interface()), Mount(STATIC.rstrip("/"), static_files())],
         exception_handlers={HTTPException: _refuse},
     )
     gate = TrustedHostMiddleware(Gate(pages, _refuse), hosts, www_redirect=False)

@@ -5,7 +5,6 @@ Invariant: no page is shown and nothing is changed without a right that stands a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
@@ -50,9 +49,6 @@ Handler = Callable[[Visit], Response]
 
 #: how many fields a form has at most: each entry of a page may be ticked
 MAX_FIELDS = 2000
-
-#: up to how many characters of a form are shown again, so that it can be sent once more
-MAX_SHOWN_AGAIN = 500_000
 
 #: when to try again if Redis is unreachable, or if there is too much to do
 RETRY_AFTER_SECONDS = "5"
@@ -101,7 +97,6 @@ def action(path: str, act: Handler, *, right: Right | None) -> Route:
 
 def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], object]:
     async def endpoint(request: Request) -> Response:
-        began = time.perf_counter()
         dashboard: Dashboard = request.scope["redbeat.dashboard"]
         visit = Visit(dashboard, request)
         try:
@@ -110,11 +105,9 @@ def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], objec
             if request.method == "POST":
                 visit.form = await _form_of(request)
                 csrf.check(request, visit.form, visit.cookies.get("csrf"))
-            response = await dashboard.run(handle, visit)
+            return await dashboard.run(handle, visit)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the user gets a page that says it
-            response = show_error(visit, exc)
-        response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
-        return response
+            return show_error(visit, exc)
 
     # a test looks at every route
     endpoint.right = right  # type: ignore[attr-defined]
@@ -153,7 +146,6 @@ def show_error(visit: Visit, exc: Exception) -> Response:
         title=_titles.get(status, "Error"),
         sentence=sentence,
         can_try_again=status == 503,
-        fields=_fields_again(visit) if status == 503 else None,
     )
     if visit.is_fragment:  # the page stays as it is, and says why
         response.headers["X-RedBeat-Error"] = quote(sentence[:1000], errors="replace")
@@ -162,21 +154,6 @@ def show_error(visit: Visit, exc: Exception) -> Response:
     if isinstance(exc, HTTPException):
         response.headers.update(exc.headers or {})  # such as Allow
     return response
-
-
-def _fields_again(visit: Visit) -> list[tuple[str, str]] | None:
-    """Return the fields of a form that couldn't be answered; None: it can't be sent again from this page.
-
-    That is so if it wasn't read, if it is large, if it has a file, which only the browser has, and if it is
-    a stranger's, who has typed a token.
-    """
-    if not visit.user.rights:
-        return None
-    given = [(name, value) for name, value in visit.form.multi_items() if name != csrf.FIELD]
-    fields = [(name, value) for name, value in given if isinstance(value, str)]
-    is_whole = all(isinstance(value, str) or not value.filename for _, value in given)
-    size = sum(len(name) + len(value) for name, value in fields)
-    return fields if fields and is_whole and size <= MAX_SHOWN_AGAIN else None
 
 
 _titles = {

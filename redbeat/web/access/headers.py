@@ -5,6 +5,7 @@ Invariant: every answer has them, whoever made it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from starlette.datastructures import MutableHeaders
@@ -36,13 +37,17 @@ HEADERS: Sequence[tuple[str, str]] = (
 
 
 class SafeHeaders:
-    """Add the headers to each answer of ``app``; what isn't said to be cached otherwise isn't kept."""
+    """Add the headers, and how long it took, to each answer of ``app``.
+
+    What isn't said to be cached otherwise isn't kept.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        began = time.perf_counter()
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -50,6 +55,7 @@ class SafeHeaders:
                 for name, value in HEADERS:
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
+                headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
             await send(message)
 
         await self._app(scope, receive, send_safely)

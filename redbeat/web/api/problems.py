@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +23,7 @@ from redbeat.errors import (
     RunNotSent,
 )
 from redbeat.keys import Keys
+from redbeat.web.api.addresses import BadAddress
 from redbeat.web.api.operations import PROBLEM, etag_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, sentence_of, status_of
 
@@ -75,6 +77,8 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
     """
     if isinstance(exc, Refusal):
         return problem(exc.status, exc.detail, exc.headers, **exc.members)
+    if isinstance(exc, BadAddress):
+        return problem(400, str(exc))
     sentence = sentence_of(exc)
     if isinstance(exc, FileError):  # what is an option of the command line is a parameter here
         sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
@@ -104,7 +108,13 @@ def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[st
 
 
 def refuse(_request: Request, exc: Exception | None) -> Response:
-    """Return the answer to somebody who isn't known, or can't be asked who they are."""
+    """Return the answer to a request that reaches no operation; None: its user is unknown."""
+    if isinstance(exc, HTTPException) and exc.status_code == 404:
+        return problem(
+            404,
+            "Not found. See openapi.json for the available endpoints. A name with a slash is written "
+            "as = and the base64url of its UTF-8.",
+        )
     if exc is not None:
         return problem(status_of(exc), sentence_of(exc))
     return problem(

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
@@ -25,12 +27,12 @@ from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.operations.table import OPERATIONS as TABLE
 from redbeat.schedules.times import TypedTime
-from redbeat.web.api.addresses import BadAddress, name_of, segment_of, segments_of
+from redbeat.web.api.addresses import check_slashes, name_of, segment_of
 from redbeat.web.api.derived import endpoint_of
-from redbeat.web.api.openapi import document_of, document_operation
+from redbeat.web.api.openapi import document_of
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.parameters import BadValue, read_members, read_query
-from redbeat.web.api.problems import Refusal, problem_of
+from redbeat.web.api.problems import Refusal, problem_of, refuse
 from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
@@ -48,65 +50,42 @@ NOT_HERE: Mapping[str, str] = {
 }
 
 
-def _describe(call: Call) -> Answer:
-    return Answer(document_of(OPERATIONS, call.root))
+class Resource:
+    """What is below one path: an ASGI application.
 
+    Arguments:
+        operations: by the methods that the path takes.
+        heavy: held while a heavy operation is carried out.
+    """
 
-DESCRIPTION = document_operation(_describe)
-
-
-class Interface:
-    """The REST interface of one dashboard, an ASGI application."""
-
-    def __init__(self) -> None:
-        self._routes: list[tuple[Sequence[str], dict[str, Operation]]] = []
-        for operation in (*OPERATIONS, DESCRIPTION):
-            pattern = operation.path.strip("/").split("/")
-            known = next((methods for one, methods in self._routes if one == pattern), None)
-            if known is None:
-                known = {}
-                self._routes.append((pattern, known))
-            known[operation.method] = operation
-        self._heavy = threading.Lock()
+    def __init__(self, operations: Mapping[str, Operation], heavy: threading.Lock) -> None:
+        self._operations = operations
+        self._heavy = heavy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        began = time.perf_counter()
         request = Request(scope, receive)
         dashboard = scope["redbeat.dashboard"]
-        place: Mapping[str, str] = {}
+        place: dict[str, str] = {}
         try:
-            operation, place = self._find(scope)
+            check_slashes(scope)
+            place |= {name: name_of(segment) for name, segment in request.path_params.items()}
+            operation = self._operation_for(request.method)
             scope["redbeat.user"].require(operation.right)
             body = b"" if operation.body is None else await request.body()
             response: Response = await dashboard.run(self._answer, request, operation, place, body)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the caller gets a problem document
             response = problem_of(exc, ensure_conf(dashboard.app).keys, place)
-        response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
         if request.method == "HEAD":
             response.body = b""
         await response(scope, receive, send)
 
-    def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
-        """Return the operation that a request means, and what stands in the braces of its path."""
-        try:
-            segments = segments_of(scope)
-            for pattern, methods in self._routes:
-                place = _place_in(pattern, segments)
-                if place is None:
-                    continue
-                method = "GET" if scope["method"] == "HEAD" else scope["method"]
-                if method in methods:
-                    return methods[method], place
-                allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
-                raise Refusal(405, f"This takes {', '.join(allowed)}.", {"Allow": ", ".join(allowed)})
-        except BadAddress as exc:
-            raise Refusal(400, str(exc)) from None
-        raise Refusal(
-            404,
-            "Not found. See openapi.json for the available endpoints. A name with a slash "
-            "is written as = and the base64url of its UTF-8.",
-        )
+    def _operation_for(self, method: str) -> Operation:
+        found = self._operations.get("GET" if method == "HEAD" else method)
+        if found is None:
+            allowed = ", ".join(sorted({*self._operations, *(["HEAD"] if "GET" in self._operations else [])}))
+            raise Refusal(405, f"This takes {allowed}.", {"Allow": allowed})
+        return found
 
     def _answer(
         self, request: Request, operation: Operation, place: Mapping[str, str], body: bytes
@@ -121,21 +100,22 @@ class Interface:
             self._heavy.release()
 
 
-def _place_in(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
-    """Return what stands in the braces of ``pattern``; None: the path is another one."""
-    if len(pattern) != len(segments):
-        return None
-    place: dict[str, str] = {}
-    for wanted, segment in zip(pattern, segments, strict=True):
-        if wanted.startswith("{"):
-            place[wanted.strip("{}")] = segment
-        elif wanted != segment:
-            return None
-    for name, segment in place.items():
-        if segment in ("", ".", ".."):
-            return None
-        place[name] = name_of(segment)
-    return place
+async def _describe(request: Request) -> Response:
+    return JSONResponse(document_of(OPERATIONS, root_of(request.scope)))
+
+
+def interface() -> Starlette:
+    """Return the REST interface, to be mounted below its path."""
+    methods: dict[str, dict[str, Operation]] = {}
+    for one in OPERATIONS:
+        methods.setdefault(one.path, {})[one.method] = one
+    heavy = threading.Lock()
+    resources = [Route(path, Resource(found, heavy)) for path, found in methods.items()]
+    made = Starlette(
+        routes=[*resources, Route("/openapi.json", _describe)], exception_handlers={HTTPException: refuse}
+    )
+    made.router.redirect_slashes = False
+    return made
 
 
 def _carry_out(request: Request, operation: Operation, place: Mapping[str, str], body: bytes) -> Response:

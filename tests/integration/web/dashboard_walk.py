@@ -17,7 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.keys import Keys
 from redbeat.schedules import clocked
-from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
+from redbeat.web.api.resources import OPERATIONS
 from redbeat.web.application import PAGES
 from tests.support.dashboards import Browser
 from tests.support.forms import form_fields
@@ -167,7 +167,7 @@ def call_operations(
     program: Program, methods: Sequence[str] = ("GET", "PUT", "PATCH", "DELETE")
 ) -> Iterator[tuple[Any, Any]]:
     """Call each operation that has one of these methods; yield it and the answer."""
-    for operation in (*OPERATIONS, DESCRIPTION):
+    for operation in OPERATIONS:
         if operation.method not in methods:
             continue
         path, body, query = REQUESTS.get(f"{operation.method} {operation.path}", ("", None, {}))
