@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule, solar
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.decoder import decode, from_timestamp, objects_of, plain_json
+from redbeat.decoder import from_timestamp, objects_of, plain_json
 from redbeat.errors import EntryError
 from redbeat.schedules.codec import MAX_DAYS, encode_schedule, read_cron
 from redbeat.schedules.crontab import CRON_FIELDS
@@ -179,75 +179,47 @@ def write_schedule(encoded: dict[str, Any], *, exact: bool = False) -> Any:
 @lru_cache(maxsize=1024)  # thousands of entries have a few schedules
 def _written(text: str, exact: bool) -> str:
     encoded = json.loads(text)
-    same = _without_nulls if exact else _plain
-    candidate = _in_words(_plain(encoded))
     try:
-        if candidate and same(plain_json(encode_schedule(parse_schedule(candidate)))) == same(encoded):
-            return json.dumps(candidate)
-    except (ValueError, TypeError, RecursionError):
+        found = _in_words(plain_json(encode_schedule(objects_of(encoded))))
+        again = None if found is None else plain_json(encode_schedule(parse_schedule(found)))
+        if again is not None and (not exact or _without_nulls(again) == _without_nulls(encoded)):
+            return json.dumps(found)
+    except (ValueError, TypeError, RecursionError):  # stored by another program, or of an unknown kind
         pass
     return json.dumps(_without_nulls(encoded)) if encoded.get("__type__") == "rrule" else text
 
 
-def _in_words(plain: dict[str, Any]) -> Any:
-    match plain:
-        case {"__type__": "interval", "every": every, **rest}:
-            is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
-            relative = {"relative": True} if rest.get("relative") else {}
-            return {"every": write_seconds(every) if is_number else every, **relative}
+def _in_words(encoded: dict[str, Any]) -> dict[str, Any] | None:
+    match encoded:
+        case {"__type__": "interval", "every": every, "relative": relative}:
+            return {"every": write_seconds(every), **({"relative": True} if relative else {})}
         case {"__type__": "crontab", **fields}:
-            return {"cron": " ".join(str(fields.get(name)) for name in CRON_FIELDS)}
+            return {"cron": " ".join(_cron_field(fields[name]) for name in CRON_FIELDS)}
         case {"__type__": "cron", "expression": expression}:
             return {"cron": expression}
         case {"__type__": "clocked", "clocked_time": moment}:
-            return {"at": moment}
+            return {"at": objects_of(moment).isoformat()}
         case {"__type__": "solar", "event": event, "lat": lat, "lon": lon}:
             return {"solar": event, "lat": lat, "lon": lon}
         case {"__type__": "rrule"}:
-            return _rule_in_words(plain)
+            start, until = (_moment_in(encoded, name) for name in ("dtstart", "until"))
+            # a rule without a start is stored with this one
+            has_none = encoded["dtstart"] == 0 and not encoded["dtstart_tz"] and encoded["count"] is None
+            return {"rrule": write_rule(encoded, None if has_none else start, until)}
     return None
 
 
-def _rule_in_words(plain: dict[str, Any]) -> dict[str, str] | None:
-    try:
-        start, until = (_moment_in(plain, name) for name in ("dtstart", "until"))
-        # a rule without a start is stored with this one
-        has_none = plain.get("dtstart") == 0 and not plain.get("dtstart_tz") and "count" not in plain
-        return {"rrule": write_rule(plain, None if has_none else start, until)}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError):
-        return None
+def _cron_field(given: Any) -> str:
+    return ",".join(str(one).replace(" ", "") for one in (given if isinstance(given, list) else [given]))
 
 
 def _moment_in(encoded: dict[str, Any], name: str) -> datetime | None:
     seconds = encoded.get(name)
-    return None if seconds is None else from_timestamp(seconds, encoded.get(f"{name}_tz") or 0)
-
-
-def _plain(encoded: dict[str, Any]) -> dict[str, Any]:
-    """Return one JSON for all that stand for the same schedule.
-
-    A number in a crontab becomes its text, a value in a rule a list of one, as Python code gives them; and a
-    time has its offset in place of its zone.
-    """
-    kind = str(encoded.get("__type__"))
-    return {name: _plainer(kind, name, value) for name, value in _without_nulls(encoded).items()}
+    return None if seconds is None else from_timestamp(seconds, encoded[f"{name}_tz"])
 
 
 def _without_nulls(encoded: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in encoded.items() if value is not None}
-
-
-def _plainer(kind: str, name: str, value: Any) -> Any:
-    values = value if isinstance(value, list) else [value]
-    if kind == "crontab" and name in CRON_FIELDS:
-        return ",".join(str(one).replace(" ", "") for one in values)
-    if kind == "clocked" and isinstance(value, dict):
-        return decode(json.dumps(value)).isoformat()
-    if kind == "rrule" and name == "wkst":
-        return value["wkday"] if isinstance(value, dict) else value
-    if kind == "rrule" and name == "byweekday":
-        return [one if isinstance(one, dict) else {"__type__": "weekday", "wkday": one} for one in values]
-    return values if kind == "rrule" and name.startswith("by") else value
 
 
 def schedule_in_short(value: Any) -> str:
