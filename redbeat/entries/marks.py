@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import schedule
 
-from redbeat.entries.wording import label_of, offset_of
+from redbeat.entries.wording import label_of, local_time, offset_of
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.occurrences import next_run, phase_before, zone_of
@@ -97,10 +97,7 @@ def _marks_of_time(entry: RedBeatSchedulerEntry, due: datetime) -> Iterator[Mark
     if type(rule) is schedule and not rule.relative:
         return  # an interval knows of no clock
     own = zone_for(entry)
-    try:
-        local, before = due.astimezone(own), (due - _INSTANT).astimezone(own)
-    except OverflowError:
-        return
+    local, before = local_time(due, own), local_time(due - _INSTANT, own)
     offset, was = local.utcoffset(), before.utcoffset()
     if local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset():
         which = "second" if local.fold else "first"
@@ -118,22 +115,15 @@ def clock_changes(runs: Iterable[tuple[Any, datetime]], zone: tzinfo) -> Iterato
     """
     listed = list(runs)
     zones = {label_of(one): one for one in (zone, *(zone_for(entry) for entry, _ in listed))}
-    before: datetime | None = None
+    before = listed[0][1] if listed else None
     for _, due in listed:
         changes = []
         for label, one in zones.items():
-            was, now = _offset(before, one), _offset(due, one)
+            local = local_time(due, one)
+            was, now = local_time(before or due, one).utcoffset(), local.utcoffset()
             if was is not None and now is not None and was != now:
                 way = "forward" if now > was else "back"
                 by = seconds_in_words(abs((now - was).total_seconds()))
-                after = offset_of(due.astimezone(one))
-                changes.append(f"clocks go {way} here: {label} by {by}, to {after}")
+                changes.append(f"clocks go {way} here: {label} by {by}, to {offset_of(local)}")
         yield changes
         before = due
-
-
-def _offset(moment: datetime | None, zone: tzinfo) -> timedelta | None:
-    try:
-        return None if moment is None else moment.astimezone(zone).utcoffset()
-    except OverflowError:  # outside the years 1 to 9999
-        return None

@@ -147,7 +147,8 @@ def _computed_runs(
             return
     retry = retry_of(entry.stored) if rests and entry.stored is not None else None
     if retry is not None and entry.is_enabled_at(now) and (after is None or after < retry):
-        yield from islice(chain([retry], runs_after(entry.schedule, policy, retry, anchor)), left)
+        later = runs_after(entry.schedule, policy, max(retry, now), anchor)  # it stands for those until now
+        yield from islice(chain([retry], later), left)
         return
     if after is None:
         after = now

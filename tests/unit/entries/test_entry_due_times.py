@@ -365,5 +365,7 @@ def test_next_runs_of_a_failing_entry_begin_with_its_retry(app: Celery) -> None:
     for after in (None, now, now + timedelta(seconds=70)):
         assert next_runs(made, 3, after, UTC, now) == [retry, *later], after
     assert next_runs(made, 2, retry, UTC, now) == later
+    late = retry + timedelta(minutes=10)  # the retry stands for the runs until then
+    assert next_runs(made, 2, None, UTC, late)[1] > late
     made.enabled = False
     assert next_runs(made, 1, None, UTC, now) != [retry]
