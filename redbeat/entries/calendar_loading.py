@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
@@ -25,12 +24,8 @@ from redbeat.store.store import Store
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-#: how many days and spans a beat keeps in memory at most
-MAX_KEPT_FIELDS = 500_000
-
-#: to find out whether a calendar has changed takes the server 2 us for each day. It is asked less often about
-#: calendars of ``LARGE_FIELDS`` days and spans or more: every 20 s for 200,000 of them
-LARGE_FIELDS, FIELDS_PER_FRESH_SECOND = 10_000, 10_000
+#: how many calendars a beat keeps in memory at most
+MAX_KEPT = 100
 
 #: a field that isn't a day, and always exists, as an empty calendar isn't a missing one
 ABOUT = "about"
@@ -149,53 +144,32 @@ def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
 class KeptCalendars:
     """The calendars of one beat, which are read and parsed again only if they have changed.
 
-    Each time one is needed, the server is asked whether it has changed. That takes long for a large one,
-    which is asked for again only after some seconds.
+    Each time one is needed, the server is asked whether it has changed: 2 us for each day.
     """
 
     def __init__(self) -> None:
-        #: name to calendar, the one that was asked for last at the end
-        self._kept: dict[str, _Kept] = {}
+        #: name to digest and calendar, the one that was needed last at the end
+        self._kept: dict[str, tuple[str, Excluded]] = {}
 
     def read_of(self, store: Store, rows: Collection[Stored]) -> dict[str, Excluded]:
         """Return the calendars that ``rows`` name, in one round trip, or none if there are none."""
         wanted = sorted(set[str]().union(*map(names_in, rows)))
-        now, found = time.monotonic(), dict[str, Excluded]()
-        asked = [name for name in wanted if name not in self._kept or self._kept[name].fresh_until <= now]
-        known = [self._kept[name].digest if name in self._kept else "none" for name in asked]
+        if not wanted:
+            return {}
+        known = [self._kept[name][0] if name in self._kept else "none" for name in wanted]
         try:
-            answers = read_stored_calendars(store, asked, known) if asked else []
+            answers = read_stored_calendars(store, wanted, known)
         except StoreRefused as exc:
-            answers, found = [], {name: one.excluded for name, one in _unreadable(asked, exc).items()}
-        for name, (digest, fields) in zip(asked, answers, strict=False):
+            return {name: one.excluded for name, one in _unreadable(wanted, exc).items()}
+        found = dict[str, Excluded]()
+        for name, (digest, fields) in zip(wanted, answers, strict=True):
             kept = self._kept.pop(name, None)
             if kept is None or fields is not None:
-                calendar, size = _calendar_of(store, name, fields).excluded, len(fields or ())
-                kept = _Kept(digest or "none", calendar, size)
-            kept.fresh_until = now + (
-                kept.size / FIELDS_PER_FRESH_SECOND if kept.size >= LARGE_FIELDS else 0.0
-            )
-            self._kept[name] = kept
-        found = {**{name: self._kept[name].calendar for name in wanted if name in self._kept}, **found}
-        while len(self._kept) > 1 and sum(kept.size for kept in self._kept.values()) > MAX_KEPT_FIELDS:
+                kept = digest or "none", _calendar_of(store, name, fields).excluded
+            self._kept[name], found[name] = kept, kept[1]
+        while len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
         return found
-
-
-@dataclass
-class _Kept:
-    """A calendar that is kept.
-
-    Attributes:
-        digest: of its fields, by which the server tells whether it has changed; 'none': it has none.
-        size: how many fields it has.
-        fresh_until: when the server is asked about it again, monotonic.
-    """
-
-    digest: str
-    calendar: Excluded
-    size: int
-    fresh_until: float = 0.0
 
 
 def names_in(row: Stored) -> set[str]:

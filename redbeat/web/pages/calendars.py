@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
@@ -47,11 +47,13 @@ class Again:
         form: 'new', 'edit', 'add' or 'import'; '': there is none.
         typed: the contents of its fields.
         problem: why it couldn't be stored; '': it is to be saved, as a file has filled it.
+        gone: the stored days that aren't in the file, and go when it is saved.
     """
 
     form: str = ""
     typed: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    gone: Sequence[str] = ()
 
     def value(self, form: str, name: str, otherwise: str = "") -> str:
         """Return what stands in a field."""
@@ -206,7 +208,8 @@ def import_calendar(visit: Visit) -> Response:
     except ValueError as exc:
         return _show_again(visit, name, Again("import", typed, str(exc)), 422)
     form = {"name": name, "about": read.about or stored.about, "text": _text_of(days)}
-    return _show_again(visit, name, Again("new" if stored.is_missing else "edit", form), 200)
+    gone = [day for day in stored.days if day not in days]
+    return _show_again(visit, name, Again("new" if stored.is_missing else "edit", form, gone=gone), 200)
 
 
 def delete_calendar(visit: Visit) -> Response:

@@ -70,8 +70,10 @@ def test_file_of_events_becomes_days_and_an_endless_one_is_refused(app: Celery, 
         ("new", "add", "2027-05-01 May Day"),
     ):
         sent = {"file": ("days.ics", may_day, "text/calendar")}
-        shown = form_fields(browser.post("/calendar/import", files=sent, name=name, mode=mode).text)
+        page = browser.post("/calendar/import", files=sent, name=name, mode=mode).text
+        shown = form_fields(page)
         assert shown["text"] == days
+        assert ("These stored days go then: 2027-12-25." in page) is (mode == "replace")
         browser.send("/calendar/set", name=name, revision=shown["revision"], text=days, about="")
     assert Calendar.load("closed", app).days == Calendar.load("new", app).days == {"2027-05-01": "May Day"}
 
