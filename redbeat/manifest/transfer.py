@@ -32,7 +32,6 @@ from redbeat.manifest.plan import (
     plan_calendars,
     read_with_owners,
     shown_fields,
-    shown_of,
 )
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.schedules.timezones import time_of
@@ -157,14 +156,11 @@ def _item_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
 def _fields_of(entry: RedBeatSchedulerEntry, stored: Stored) -> dict[str, Any]:
     """Return a definition and a policy as fields of a file; {}: importing these would store others."""
     try:
-        encoded = encode_entry(entry, Stored(stored.key))
-        item = shown_of(*encoded)
-        if _count_containers(encoded[0]) > MAX_LEVELS and _has_levels(item, MAX_LEVELS):
+        item = shown_fields(entry)
+        if _has_levels(item, MAX_LEVELS):
             return {}
         again = entry_of(Declared(entries={entry.name: dict(item)}), entry.name, entry.app)
-        definition, policy = encode_entry(again, Stored(stored.key))
-        is_same = (_given_in(definition), policy) == (_given_in(encoded[0]), encoded[1])
-        return item if is_same and _is_all(encoded, stored, entry.name) else {}
+        return item if _is_all(encode_entry(again, Stored(stored.key)), stored, entry.name) else {}
     except (EntryError, FileError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -193,19 +189,15 @@ def _has_levels(value: Any, levels: int) -> bool:
     return levels < 0 or any(_has_levels(one, levels - 1) for one in inner)
 
 
-def _count_containers(text: str) -> int:
-    return text.count("[") + text.count("{")
-
-
 def _raw(text: str | None) -> Any:
     """Return a field for ``stored``: as an object, if writing it gives ``text`` again, else as text."""
-    if _count_containers(text or "") > MAX_LEVELS:
-        return text
     try:
         value = json.loads(text or "")
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) and json.dumps(value) == text else text
+    if not isinstance(value, dict) or _has_levels(value, MAX_LEVELS):
+        return text
+    return value if json.dumps(value) == text else text
 
 
 def _next_run(score: float | None) -> Any:

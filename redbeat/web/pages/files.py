@@ -16,9 +16,8 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.entries.wording import one_line
-from redbeat.errors import FileError, RedBeatError
+from redbeat.errors import RedBeatError
 from redbeat.log.text import counted
-from redbeat.manifest.format import decode_file, read_file
 from redbeat.manifest.plan import Plan
 from redbeat.operations import files
 from redbeat.operations.actor import Actor
@@ -38,39 +37,32 @@ class Given:
 
     Attributes:
         verb: 'apply' or 'import'.
-        text: the contents of the file.
-        problem: why the form can't be used; '': it can, so far.
+        data: the contents of the file.
     """
 
     verb: str
     origin: str
-    text: str
+    data: bytes
     owner: str
     prune: bool
     take_over: bool
     replace: bool
-    problem: str
 
     @classmethod
     def of(cls, visit: Visit) -> Given:
-        """Return the contents of a form."""
-        fields = {name: value for name, value in visit.form.multi_items() if isinstance(value, str)}
-        text, owner = fields.get("text", ""), fields.get("owner", "").strip()
-        origin, upload, problem = one_line(fields.get("origin", "the text"), 200), visit.form.get("file"), ""
+        """Return the contents of a form: of a file, else of the text that was typed."""
+        upload, origin = visit.form.get("file"), visit.typed("origin") or "the text"
+        data = visit.typed("text").encode("utf-8", "surrogateescape")
         if isinstance(upload, UploadFile) and upload.filename:
-            if text.strip():
-                problem = "Choose a file or paste a text, not both."
-            else:
-                origin = one_line(upload.filename, 200)
-                try:
-                    text = decode_file(upload.file.read(), origin)
-                except FileError as exc:
-                    problem = str(exc)
-        if not problem and not text.strip():
-            problem = "Choose a file, or paste its text."
-        ticked = {name: fields.get(name) == "yes" for name in ("prune", "take_over", "replace")}
-        verb = "import" if fields.get("verb") == "import" else "apply"
-        return cls(verb, origin, text, owner, **ticked, problem=problem)
+            origin, data = upload.filename, upload.file.read()
+        verb = "import" if visit.typed("verb") == "import" else "apply"
+        prune, take_over, replace = (visit.typed(name) == "yes" for name in ("prune", "take_over", "replace"))
+        return cls(verb, one_line(origin, 200), data, visit.typed("owner").strip(), prune, take_over, replace)
+
+    @property
+    def text(self) -> str:
+        """The contents as forms show them."""
+        return self.data.decode("utf-8", "replace")
 
     def change(self) -> FileChange:
         """Return what the user wants to do.
@@ -78,9 +70,7 @@ class Given:
         Raises:
             FileError: the file can't be used.
         """
-        if self.problem:
-            raise FileError(self.problem, self.origin)
-        declared = read_file(self.text, self.origin)
+        declared = files.declared_in(self.data, self.origin)
         owner = self.owner or None
         if self.verb == "import":
             return FileToImport(declared, owner, self.replace)
