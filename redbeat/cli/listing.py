@@ -329,7 +329,7 @@ def next_(
         note_untold(session, untold)
         runs = [(entry, local_time(due, zone)) for due, _, entry in first]
     elif match is not None:
-        raise click.UsageError("Give either a NAME or --match, not both.")
+        raise CommandLineError("Give either a NAME or --match, not both.", exits.USAGE)
     else:
         entry = _with_schedule(session, name)
         runs = [(entry, due) for due in next_runs(entry, wanted, since, zone, now)]
@@ -344,9 +344,7 @@ def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
     if entry.schedule is None:
         reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
-    if entry.state == "paused" and entry.paused_until is not None:
-        session.note(f"It is paused until {when_in(entry.paused_until, session.zone)}.")
-    elif entry.state not in ("scheduled", "due"):
+    if entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
     return entry
 

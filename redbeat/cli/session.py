@@ -81,12 +81,10 @@ class SessionCommand(ExitingCommand):
         session = Session.of(ctx)
         session.keep_layout_rule(self.layout_rule)
         try:
-            with (
-                stating_errors(),
-                session.leaving_out_unread() if self.leaves_out_unread else nullcontext(),
-                session.suggesting_names(),
-            ):
+            with session.leaving_out_unread() if self.leaves_out_unread else nullcontext():
                 result = super().invoke(ctx)
+        except errors.RedBeatError as exc:
+            raise session.error_of(exc) from None
         except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
         if session.unread_shards:
@@ -283,24 +281,23 @@ class Session:
         """The user of this shell, who may do everything."""
         return Actor(self.app, User(login_name(), [Right.ADMIN]), "cli", socket.gethostname())
 
-    @contextmanager
-    def suggesting_names(self) -> Iterator[None]:
-        """Within this, end the command with a suggestion if the user names a missing entry or calendar."""
-        try:
-            yield
-        except errors.EntryNotFound as exc:
-            layout = ensure_conf(self.app).layout
+    def error_of(self, exc: errors.RedBeatError) -> CommandLineError:
+        """Return an error in one sentence, with a suggestion for a missing entry."""
+        words = one_line(exc, 2000)
+        if isinstance(exc, errors.ArgumentInvalid):
+            words = f"--{exc.field.replace('_', '-')}: {one_line(exc.reason, 2000)}"
+        elif isinstance(exc, errors.CalendarNotFound):
+            words = f"{self.server}: {words}"
+        elif isinstance(exc, errors.EntryNotFound):
+            layout, hint = ensure_conf(self.app).layout, ""
             if not exc.key.startswith(tuple(layout.by_prefix)):
-                raise
-            name, hint = layout.name_of(exc.key), ""
-            with suppress(errors.StoreRefused):  # the user may not list the names
+                return CommandLineError(words, code_of(exc))
+            name = layout.name_of(exc.key)
+            with suppress(errors.RedBeatError):  # the user may not list the names
                 hint = one_line(did_you_mean(name, islice(iter_names(self.app), MAX_LOOKED_AT)))
             place = Store(self.app).parts.of(name).schedule
-            raise CommandLineError(
-                f"There is no entry {one_line(name)!r} in {place} at {self.server}.{hint}", exits.NO_INPUT
-            ) from None
-        except errors.CalendarNotFound as exc:
-            raise CommandLineError(f"{self.server}: {one_line(exc, 2000)}", exits.NO_INPUT) from None
+            words = f"There is no entry {one_line(name)!r} in {place} at {self.server}.{hint}"
+        return CommandLineError(words, code_of(exc))
 
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"
@@ -319,25 +316,11 @@ def _console(no_color: bool, *, stderr: bool = False) -> Console:
     return console
 
 
-@contextmanager
-def stating_errors() -> Iterator[None]:
-    """End the command with one sentence, and the exit code that belongs to its cause."""
-    try:
-        yield
-    except errors.ArgumentInvalid as exc:
-        option = exc.field.replace("_", "-")
-        raise CommandLineError(f"--{option}: {one_line(exc.reason, 2000)}", exits.USAGE) from None
-    except errors.RedBeatError as exc:
-        raise CommandLineError(one_line(exc, 2000), code_of(exc)) from None
-    except click.UsageError as exc:
-        raise CommandLineError(exc.format_message(), exits.USAGE) from None
-
-
 #: the exit codes of errors; of all others it is ``exits.TRY_AGAIN``
 _CODES = (
     ((errors.CalendarNotFound, errors.EntryNotFound), exits.NO_INPUT),
     (errors.ConfigurationError, exits.CONFIG),
-    (errors.CallRefused, exits.USAGE),
+    ((errors.ArgumentInvalid, errors.CallRefused), exits.USAGE),
     ((errors.StoreUnavailable, errors.RunNotSent), exits.UNAVAILABLE),
     (errors.StoreRefused, exits.NO_PERMISSION),
     ((errors.EntryBusy, errors.EntryChanged), exits.TRY_AGAIN),

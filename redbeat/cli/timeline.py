@@ -14,7 +14,7 @@ from rich.text import Text
 
 from redbeat.cli.listing import note_untold
 from redbeat.cli.operations import options_of
-from redbeat.cli.parameters import ONE_OBJECT, ONLY_MATCHING, pass_session, zone_options
+from redbeat.cli.parameters import ONE_OBJECT, pass_session, zone_options
 from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.tables import MIDDLE, meter, shortened
 from redbeat.entries.timeline import Chart, Counting, chart_from, edges_of, legend_of, level_of
@@ -34,11 +34,7 @@ PIPED_WIDTH = 120
 
 
 @click.command(cls=ReadingCommand)
-@options_of(show_timeline, "hours", "start", "by")
-@ONLY_MATCHING
-@click.option(
-    "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show at most this many rows."
-)
+@options_of(show_timeline, "hours", "start", "by", "match", "rows")
 @zone_options
 @ONE_OBJECT
 @pass_session
