@@ -66,6 +66,7 @@ CHECKS = Checks(
         tasks.note_destination,
         entries.check_ping_host,
         beats.check_place,
+        beats.check_writer,
     ),
     of_page=(runs.check_runs,),
     last=(

@@ -72,6 +72,9 @@ warning foreign-leader: A program other than RedBeat 3 holds the lock, for {seco
     -> RedBeat 3 doesn't take it over: stop that program, and delete the lock if it stays behind.
 warning silent-leader: The leader, process {pid} on {host}, has done nothing for {since}.
     -> Look into the log of that process. If it has died, a standby takes over; without one, start a beat.
+warning mixed-versions: A beat of celery-redbeat 2.x seems to have run it at {at}, while RedBeat 3 on {host}
+    leads.
+    -> Stop that beat, which has another lock or none: it may send runs twice, and ignores policies.
 
 error layout: {problem}
     -> {advice}Nothing else was looked at.
@@ -191,6 +194,8 @@ error unsent-message: It couldn't be sent: {reason}
 error unscheduled-message: It is a stored message, but it isn't in {later}, so it isn't sent.
     -> redis-cli ZADD {later} SECONDS {key} puts it there, with its time in UNIX seconds; 0 sends it at
     once.
+note orphan-body: It is the body of a stored message that doesn't exist any more.
+    -> It does no harm; redis-cli DEL {key} frees its memory.
 warning orphan-static fix: {statics} names it as an entry of beat_schedule, but there is no such entry.
     -> The next start of a beat saves it again where beat_schedule has it; --fix removes the name.
 warning removed-static: It came from the beat_schedule of {owners}, and a beat of celery-redbeat 2.x, whose

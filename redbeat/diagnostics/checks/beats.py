@@ -18,6 +18,7 @@ from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.leadership.status import LATE_AFTER_SECONDS, Leader
 from redbeat.log.text import counted
 from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.timezones import in_utc, shown
 from redbeat.store.layouts import find_latest, read_contents, read_layout
 from redbeat.store.store import Store
 from redbeat.store.strays import hiding_in
@@ -76,6 +77,20 @@ def _check_lock(context: Context, leader: Leader, lock_key: str) -> Iterator[Fin
     elif silent_seconds > SILENT.total_seconds():
         since = seconds_in_words(silent_seconds)
         yield found("silent-leader", lock_key, pid=leader.pid, host=leader.host, since=since)
+
+
+def check_writer(context: Context, row: Row) -> Iterator[Finding]:
+    """Find runs that a beat of celery-redbeat 2.x seems to have recorded while RedBeat 3 leads.
+
+    2.x leaves a meta without our mark, a score of whole seconds, and a run that was counted.
+    """
+    leader, entry, score = context.status.leader, row.entry, row.stored.score or 0.0
+    if leader is None or leader.since is None or entry is None or entry.last_run_at is None:
+        return
+    ran_at = in_utc(entry.last_run_at)
+    is_by_2x = row.stored.is_meta_foreign and score > 0 and float(score).is_integer()
+    if is_by_2x and entry.total_run_count and leader.since + SILENT < ran_at <= context.now:
+        yield found("mixed-versions", row.name, at=shown(ran_at.replace(microsecond=0)), host=leader.host)
 
 
 def find_wrong_layout(store: Store) -> Iterator[Finding]:

@@ -176,7 +176,15 @@ def check_visibility(context: Context) -> Iterator[Finding]:
 
 
 def _lost_messages(context: Context, page: Sequence[str]) -> Iterator[Finding]:
-    """Find messages among the keys of a page that won't be sent, as they aren't scheduled."""
+    """Find messages that won't be sent, as they aren't scheduled, and bodies of messages that are gone."""
+    parts = context.store.parts
+    kinds = {key: parts.of(key).kind_of(key) for key in page}
+    bodies = {
+        key: parts.of(key).stored_message(task_id) for key, (kind, task_id) in kinds.items() if kind == "body"
+    }
+    for key, exists in zip(bodies, context.server.which_exist([*bodies.values()]), strict=True):
+        if not exists:
+            yield found("orphan-body", printable(key), key=shlex.quote(printable(key)))
     store = LaterStore.beside(context.store)
     named = [key for key in page if store.keys.message_id(key) is not None]
     unsent = [key for key, score in zip(named, scores_of(store, named), strict=True) if score is None]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.fixes import repair
 from redbeat.keys import OWN_KINDS, Keys
 from redbeat.leadership.status import BROKER_AWAY
+from redbeat.store.records import mark_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.integration.store.rights import documented_rights
@@ -34,6 +35,7 @@ from tests.support.schedule import (
     STATICS,
     TICK,
     everything,
+    meta_json,
     monitoring,
     server_now,
     write_spike,
@@ -136,6 +138,17 @@ def blocked_leader(sick: Sick) -> None:
     sick.client.set(TICK, f"{sick.now} {BROKER_AWAY}")
 
 
+def mixed_versions(sick: Sick) -> None:
+    """One run that 2.x has recorded since RedBeat 3 leads; and others that it has not."""
+    sick.led()
+    at = datetime.fromtimestamp(sick.now, timezone.utc)
+    write(sick.client, "ran", score=AFAR, meta=meta_json(at - timedelta(hours=1), 7))
+    write(sick.client, "before", score=AFAR, meta=meta_json(at - timedelta(hours=9), 7))
+    ours = meta_json(at - timedelta(hours=1), 7)
+    write(sick.client, "ours", score=AFAR, meta=ours)
+    sick.client.hset("redbeat:ours", "meta_crc32", mark_of(ours))
+
+
 def spoilt_stored_messages(sick: Sick) -> None:
     store(sick.app, "one", "two", args=["x" * 9000])
     sick.client.zrem("redbeat::later", "redbeat::later:one")
@@ -207,6 +220,10 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
         ["downgraded note redbeat::downgraded"],
     ),
     "stored messages": (spoilt_stored_messages, ["unscheduled-message error :later:one"]),
+    "body without message": (
+        lambda s: s.client.set("redbeat::body:gone", "{}"),
+        ["orphan-body note redbeat::body:gone"],
+    ),
     "late messages": (
         lambda s: (store(s.app, "one"), s.client.zadd("redbeat::later", {"redbeat::later:one": 1})),
         ["late-messages error redbeat::later"],
@@ -227,6 +244,7 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
     "no leader": (lambda s: write(s.client, "a", score=s.now - 300), ["no-leader error redbeat::lock"]),
     "late leader": (late_leader, ["late error redbeat::schedule"]),
     "blocked leader": (blocked_leader, ["blocked error redbeat::schedule"]),
+    "two versions": (mixed_versions, ["mixed-versions warning ran"]),
     "lock without end": (lambda s: s.client.set(LOCK, "x"), ["lock-for-ever error redbeat::lock"]),
     "lock of 2.x": (
         lambda s: s.client.set(LOCK, "01" * 16, px=90_000),
