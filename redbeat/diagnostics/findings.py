@@ -144,8 +144,6 @@ error missing-hash fix: It is in the schedule, but its hash is gone: deleted by 
     -> Save the entry again; --fix takes what is left out of the schedule.
 error quarantined: {problem}
     -> {remedy} and save it again.{since}
-warning quarantined/unregistered: {problem}
-    -> If the application registers that kind of schedule, nothing is wrong: use celery -A.
 error failing: Its run couldn't be sent, {attempts} times so far: {reason}
     -> Correct its options or arguments; beat tries again every minute.
 error calendar: It can't run: {reason}

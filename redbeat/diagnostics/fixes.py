@@ -48,7 +48,7 @@ class Orphan(NamedTuple):
     text: str
 
 
-def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> Iterator[Orphan]:
+def find_orphans(app: Any, progress: Callable[[int], object] = lambda _done: None) -> Iterator[Orphan]:
     """Yield what is left of entries that are gone.
 
     This looks at all keys under the prefix, a thousand at a time; Redis serves other clients meanwhile.
@@ -62,8 +62,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
                 seen.add(one)
                 yield one
         looked_at += len(chunk)
-        if progress is not None:
-            progress(looked_at)
+        progress(looked_at)
 
 
 def _entry_key(store: Store, kind: str, text: str) -> str:
@@ -77,7 +76,7 @@ def _entry_key(store: Store, kind: str, text: str) -> str:
 
 
 def purge_orphans(
-    app: Any, orphans: Sequence[Orphan], progress: Callable[[int], object] | None = None
+    app: Any, orphans: Sequence[Orphan], progress: Callable[[int], object] = lambda _done: None
 ) -> int:
     """Remove ``orphans`` whose entries still don't exist; return how many were removed."""
     store, removed, looked_at = Store(app), 0, 0
@@ -85,8 +84,7 @@ def purge_orphans(
     for chunk in in_chunks(sorted({_entry_key(store, *one[::2]) for one in orphans})):
         removed += _remove(store, chunk, members)
         looked_at += len(chunk)
-        if progress is not None:
-            progress(looked_at)
+        progress(looked_at)
     return removed
 
 

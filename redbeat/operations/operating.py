@@ -219,7 +219,7 @@ def purge(
     *,
     dry_run: DryRun = False,
     orphans: Sequence[Orphan] | None = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda _done: None,
 ) -> Purged:
     """Remove what deleted entries have left behind.
 

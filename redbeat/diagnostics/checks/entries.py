@@ -37,25 +37,25 @@ def check_hash(_context: Context, row: Row) -> Iterator[Finding]:
 
 def check_usable(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries that are quarantined, or will be when they are due, and runs that couldn't be sent."""
-    failure = failure_of(row.stored)
-    if row.stored.exists and not row.problem and failure is not None and failure.attempts:
+    failure, problem = failure_of(row.stored), row.problem if row.stored.exists else ""
+    if failure is not None and failure.attempts and not problem:
         reason = closed(_own_part(failure.reason, row.key))
         yield found("failing", row.name, attempts=failure.attempts, reason=reason)
         return
-    is_current = failure is not None and failure.definition_sha1 == sha1_of(row.stored)
-    since = f" It has been out of use since {since_of(failure)}." if failure and is_current else ""
-    if row.problem and row.stored.exists:
-        problem, key = _own_part(row.problem, row.key), "quarantined"
+    since = ""
+    if failure is not None and failure.definition_sha1 == sha1_of(row.stored):
+        problem = problem or closed(failure.reason)
+        since = f" It has been out of use since {since_of(failure)}."
+    if problem:
+        problem, is_known = (
+            _own_part(problem, row.key),
+            context.has_tasks or not _is_of_unknown_kind(row.stored),
+        )
+        severity = Severity.ERROR if is_known else Severity.WARNING  # the application may have registered it
         remedy = "Correct it" if row.stored.is_hash else "Delete the key"
-        if not context.has_tasks and _is_of_unknown_kind(row.stored):
-            key = "quarantined/unregistered"
-    elif failure is not None and is_current:
-        key, remedy = "quarantined", "Correct what the reason names,"
-        problem = closed(_own_part(failure.reason, row.key))
-    else:
-        return
-    excerpt = excerpt_of(row.stored, problem)
-    yield found(key, row.name, excerpt=excerpt, problem=problem, remedy=remedy, since=since)
+        excerpt = excerpt_of(row.stored, problem)
+        words = {"problem": problem, "remedy": remedy, "since": since}
+        yield found("quarantined", row.name, severity=severity, excerpt=excerpt, **words)
 
 
 def _is_of_unknown_kind(stored: Stored) -> bool:

@@ -28,8 +28,6 @@ from redbeat.store.owners import read_static_names
 from redbeat.store.parts import in_chunks
 from redbeat.store.records import Stored
 
-#: the ends of keys that show a schedule with another prefix, and their types
-_MARKS = {":schedule": "zset", ":statics": "set", ":lock": "string", ":tick": "string"}
 #: a message that should have been sent so long ago is late
 LATE = timedelta(seconds=60)
 #: how many messages, the next ones, are looked at for what has gone wrong
@@ -135,16 +133,10 @@ def _without_score(context: Context, keys: Sequence[str]) -> list[Stored]:
 
 def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     """Return the prefixes of other schedules that begin with this one's, as keys on ``page`` show."""
-    prefixes = set()
-    for key in page:
-        keys = context.store.parts.of(key)
-        for mark, kind in _MARKS.items():
-            other = key.removesuffix(mark)
-            is_other = other not in (key, keys.prefix) and other.startswith(keys.prefix)
-            is_lock = key == context.config.lock_key_in(keys)
-            if is_other and not is_lock and context.server.types_of([key]) == [kind]:
-                prefixes.add(other)
-    return prefixes
+    ours = {part.schedule for part in context.store.parts}
+    others = [key for key in page if key.endswith(":schedule") and key not in ours]
+    types = context.server.types_of(others)
+    return {key.removesuffix(":schedule") for key, kind in zip(others, types, strict=True) if kind == "zset"}
 
 
 def check_stored_messages(context: Context) -> Iterator[Finding]:
@@ -178,16 +170,17 @@ def check_visibility(context: Context) -> Iterator[Finding]:
 def _lost_messages(context: Context, page: Sequence[str]) -> Iterator[Finding]:
     """Find messages that won't be sent, as they aren't scheduled, and bodies of messages that are gone."""
     parts = context.store.parts
-    kinds = {key: parts.of(key).kind_of(key) for key in page}
+    named = {key: parts.of(key).kind_of(key) for key in page}
     bodies = {
-        key: parts.of(key).stored_message(task_id) for key, (kind, task_id) in kinds.items() if kind == "body"
+        key: parts.of(key).stored_message(name) for key, (kind, name) in named.items() if kind == "body"
     }
     for key, exists in zip(bodies, context.server.which_exist([*bodies.values()]), strict=True):
         if not exists:
             yield found("orphan-body", printable(key), key=shlex.quote(printable(key)))
     store = LaterStore.beside(context.store)
-    named = [key for key in page if store.keys.message_id(key) is not None]
-    unsent = [key for key, score in zip(named, scores_of(store, named), strict=True) if score is None]
+    messages = [key for key in page if store.keys.message_id(key) is not None]
+    scores = scores_of(store, messages)
+    unsent = [key for key, score in zip(messages, scores, strict=True) if score is None]
     for key, is_message in zip(unsent, store.are_messages(unsent), strict=True):
         if is_message:
             later = store.parts.of(key).later

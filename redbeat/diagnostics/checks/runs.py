@@ -27,8 +27,8 @@ from redbeat.store.runs import Runs
 #: so many runs must have ended before their median counts, and so many of a row have failed, or were
 #: rejected, before it is reported
 LEAST_ENDED, LEAST_FAILURES = 3, 3
-#: so many runs in a row must have never started before that is reported
-LEAST_NEVER_STARTED = 5
+#: outcomes that don't count as failures, the kind of finding, and how many in a row are reported
+ENDINGS = (("never_started", "never-started", 5), ("rejected", "rejected-runs", LEAST_FAILURES))
 #: a run that waits for longer on its queue and holds its entry is reported, seconds
 LONG_WAIT_SECONDS = 300.0
 #: how many records of each history are looked at
@@ -53,13 +53,11 @@ def check_runs(context: Context, page: Sequence[Row]) -> Iterator[Finding]:
         if failed >= LEAST_FAILURES:
             last = next((run for run in history if run.outcome in FAILED_OUTCOMES), None)
             yield found("failing-runs", row.name, count=failed, said=_error_of(last))
-        never_started = len(list(takewhile("never_started".__eq__, outcomes)))
-        if never_started >= LEAST_NEVER_STARTED:
-            yield found("never-started", row.name, count=never_started)
-        rejected = len(list(takewhile("rejected".__eq__, outcomes)))  # they don't count as failures
-        if rejected >= LEAST_FAILURES:
-            last = next(run for run in history if run.outcome == "rejected")
-            yield found("rejected-runs", row.name, count=rejected, said=_error_of(last))
+        for outcome, kind, least in ENDINGS:
+            count = len(list(takewhile(outcome.__eq__, outcomes)))
+            if count >= least:
+                last = next(run for run in history if run.outcome == outcome)
+                yield found(kind, row.name, count=count, said=_error_of(last))
 
 
 def _error_of(run: PastRun | None) -> str:
