@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 from redbeat.config.config import ensure_conf
@@ -231,7 +232,7 @@ def look_through(
     order: Order,
     place: Place,
     seconds: float,
-    choose: Callable[[Sequence[Row]], Iterable[tuple[int, RedBeatSchedulerEntry]]],
+    read: Callable[[Sequence[str]], Iterable[RedBeatSchedulerEntry | None]],
     is_named: Callable[[str], bool] = lambda _name: True,
 ) -> Iterator[tuple[RedBeatSchedulerEntry | None, Place | None]]:
     """Yield the wanted entries in ``order`` from ``place`` on, each with the place behind it.
@@ -241,22 +242,23 @@ def look_through(
 
     Arguments:
         seconds: for how long; at least one slice is looked through.
-        choose: returns the wanted entries of a slice, each with the number of its row.
+        read: returns for each name the entry, or None if it is missing or not wanted.
         is_named: the names of rows that aren't left out before they are read.
     """
     ends_at = time.perf_counter() + seconds
     while rows := order.slice(offset := order.offset_of(place), SLICE_OF_NAMES):
-        named = [Place(row, offset + at) for at, row in enumerate(rows, start=1) if is_named(row.name)]
+        is_last = len(rows) < SLICE_OF_NAMES
+        named = [(row.name, Place(row, offset + at)) for at, row in enumerate(rows, 1) if is_named(row.name)]
         for some in in_chunks(named, SLICE):
-            for at, entry in choose([one.after for one in some if one.after is not None]):
-                yield entry, some[at]
-            place = some[-1]
-            if time.perf_counter() >= ends_at and (place.after != rows[-1] or len(rows) == SLICE_OF_NAMES):
+            for (_, place), entry in zip(some, read([name for name, _ in some]), strict=True):
+                if entry is not None:
+                    yield entry, place
+            if time.perf_counter() >= ends_at and not (is_last and place.after == rows[-1]):
                 yield None, place
                 return
         # its place is found anew, as entries may be moved from before it to behind it meanwhile
         place = Place(rows[-1], offset + len(rows))
-        if len(rows) < SLICE_OF_NAMES:
+        if is_last:
             break
         if time.perf_counter() >= ends_at:
             yield None, place
@@ -288,22 +290,22 @@ def search(
             and (not wanted.queue or fnmatchcase(queue_of(entry), wanted.queue))
         )
 
-    def choose(rows: Sequence[Row]) -> Sequence[tuple[int, RedBeatSchedulerEntry]]:
-        chosen = list(enumerate(rows))
+    def read(names: Sequence[str]) -> Iterable[RedBeatSchedulerEntry | None]:
+        chosen = names
         if wanted.owner:  # asked by the names, which is quick
-            are_theirs = are_owned_by(store, wanted.owner, [row.name for row in rows])
-            chosen = [one for one, is_theirs in zip(chosen, are_theirs, strict=True) if is_theirs]
-        entries = entries_called(app, [row.name for _, row in chosen])
-        found = [(at, one) for (at, _), one in zip(chosen, entries, strict=True) if one and is_wanted(one)]
+            are_theirs = are_owned_by(store, wanted.owner, names)
+            chosen = list(compress(names, are_theirs))
+        found = [one for one in entries_called(app, chosen) if one is not None and is_wanted(one)]
         if wanted.outcome:
             outcome = None if wanted.outcome == NO_RUNS else wanted.outcome
-            lasts = read_last(app, [entry.key for _, entry in found])
+            lasts = read_last(app, [entry.key for entry in found])
             found = [one for one, last in zip(found, lasts, strict=True) if last.outcome == outcome]
-        return found
+        by_name = {str(entry.name): entry for entry in found}
+        return map(by_name.get, names)
 
     found: list[RedBeatSchedulerEntry] = []
     following: Place | None = None
-    for entry, behind in look_through(order, place, seconds, choose, text_filter(wanted.match)):
+    for entry, behind in look_through(order, place, seconds, read, text_filter(wanted.match)):
         following = behind
         if entry is not None:
             found.append(entry)

@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from fnmatch import fnmatchcase
@@ -324,37 +323,34 @@ class Counting:
         self._rows[name] = self._rows[name] + row if name in self._rows else row
         self.found.total += row
 
-    @contextmanager
-    def _naming(self, entry: RedBeatSchedulerEntry) -> Iterator[None]:
-        """Name an entry of which not all runs can be computed: its calendar is missing, say."""
-        try:
-            yield
-        except (EntryError, ValueError, OverflowError) as exc:
-            if len(self.found.untold) < MAX_UNTOLD:
-                self.found.untold.append(reason_of(entry, exc))
-
     # -- planned
 
     def _planned(self, entry: RedBeatSchedulerEntry) -> Counter[int]:
         """Count the run that an entry has in Redis and those that its schedule has, by their columns."""
-        counts, chart, now = Counter[int](), self.found.chart, self.found.now
-        with self._naming(entry):
-            due = entry.next_due_at
-            if due is None or entry.stored is None or entry.stored.is_away:
-                return counts
-            at_once = max(due, now)  # an entry that is due already runs now
-            if entry.policy.one_off or entry.policy.max_runs is not None:
-                for run in takewhile(lambda run: run < chart.end, runs_from(entry, due)):
-                    run = at_once if run == due else run
-                    if chart.begin <= run < chart.end:
-                        counts[chart.column_of(run)] += 1
-                return counts
-            if chart.begin <= at_once < chart.end:
-                counts[chart.column_of(at_once)] += 1
-            if self._since < now:
-                self._count(counts, entry, self._since, due - _TICK, due)
-            self._count(counts, entry, at_once + _TICK, chart.end, due)
+        counts, due = Counter[int](), entry.next_due_at
+        if due is None or entry.stored is None or entry.stored.is_away:
+            return counts
+        try:
+            self._plan(counts, entry, due)
+        except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
+            if len(self.found.untold) < MAX_UNTOLD:
+                self.found.untold.append(reason_of(entry, exc))
         return counts
+
+    def _plan(self, counts: Counter[int], entry: RedBeatSchedulerEntry, due: datetime) -> None:
+        chart, now = self.found.chart, self.found.now
+        at_once = max(due, now)  # an entry that is due already runs now
+        if entry.policy.one_off or entry.policy.max_runs is not None:
+            for run in takewhile(lambda run: run < chart.end, runs_from(entry, due)):
+                run = at_once if run == due else run
+                if chart.begin <= run < chart.end:
+                    counts[chart.column_of(run)] += 1
+            return
+        if chart.begin <= at_once < chart.end:
+            counts[chart.column_of(at_once)] += 1
+        if self._since < now:
+            self._count(counts, entry, self._since, due - _TICK, due)
+        self._count(counts, entry, at_once + _TICK, chart.end, due)
 
     def _count(
         self,

@@ -167,15 +167,15 @@ def look_at_each(
     It ends when there are ``limit`` of them, or after ``BUDGET_SECONDS``.
     """
 
-    def choose(rows: Sequence[Row]) -> Iterator[tuple[int, RedBeatSchedulerEntry]]:
-        entries = enumerate(entries_called(app, [row.name for row in rows]))
-        return ((at, entry) for at, entry in entries if entry is not None and is_wanted(entry))
+    def read(names: Sequence[str]) -> Iterator[RedBeatSchedulerEntry | None]:
+        entries = entries_called(app, names)
+        return (entry if entry is not None and is_wanted(entry) else None for entry in entries)
 
     def is_named(name: str) -> bool:
         return match is None or fnmatchcase(name, match)
 
     found, following = list[Found](), None
-    for entry, behind in look_through(ByNextRun(app), _place_at(cursor), BUDGET_SECONDS, choose, is_named):
+    for entry, behind in look_through(ByNextRun(app), _place_at(cursor), BUDGET_SECONDS, read, is_named):
         following = None if behind is None else _cursor_at(behind)
         if entry is not None and following is not None:
             found.append(Found(entry, following))
