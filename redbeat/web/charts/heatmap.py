@@ -20,8 +20,8 @@ from redbeat.schedules.durations import length_in_words
 #: the width of a chart, in its own units; the height of a row's cells and of how they ended; of the bars
 WIDTH, ROW_HEIGHT, FATE_HEIGHT, BARS_HEIGHT = 640.0, 16.0, 6.0, 48.0
 LEVELS = 5
-#: how much room the label of a time takes, and that of a number; how many columns with many runs are named
-LABEL_WIDTH, NUMBER_WIDTH, MAX_PILES = 40.0, 30.0, 4
+#: how much room the label of a time takes; how many columns with many runs are marked
+LABEL_WIDTH, MAX_PILES = 40.0, 4
 #: a column has many runs if it has so many times the mean of columns with any
 PILE_FACTOR = 2.0
 #: the class and the height of what is drawn for each of ``HAPPENED``
@@ -46,7 +46,6 @@ class Column(NamedTuple):
         runs: how many are planned.
         fates: how many ended as each of ``FATES``; {}: it isn't in the past.
         is_pile: many runs are there.
-        label: their number, where there is room for it; '': none.
     """
 
     x: float
@@ -55,7 +54,6 @@ class Column(NamedTuple):
     runs: int
     fates: Mapping[str, int]
     is_pile: bool
-    label: str
 
 
 class Mark(NamedTuple):
@@ -113,16 +111,12 @@ def draw_heat_map(found: Timeline, zone: tzinfo) -> HeatMap:
     busiest = sorted((column for column, runs in enumerate(total) if runs), key=lambda column: -total[column])
     mean = fmean(total[column] for column in busiest) if busiest else 0.0
     piles = [column for column in busiest[:MAX_PILES] if total[column] >= PILE_FACTOR * mean]
-    labelled = _with_room(piles or busiest[:1], width)
     columns = []
     for column, runs in enumerate(total):
         fates = {fate: found.total.happened[fate, column] for fate in HAPPENED} if column < past else {}
         words = [_many(runs), *(f"{number} {fate}" for fate, number in fates.items() if number)]
-        label = f"{runs:,}" if column in labelled else ""
         when = _short(chart, column, zone)
-        columns.append(
-            Column(round(column * width, 1), when, ", ".join(words), runs, fates, column in piles, label)
-        )
+        columns.append(Column(round(column * width, 1), when, ", ".join(words), runs, fates, column in piles))
     bars = (
         ("fill-warn" if column in piles else "fill-accent", column, max(BARS_HEIGHT * runs / max(total), 1.0))
         for column, runs in enumerate(total)
@@ -162,15 +156,6 @@ def _row(row: Row, edges: Sequence[int], width: float, past: int, chart: Chart, 
 
 def _ended(row: Row, fate: str) -> int:
     return sum(runs for (word, _), runs in row.happened.items() if word == fate)
-
-
-def _with_room(columns: Sequence[int], width: float) -> list[int]:
-    """Return the columns over which there is room for a number, the highest first."""
-    found: list[int] = []
-    for column in columns:
-        if all(abs(column - other) * width >= NUMBER_WIDTH for other in found):
-            found.append(column)
-    return found
 
 
 def _fates(row: Row, width: float, past: int, top: float) -> Paths:

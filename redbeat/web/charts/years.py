@@ -54,26 +54,18 @@ class Day:
 
 
 @dataclass(frozen=True)
-class Month:
-    """A month; ``blank`` is how many days of the week come before its first, beginning with Monday."""
-
-    name: str
-    blank: int
-    days: list[Day]
-
-
-@dataclass(frozen=True)
 class Year:
     """A year.
 
     Attributes:
+        months: the name of each, and its days.
         rows: the fields of the calendar that are about it, each with its label, in order.
         excluded: how many days are excluded as a whole.
         partly: how many in part.
     """
 
     number: int
-    months: list[Month]
+    months: list[tuple[str, list[Day]]]
     rows: list[tuple[str, str]]
     excluded: int
     partly: int
@@ -107,10 +99,10 @@ def draw_year(fields: Mapping[str, str], number: int, zone: tzinfo, today: date)
             rows.append((text, label))
     if today in days:
         days[today].is_today = True
-    months = []
-    for month in range(1, 13):
-        of_month = [day for day in days.values() if day.on.month == month]
-        months.append(Month(calendar.month_name[month], of_month[0].on.weekday(), of_month))
+    months = [
+        (calendar.month_name[month], [day for day in days.values() if day.on.month == month])
+        for month in range(1, 13)
+    ]
     excluded = sum(day.is_excluded for day in days.values())
     partly = sum(day.is_partly and not day.is_excluded for day in days.values())
     return Year(number, months, sorted(rows), excluded, partly)

@@ -22,15 +22,13 @@ from redbeat.entries.search import read_listed
 from redbeat.entries.upcoming import next_runs
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.plan import differing
-from redbeat.operations.editing import draft, fields_of, revision_of, whole
+from redbeat.operations.editing import draft, fields_of, whole
 from redbeat.operations.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json
 from redbeat.web.visit import Visit
 
 #: how many next runs a preview has
 NEXT_RUNS = 10
-
-NAME_IS_TAKEN = "There is an entry of this name already."
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
@@ -86,19 +84,14 @@ def shown_document(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     return editable(hide(fields_of(entry), hiding_of(entry.app)))
 
 
-def draft_of_entry(entry: RedBeatSchedulerEntry) -> Draft:
-    """Return the draft with which the editing of a stored entry begins."""
-    document = shown_document(entry)
-    return Draft(str(entry.name), document, revision_of(entry), dict(document), before=entry)
-
-
-def read_draft(visit: Visit, form: Mapping[str, str]) -> Draft:
+def read_draft(visit: Visit) -> Draft:
     """Return the draft that a form was sent with, and note what is wrong with it.
 
     Raises:
         EntryError: the page's own fields in it have been changed.
         StoreUnavailable: Redis can't be asked whether it can be stored.
     """
+    form = typed_in(visit)
     found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
     found.way = "json" if form.get("way") == "json" else "form"
     found.text = form.get("document", "")
@@ -160,6 +153,9 @@ def check(visit: Visit, found: Draft) -> None:
 
 def note_error(visit: Visit, found: Draft, exc: EntryError | AccessDenied) -> None:
     """Note why a draft can't be stored, at the field that the error names; it may quote what is stored."""
+    if found.is_new and isinstance(exc, EntryChanged):
+        found.problems["name"] = "There is an entry of this name already."
+        return
     (place, words), hiding = (
         placed(str(exc), str(found.given.get("name") or found.name)),
         hiding_of(visit.app),
@@ -187,11 +183,6 @@ def preview(visit: Visit, found: Draft) -> dict[str, Any] | None:
         else:
             made = draft(visit.actor, found.given, found.before)
         made.check_save(if_unchanged="name" not in needs)
-    except EntryChanged as exc:
-        if found.is_new:
-            found.problems["name"] = NAME_IS_TAKEN
-        else:
-            note_error(visit, found, exc)
     except (AccessDenied, EntryError) as exc:
         note_error(visit, found, exc)
     if found.problems:

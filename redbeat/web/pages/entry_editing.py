@@ -5,7 +5,7 @@ meanwhile.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -22,17 +22,14 @@ from redbeat.errors import (
     EntryError,
     EntryNotFound,
 )
-from redbeat.log.text import printable_json
 from redbeat.operations.editing import put_entry, revision_of, set_entry
 from redbeat.operations.operation import Seen
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
-    NAME_IS_TAKEN,
     Draft,
     Line,
     check,
     diff_lines,
-    draft_of_entry,
     hints_of,
     note_error,
     preview,
@@ -62,7 +59,8 @@ def show_new(visit: Visit) -> Response:
 def show_edit(visit: Visit) -> Response:
     """Show the form of a stored entry."""
     entry = read_listed(visit.app, visit.query.get("name", ""))
-    found = draft_of_entry(entry)
+    document = shown_document(entry)
+    found = Draft(str(entry.name), document, revision_of(entry), dict(document), before=entry)
     if entry.problem or visit.query.get("as") == "json":  # what is invalid may not fit into the fields
         found.way = "json"
     if entry.problem:
@@ -72,7 +70,7 @@ def show_edit(visit: Visit) -> Response:
 
 def switch(visit: Visit) -> Response:
     """Show a draft in the other way: what was typed as a form as JSON, and back."""
-    found = read_draft(visit, typed_in(visit))
+    found = read_draft(visit)
     found.forgive()
     if found.problems:  # what is wrong, the other way may not show
         found.problems.setdefault("", "Put this right first: only then it can be shown the other way.")
@@ -83,7 +81,7 @@ def switch(visit: Visit) -> Response:
 
 def show_preview(visit: Visit) -> Response:
     """Show what is wrong with a draft, or what it would make of the entry."""
-    found = read_draft(visit, typed_in(visit))
+    found = read_draft(visit)
     found.forgive()
     seen = preview(visit, found)
     return visit.render("entry_preview.html", draft=found, seen=seen, groups=GROUPS)
@@ -91,7 +89,7 @@ def show_preview(visit: Visit) -> Response:
 
 def save(visit: Visit) -> Response:
     """Store a draft, unless another user has changed the entry."""
-    found = read_draft(visit, typed_in(visit))
+    found = read_draft(visit)
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
         return _show_removed(visit, found)
     if found.problems:
@@ -110,11 +108,11 @@ def save(visit: Visit) -> Response:
             raise
         note_error(visit, found, exc)
         return _show(visit, found, 403)
-    except EntryChanged:
-        if found.is_new:
-            found.problems["name"] = NAME_IS_TAKEN
-            return _show(visit, found, 412)
-        return _show_conflict(visit, found)
+    except EntryChanged as exc:
+        if not found.is_new:
+            return _show_conflict(visit, found)
+        note_error(visit, found, exc)
+        return _show(visit, found, 412)
     except EntryNotFound:
         return _show_removed(visit, found)
     except EntryError as exc:
@@ -156,8 +154,6 @@ def _show(visit: Visit, found: Draft, status: int = 200, theirs: Sequence[Line] 
     form = typed_in(visit)
     if status == 412 or found.way != "form" or form.get("way") != "form":
         form = form_of(found.given, zone_named(found.given.get("timezone"), visit.app.timezone))
-    if not found.text:
-        found.text = _json_text(found.given)
     return visit.render(
         "entry_edit.html",
         status,
@@ -175,11 +171,6 @@ def _show(visit: Visit, found: Draft, status: int = 200, theirs: Sequence[Line] 
         app_zone=label_of(visit.app.timezone),
         tasks=known_tasks(visit.app)[:MOST_SUGGESTED],
     )
-
-
-def _json_text(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON of many lines, to be edited."""
-    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 ROUTES: list[BaseRoute] = [

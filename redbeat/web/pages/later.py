@@ -65,20 +65,13 @@ def show_message(visit: Visit) -> Response:
         found = read_message(visit.actor, task_id)
     except EntryNotFound:
         return visit.render("later_gone.html", 404, title="Stored message", sentence=_gone(task_id))
-    document = asdict(found)
     return visit.render(
         "later_message.html",
         title=f"Stored message {shorten(task_id, 200)}",
         task_id=task_id,
-        document=document,
+        document=asdict(found),
+        apart=_APART,
         eta=_eta_of(found),
-        fields=[
-            (name.replace("_", " "), value)
-            for name, value in document.items()
-            if name not in _APART and value not in (None, "")
-        ],
-        arguments=[(name, document[name]) for name in ("args", "kwargs") if document.get(name)],
-        revision=found.revision,
         about_cancel=ABOUT_CANCEL,
     )
 

@@ -11,12 +11,9 @@ import functools
 from collections import Counter
 from typing import NamedTuple
 
-#: good, warn, danger, info and neutral are classes of redbeat.css
-TONES = ("good", "warn", "danger", "info", "neutral")
-
 
 class Look(NamedTuple):
-    """A tone, and the name of an icon in ``templates/icons.html``."""
+    """A tone, which is a class of redbeat.css, and the name of an icon in ``templates/icons.html``."""
 
     tone: str
     icon: str

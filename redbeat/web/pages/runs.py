@@ -89,7 +89,7 @@ def show_runs(visit: Visit) -> Response:
         else "",
         failed_outcomes=FAILED_OUTCOMES,
         once_more=ONCE_MORE,
-        kept={f"kept_{field}": value for field, value in filters.items() if value},
+        kept={field: value for field, value in filters.items() if value},
         all_failed=visit.link(
             "runs", "rerun", since=filters["since"] or "1d", match=filters["match"] or None
         ),

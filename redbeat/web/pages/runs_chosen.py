@@ -34,14 +34,14 @@ from redbeat.web.visit import Visit, checked_pattern
 def _back(visit: Visit, notice: str, sent: str | None = None) -> Response:
     """Return to the list as it was, or to the page of the entry on which the button stands."""
     visit.dashboard.jobs.forget("runs")
-    if visit.form.get("back") == "entry":
+    if visit.query.get("back") == "entry":
         return visit.see("entry", notice=notice, name=visit.typed("name"), sent=sent)
     return visit.see("runs", notice=notice, **_kept(visit))
 
 
 def _kept(visit: Visit) -> dict[str, str | None]:
     """Return what the list was asked for."""
-    return {field: visit.typed(f"kept_{field}") or None for field in FILTERS}
+    return {field: visit.query.get(field) or None for field in FILTERS}
 
 
 def _due_of(text: str) -> datetime:
@@ -80,13 +80,12 @@ def do_give_up(visit: Visit) -> Response:
 
 def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: Any) -> Response:
     """Return the page that asks, where there is no script."""
-    kept = [(name, visit.typed(name)) for name in ("back", *(f"kept_{field}" for field in FILTERS))]
     return visit.ask(
         question,
         label,
-        visit.link("runs", path),
-        [*fields, *((name, value) for name, value in kept if value)],
-        back=visit.link("runs"),
+        visit.link("runs", path, **visit.query),
+        fields,
+        back=visit.link("runs", **_kept(visit)),
         more=more,
         tone="danger primary" if path == "give-up" else "primary",
     )
