@@ -26,7 +26,7 @@ from redbeat.cli.parameters import (
     pass_session,
     zone_options,
 )
-from redbeat.cli.run_tables import figures_rows, print_history, print_runs, style_of
+from redbeat.cli.run_tables import figures_rows, print_runs, style_of
 from redbeat.cli.session import ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import (
     END,
@@ -64,6 +64,7 @@ from redbeat.log.text import counted, printable
 from redbeat.operations.reading import list_entries, next_of_all
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.runs.run import run_of_past
 from redbeat.schedules.times import TypedTime
 
 #: how much of an error is shown below a row; ``show`` has all of it
@@ -287,7 +288,7 @@ def show(session: Session, name: str) -> None:
         print_runs(session, found.running, with_names=False)
     if found.past:
         _print_title(session, "Last runs")
-        print_history(session, found.past)
+        print_runs(session, [run_of_past(str(entry.name), past) for past in found.past], with_names=False)
     if found.spoilt:
         session.note(found.spoilt)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from redbeat.cli.session import Session
-from redbeat.cli.tables import END, MIDDLE, Column, print_table, styled, titled
-from redbeat.entries.runs import reason_of_run, remark_on
-from redbeat.entries.wording import clock, in_words_of, one_line, relative, typed
-from redbeat.history import FAILED_OUTCOMES, PastRun
+from redbeat.cli.tables import MIDDLE, Column, print_table, styled, titled
+from redbeat.entries.runs import remark_on
+from redbeat.entries.wording import clock, relative, typed
+from redbeat.history import FAILED_OUTCOMES
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
@@ -55,10 +55,15 @@ def print_runs(session: Session, runs: Sequence[Run], *, with_names: bool = True
         in_words = seconds_in_words if run.is_running else lasting_in_words
         return "" if seconds is None else in_words(seconds)
 
+    def late(run: Run) -> str:
+        seconds = 0.0 if run.sent_at is None else (run.sent_at - run.due).total_seconds()
+        return seconds_in_words(seconds) if seconds >= 0.0005 else ""
+
     columns: list[Column[Run]] = [
         Column("state", _state),
         Column("for", lasts),
         Column(titled("due", zone), lambda run: typed(run.due, zone)),
+        Column("late", late, rank=3),
         Column("ended", lambda run: relative(run.ended_at, now), rank=1),
         Column(titled("at", zone), lambda run: clock(run.ended_at, zone) if run.ended_at else "", rank=4),
         Column("worker", lambda run: run.worker or "", rank=2, is_below=True),
@@ -74,32 +79,5 @@ def _state(run: Run) -> Text:
     attempt = f", attempt {run.attempt}" if run.is_running and (run.attempt or 1) > 1 else ""
     if run.is_overdue:
         return Text(f"overdue{attempt}", "red")
-    state = run.state or run.outcome or ""
-    return styled(state + attempt, style_of(state))
-
-
-def print_history(session: Session, history: Sequence[PastRun]) -> None:
-    """Print the table of the last runs of one entry, the newest first, with reasons below their rows."""
-    zone = session.zone
-
-    def late(run: PastRun) -> str:
-        return seconds_in_words(run.late_seconds) if run.late_seconds >= 0.0005 else ""
-
-    def took(run: PastRun) -> str:
-        return "" if run.run_seconds is None else lasting_in_words(run.run_seconds)
-
-    def outcome(run: PastRun) -> Text:
-        return styled(f"{run.outcome}, by hand" if run.is_manual else run.outcome, style_of(run.outcome))
-
-    def reason(run: PastRun) -> str:
-        return in_words_of(one_line(reason_of_run(run, zone)), zone)
-
-    columns: list[Column[PastRun]] = [
-        Column(titled("due", zone), lambda run: typed(run.due, zone)),
-        Column("late", late),
-        Column("outcome", outcome),
-        Column("took", took),
-        Column("worker", lambda run: run.worker or "", rank=1, cut=MIDDLE),
-        Column("task id", lambda run: run.task_id or "", cut=END),
-    ]
-    print_table(session, columns, history, reason, "why")
+    state, by_hand = run.state or run.outcome or "", ", by hand" if run.is_manual else ""
+    return styled(f"{state}{attempt}{by_hand}", style_of(state))

@@ -79,7 +79,9 @@ def _verdict(status: str, role: str, problem: str) -> Response:
 
 def _json(is_well: bool, document: dict[str, Any]) -> Response:
     code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-    return Response(code, "application/json", json.dumps(document).encode() + b"\n")
+    # names may have surrogates, which other programs refuse
+    body = json.dumps(document, ensure_ascii=False).encode(errors="replace")
+    return Response(code, "application/json", body + b"\n")
 
 
 def _metrics_page(views: Callable[[], Sequence[View]], own: OwnFigures) -> Page:

@@ -214,14 +214,16 @@ def test_status_page_does_not_wait_for_a_silent_redis(
     assert page("").status == HTTPStatus.OK
 
 
-def test_status_page_without_redis_has_the_problem_without_advice(
+def test_status_page_without_redis_has_the_problem_without_advice_and_valid_text(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = StoreUnavailable("Redis is gone.", advice="A setting makes beat wait for it.")
     monkeypatch.setattr(module, "ask_status", Mock(side_effect=error))
-    found = pages(fake_app)["/status"]("")
+    view = Mock(**{"overdue.names": ["ü\udcff"]})
+    found = pages_of(fake_app, ANY, lambda: [view], ANY)["/status"]("")
     assert found.status == HTTPStatus.SERVICE_UNAVAILABLE
-    assert json.loads(found.body)["problem"] == "Redis is gone."
+    document = json.loads(found.body)
+    assert (document["problem"], document["overdue"]) == ("Redis is gone.", ["ü?"])
 
 
 # -- parts of the telemetry
