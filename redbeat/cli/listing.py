@@ -196,6 +196,7 @@ def list_(
         "error",
         limit=limit,
         offset=offset,
+        total=None if chosen else lambda: RedBeatSchedulerEntry.count(session.app),
     )
 
 

@@ -68,10 +68,13 @@ def status(session: Session, late_after_seconds: float, is_detailed: bool) -> No
     word, colour = state.name.lower().replace("_", " "), "green" if state is State.HEALTHY else "red"
     about = in_words_of(printable(f": {problem}" if problem else ""), zone)
     conf = session.app.conf
+    broker = sanitize_url(conf.broker_write_url or conf.broker_url or "the default broker")
+    if found is not None and found.obstacle == leadership.BROKER_AWAY:
+        broker += ", unreachable for the leader"
     fields: list[tuple[str, str | Text]] = [
         ("state", Text.assemble((word, f"bold {colour}"), about)),
         ("server", session.server),
-        ("broker", sanitize_url(conf.broker_write_url or conf.broker_url or "the default broker")),
+        ("broker", broker),
     ]
     if found is None:
         print_fields(session, fields)

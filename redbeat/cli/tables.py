@@ -120,6 +120,7 @@ def print_page(
     *,
     limit: int | None = None,
     offset: int | None = None,
+    total: Callable[[], int] | None = None,
 ) -> None:
     """Print a list: with ``--json`` a document per line, else a table; and say on stderr if there is more.
 
@@ -127,6 +128,7 @@ def print_page(
         nothing: the sentence that says that the list is empty.
         limit: see ``Session.rows``.
         offset: how many items are left out; None: the command has no such option.
+        total: counts all items; None: that would take long.
     """
     rest, rows = islice(items, offset or 0, None), session.rows(limit)
     page = rest if rows is None else islice(rest, rows)
@@ -137,7 +139,8 @@ def print_page(
         session.note(nothing)
     if rows is not None and next(rest, None) is not None:
         following = "" if offset is None else f", --offset {offset + rows} the next"
-        session.note(f"{rows} are shown, and there are more: --limit 0 shows all{following}.")
+        count = "more" if total is None else total()
+        session.note(f"{rows} of {count} shown: --limit 0 shows all{following}.")
 
 
 def styled(text: str, style: str) -> Text:

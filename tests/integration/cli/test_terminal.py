@@ -61,7 +61,7 @@ def test_colours_are_shown_on_a_terminal_only(on_terminal: Callable[..., Termina
     Entry.save_many(Entry(f"[red]x{number}[/red]", "echo", clocked(FAR), app=app) for number in range(60))
     with on_terminal("list") as terminal:
         assert terminal.wait() == 0
-        assert "50 are shown" in terminal.shown
+        assert "50 of 60 shown" in terminal.shown
         assert "\x1b[32mscheduled" in terminal.shown
         assert "[red]x0[/red]" in terminal.shown
     with on_terminal("list", NO_COLOR="1") as terminal:
