@@ -56,21 +56,6 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     return send(entry, now, {**overrides, "task_id": task_id}, record, now)
 
 
-def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> str | None:
-    """Return the task id of the run that a request has sent within a day; None: it hasn't.
-
-    Raises:
-        EntryError: it has sent one with other arguments.
-    """
-    task_id = request_id_of(entry.key, request)
-    found = read_request(Store(entry.app), task_id)
-    if found is None:
-        return None
-    if found != _digest_of(overrides):
-        raise EntryError(f"{entry.key}: trigger: the same key was used for other arguments.", entry.key)
-    return task_id
-
-
 @retry(
     retry=retry_if_exception_type(LockNotAcquired),
     stop=stop_after_delay(PATIENCE_SECONDS),
@@ -78,7 +63,10 @@ def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, 
     reraise=True,
 )
 def trigger_once(
-    entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]
+    entry: RedBeatSchedulerEntry,
+    request: str,
+    overrides: Mapping[str, Any],
+    sending: AbstractContextManager[None],
 ) -> tuple[str, bool]:
     """Send one run of ``entry`` now, unless the same request has done so within a day.
 
@@ -87,20 +75,31 @@ def trigger_once(
 
     Returns the task id of the run, and whether an earlier try has sent it.
 
+    Arguments:
+        sending: is entered around the sending, if this call sends the run.
+
     Raises:
         EntryError: the request has sent a run with other arguments.
         LockNotAcquired: that takes longer than ``PATIENCE_SECONDS``.
     """
-    found = sent_by(entry, request, overrides)
-    if found is not None:
-        return found, True
     store, task_id = Store(entry.app), request_id_of(entry.key, request)
+    if _is_sent(entry, task_id, overrides):
+        return task_id, True
     with backfilling(store, entry.key):
-        if sent_by(entry, request, overrides) is not None:
+        if _is_sent(entry, task_id, overrides):
             return task_id, True
-        trigger(entry, {**overrides, "task_id": task_id})
+        with sending:
+            trigger(entry, {**overrides, "task_id": task_id})
         note_request(store, task_id, _digest_of(overrides))
     return task_id, False
+
+
+def _is_sent(entry: RedBeatSchedulerEntry, task_id: str, overrides: Mapping[str, Any]) -> bool:
+    """Return True if a request has sent this run; raise EntryError if it did so with other arguments."""
+    found = read_request(Store(entry.app), task_id)
+    if found not in (None, _digest_of(overrides)):
+        raise EntryError(f"{entry.key}: trigger: the same key was used for other arguments.", entry.key)
+    return found is not None
 
 
 def _digest_of(overrides: Mapping[str, Any]) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from redbeat.entries.loading import decode_entry
-from redbeat.errors import EntryError, EntryNotFound
+from redbeat.errors import EntryError
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.schedules.timezones import shown
 from redbeat.store.entries import write_entries
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 Progress = Callable[[int], object]
-#: an entry was paused, its pause got what was given, it was resumed, or it stays as it was
-Paused = Literal["paused", "changed", "resumed", "left"]
 
 
 @dataclass(frozen=True)
@@ -108,74 +106,34 @@ def pause_many(
     note: str | None,
     until: datetime | Callable[[Any, datetime], datetime | None] | None,
     by: str | None,
-    progress: Progress | None,
+    progress: Progress | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
 ) -> PauseResult:
     """Pause entries; see :meth:`redbeat.RedBeatSchedulerEntry.pause_many`.
 
     Arguments:
         until: a time, or a function that returns it for an entry and the server's time.
+        changes: the fields that a pause gets which has begun already; none: it stays as it is.
     """
-
     ends: dict[str, datetime | None] = {}
 
     def rest_if_it_runs(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
-        if not entry.is_enabled_at(now):
-            return False
-        rest(entry, now, note, until(entry, now) if callable(until) else until, by)
-        ends[entry.name] = entry.paused_until
-        return True
-
-    result = _change_many(cls, names, app, rest_if_it_runs, progress)
-    add_paused_events(Store(app), ((name, ends.get(name)) for name in result.changed), note, by)
-    return result
-
-
-def pause_one(
-    cls: type[Any],
-    name: str,
-    app: Any,
-    note: str | None,
-    until: datetime | None,
-    *,
-    by: str | None,
-    changed_by: str | None,
-) -> Paused:
-    """Pause an entry that a user has named; if it is paused already, its pause gets what is given.
-
-    Arguments:
-        by: the user who pauses it.
-        changed_by: the user who has paused it from now on, if it is paused already; None: as before.
-
-    Raises:
-        EntryNotFound: there is none.
-        EntryError: the end isn't later than now, or the entry can't be used.
-    """
-    done: Paused = "left"
-
-    def rest_or_change(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
-        nonlocal done
-        given = {"pause_note": note, "paused_by": changed_by, "paused_until": until}
-        changes = {field: value for field, value in given.items() if value is not None}
-        done = "left"
+        ends.pop(entry.name, None)
         if entry.is_enabled_at(now):
-            rest(entry, now, note, until, by)
-            done = "paused"
+            rest(entry, now, note, until(entry, now) if callable(until) else until, by)
+            ends[entry.name] = entry.paused_until
         elif entry.paused and changes:
             entry.set_policy(changes)
             _check_end(entry, now)
-            done = "changed"
-        return done != "left"
+        else:
+            return False
+        return True
 
-    store = Store(app)
-    key = store.keys.entry(name)
-    result = _change_many(cls, [key], app, rest_or_change, None)
-    for words in result.failed.values():
-        raise EntryError(words, key)
-    if not (result.changed or result.left):
-        raise EntryNotFound(f"{key}: there is no such entry.", key)
-    if done == "paused":
-        add_paused_events(store, [(name, until)], note, by)
-    return done
+    result = _change_many(cls, names, app, rest_if_it_runs, progress)
+    begun = [(name, ends[name]) for name in result.changed if name in ends]
+    add_paused_events(Store(app), begun, note, by)
+    return result
 
 
 def resume_many(

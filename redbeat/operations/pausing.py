@@ -56,16 +56,17 @@ def pause_entry(
     was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
     before = {field: was[field] for field in changes} if is_paused else {}
     with actor.doing("pause", [name], changes, before=before):
-        outcome = pauses.pause_one(
+        changed_by = by or (None if actor.has_shell else actor.user.name)
+        result = pauses.pause_many(
             RedBeatSchedulerEntry,
-            name,
+            [name],
             actor.app,
             note,
             end,
-            by=by or actor.user.name or None,
-            changed_by=by or (actor.user.name if changes and not actor.has_shell else None),
+            by or actor.user.name or None,
+            changes=changes and given_values(pause_note=note, paused_by=changed_by, paused_until=end),
         )
-    return EntryChange(read_listed(actor.app, name), outcome)
+    return _changed(actor, name, result, "changed" if is_paused else "paused")
 
 
 @operation("entry.resume", Right.PAUSE, "resume", "DELETE /entries/{name}/pause")
@@ -93,10 +94,15 @@ def resume_entry(
             result = PauseResult((name,))
         else:
             result = RedBeatSchedulerEntry.resume_many([name], actor.app)
+    return _changed(actor, name, result, "resumed")
+
+
+def _changed(actor: Actor, name: str, result: PauseResult, outcome: str) -> EntryChange:
+    """Return the entry that was to be changed; raise the error that it has failed with."""
+    entry = read_listed(actor.app, name)
     for reason in result.failed.values():
         raise EntryError(reason, entry.key)
-    changed = read_listed(actor.app, name)
-    return EntryChange(changed, "resumed" if result.changed else "left")
+    return EntryChange(entry, outcome if result.changed else "left")
 
 
 @operation("entries.pause", Right.PAUSE, "pause", "PUT /pause")

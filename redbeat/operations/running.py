@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
 from redbeat.access import Right
-from redbeat.entries.backfill import sent_by, trigger_once
+from redbeat.entries.backfill import trigger_once
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.rerun import choose_run, find_reruns, rerun_each, rerun_one
 from redbeat.entries.runs import (
@@ -122,11 +122,7 @@ def trigger_entry(
     entry, given = _prepare(actor, name, given_values(args=args, kwargs=kwargs, queue=queue))
     if dry_run:
         return Triggered(name, str(entry.task))
-    found = None if request is None else sent_by(entry, f"{actor.user.name}\n{request}", given)
-    if found is not None:
-        return Triggered(name, str(entry.task), found, is_repeated=True)
-    with actor.doing("trigger", [name], given, entry.task):
-        return _send(actor, entry, given, request)
+    return _send(actor, entry, given, request, actor.doing("trigger", [name], given, entry.task))
 
 
 @operation("entries.trigger", Right.RUN, "trigger", "PUT /trigger")
@@ -157,7 +153,7 @@ def trigger_entries(
         entry, given = _prepare(actor, name, overrides)
         if dry_run:
             return Triggered(name, str(entry.task))
-        run = _send(actor, entry, given, request)
+        run = _send(actor, entry, given, request, nullcontext())
         sent(run)
         return run
 
@@ -181,13 +177,26 @@ def _prepare(
 
 
 def _send(
-    actor: Actor, entry: RedBeatSchedulerEntry, given: Mapping[str, Any], request: str | None
+    actor: Actor,
+    entry: RedBeatSchedulerEntry,
+    given: Mapping[str, Any],
+    request: str | None,
+    record: AbstractContextManager[None],
 ) -> Triggered:
+    """Send a run, unless its request was carried out already: only a run that is sent is recorded."""
     name, task = str(entry.name), str(entry.task)
-    with naming_the_broker(actor.app, name):
-        if request is None:
-            return Triggered(name, task, str(entry.trigger(**given).id))
-        return Triggered(name, task, *trigger_once(entry, f"{actor.user.name}\n{request}", given))
+    sending = _sending(actor, name, record)
+    if request is not None:
+        return Triggered(name, task, *trigger_once(entry, f"{actor.user.name}\n{request}", given, sending))
+    with sending:
+        return Triggered(name, task, str(entry.trigger(**given).id))
+
+
+@contextmanager
+def _sending(actor: Actor, name: str, record: AbstractContextManager[None]) -> Iterator[None]:
+    """Name the broker in errors of what is sent, also in the audit record."""
+    with record, naming_the_broker(actor.app, name):
+        yield
 
 
 def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:

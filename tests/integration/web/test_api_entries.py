@@ -292,6 +292,7 @@ def test_eight_concurrent_triggers_with_one_key_send_one_run(
     assert len({answer["task_id"] for answer in answers}) == 1
     assert sorted(answer["is_repeated"] for answer in answers) == [False, *[True] * 7]
     assert sent(app) == 1
+    assert [record.verb for record in find_records(app)] == ["trigger"]
 
 
 def test_trigger_of_an_entry_whose_run_is_in_progress_returns_409(program: Programs, add: Add) -> None:
