@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +41,9 @@ def show_entry(visit: Visit) -> Response:
     problems = dict[str, str]()
     after = visit.time("after", problems, ahead=True)
     found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SLOTS), after=after)
-    facts = _facts_of(visit, entry)
+    facts = None
+    with suppress(EntryNotFound):  # its hash is gone
+        facts = read_facts(visit.app, str(entry.name))
     error = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
     sent = visit.query.get("sent", "")
     task_ids = [*(run.task_id for run in found.running), *(run.task_id for run in found.history)]
@@ -129,14 +132,6 @@ def figures_in_words(figures: Figures) -> str:
     return f"{words}; the last one failed" if row == 1 else f"{words}; the last {row} failed"
 
 
-def _facts_of(visit: Visit, entry: RedBeatSchedulerEntry) -> Facts | None:
-    """Return what explains runs; None: the entry's hash is gone."""
-    try:
-        return read_facts(visit.app, str(entry.name))
-    except EntryNotFound:
-        return None
-
-
 def _marked(
     visit: Visit, entry: RedBeatSchedulerEntry, found: Overview, since: datetime
 ) -> list[tuple[datetime, list[Mark]]]:
@@ -172,11 +167,6 @@ def why_not_run(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
     except AccessDenied as exc:
         return str(exc)
     return ""
-
-
-def see_entry(visit: Visit, name: str, notice: str, **query: str) -> Response:
-    """Send the browser to the page of an entry."""
-    return visit.see("entry", notice=notice, name=name, **query)
 
 
 ROUTES: list[BaseRoute] = [page("/entry", show_entry)]

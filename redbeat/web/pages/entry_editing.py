@@ -24,7 +24,6 @@ from redbeat.errors import (
 )
 from redbeat.operations.editing import put_entry, revision_of, set_entry
 from redbeat.operations.operation import Seen
-from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
     Draft,
     Line,
@@ -102,7 +101,7 @@ def save(visit: Visit) -> Response:
             name, seen = found.name, Seen([found.revision])
             made = set_entry(visit.actor, name, changes=found.changes, seen=seen, is_merged=False).entry
         else:
-            return see_entry(visit, found.name, "Nothing was changed.")
+            return visit.see("entry", notice="Nothing was changed.", name=found.name)
     except AccessDenied as exc:
         if not visit.may("edit"):
             raise
@@ -123,7 +122,7 @@ def save(visit: Visit) -> Response:
     when = ", ".join(filter(None, next_run_in_words(made, visit.zone, visit.now, when_in)))
     hints = [*hints_of(visit, found), hint_at_beat_schedule(visit.app, [name])]
     words = [f"{done} {one_line(name, 100)}. Next run: {when}.", *filter(None, hints)]
-    return see_entry(visit, name, " ".join(words))
+    return visit.see("entry", notice=" ".join(words), name=name)
 
 
 def _show_conflict(visit: Visit, found: Draft) -> Response:

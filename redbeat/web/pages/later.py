@@ -48,14 +48,12 @@ def show_later(visit: Visit) -> Response:
         offset=offset,
         most=ARGUMENTS,
         about_cancel=ABOUT_CANCEL,
-        here=_link(visit, offset),
-        previous=_link(visit, max(offset - SHOWN, 0)) if offset else None,
-        following=_link(visit, offset + SHOWN) if found.next and offset + SHOWN < found.count else None,
+        here=visit.link("later", offset=offset or None),
+        previous=visit.link("later", offset=max(offset - SHOWN, 0) or None) if offset else None,
+        following=visit.link("later", offset=offset + SHOWN)
+        if found.next and offset + SHOWN < found.count
+        else None,
     )
-
-
-def _link(visit: Visit, offset: int) -> str:
-    return visit.link("later", offset=offset or None)
 
 
 def show_message(visit: Visit) -> Response:

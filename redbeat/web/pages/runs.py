@@ -60,7 +60,7 @@ def show_runs(visit: Visit) -> Response:
     limit = min(max(visit.number("limit"), SHOWN), MOST)
     result, errors = Result[FoundRuns](), dict[str, str]()
     try:
-        states = _states_of(filters["state"])
+        states = {"": USUAL, "all": ALL}.get(filters["state"]) or read_states(filters["state"])
     except ValueError as exc:
         errors["state"] = str(exc)
     since = visit.time("since", errors)
@@ -68,7 +68,7 @@ def show_runs(visit: Visit) -> Response:
         result = _search(visit, states, since, filters, limit)
     runs = result.found.runs if result.found is not None else ()
     choices, spans = choices_with(_CHOICES, filters["state"]), choices_with(SPANS, filters["since"])
-    here = _here(visit, filters, limit=limit if limit > SHOWN else None)
+    kept = {field: value for field, value in filters.items() if value}
     return visit.render(
         "runs_part.html" if visit.is_fragment else "runs.html",
         422 if errors else 200,
@@ -79,8 +79,8 @@ def show_runs(visit: Visit) -> Response:
         errors=errors,
         choices=choices,
         spans=spans,
-        here=here,
-        more=_here(visit, filters, limit=min(limit * 4, MOST)) if limit < MOST else None,
+        here=visit.link("runs", **kept, limit=limit if limit > SHOWN else None),
+        more=visit.link("runs", **kept, limit=min(limit * 4, MOST)) if limit < MOST else None,
         listed=dict(choices)[filters["state"]],
         within=dict(spans)[filters["since"]],
         value_of=lambda run: json.dumps([run.name, run.due.isoformat()]),
@@ -89,7 +89,7 @@ def show_runs(visit: Visit) -> Response:
         else "",
         failed_outcomes=FAILED_OUTCOMES,
         once_more=ONCE_MORE,
-        kept={field: value for field, value in filters.items() if value},
+        kept=kept,
         all_failed=visit.link(
             "runs", "rerun", since=filters["since"] or "1d", match=filters["match"] or None
         ),
@@ -116,19 +116,6 @@ def _search(
 
     visit.now  # noqa: B018 - asked for here, not in the job's thread
     return visit.dashboard.jobs.read("runs", (*filters.items(), limit), search)
-
-
-def _states_of(text: str) -> Sequence[str]:
-    """Return the states that a choice stands for.
-
-    Raises:
-        ValueError: it has a word that is none.
-    """
-    return {"": USUAL, "all": ALL}.get(text) or read_states(text)
-
-
-def _here(visit: Visit, filters: Mapping[str, str], **more: object) -> str:
-    return visit.link("runs", **{name: value for name, value in filters.items() if value}, **more)
 
 
 def choices_with(choices: Sequence[tuple[str, str]], value: str) -> list[tuple[str, str]]:
