@@ -13,7 +13,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from math import inf
@@ -91,7 +91,6 @@ class Job:
     asked_at: float = field(default_factory=time.monotonic)
     began_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
-    kept_seconds: float = inf
 
     @property
     def is_at_work(self) -> bool:
@@ -111,7 +110,7 @@ class Job:
 
     def is_over(self, now: float) -> bool:
         """Return True if its result isn't kept any longer."""
-        return not self.is_at_work and now - max(self.asked_at, self.ended_at) >= self.kept_seconds
+        return not self.is_at_work and now - max(self.asked_at, self.ended_at) >= KEPT_SECONDS
 
     def as_result(self) -> Result[Any]:
         """Return what pages show of a read."""
@@ -229,8 +228,6 @@ class Jobs:
         fresh_seconds: float = 0.0,
         is_wanted: bool = False,
         wait_seconds: float = READ_WAIT_SECONDS,
-        kept_seconds: float = inf,
-        is_queued: bool = True,
     ) -> Result[Found]:
         """Return the result of a read, and begin it again if that is old.
 
@@ -241,9 +238,6 @@ class Jobs:
             fresh_seconds: how old a result may be.
             is_wanted: begin again, however young the result is.
             wait_seconds: how long to wait for a read that begins now, as it may be short.
-            kept_seconds: for how long after the last page has asked the result stays in memory; it may be
-                large.
-            is_queued: wait while MAX_READS others work.
         """
         with self._news:
             now = time.monotonic()
@@ -251,13 +245,13 @@ class Jobs:
             if job is None or job.is_over(now):
                 job = Job()
             self._reads[kind, key] = job  # the last one that was asked for goes last
-            job.asked_at, job.kept_seconds = now, kept_seconds
+            job.asked_at = now
             _forget_old(self._reads, MAX_RESULTS, now)
             is_old = not job.found_at or now - job.found_at >= fresh_seconds
             is_due = not job.is_at_work and (is_wanted or (is_old and now >= job.rests_until))
             # each has a thread; pages of a read that isn't begun ask again
             if is_due and sum(one.is_at_work for one in self._reads.values()) < MAX_QUEUED:
-                self._start(f"redbeat-web-{kind}", job, work, self._slots if is_queued else nullcontext())
+                self._start(f"redbeat-web-{kind}", job, work)
                 self._news.wait_for(lambda: not job.is_at_work, wait_seconds)
             return cast("Result[Found]", job.as_result())
 
@@ -302,12 +296,12 @@ class Jobs:
             if change is None and sum(one.is_at_work for one in self._changes.values()) >= MAX_CHANGES:
                 raise TooBusy
         if change is None:
-            change = Change(id=id_, user=user, title=title, state=State.QUEUED, kept_seconds=KEPT_SECONDS)
+            change = Change(id=id_, user=user, title=title, state=State.QUEUED)
             if not self._records().claim(id_, change.to_record()):
                 return change  # another process, or another request to this one, has begun it
             with self._news:
                 self._changes[id_] = change
-                self._start("redbeat-web-change", change, work, nullcontext())
+                self._start("redbeat-web-change", change, work)
             threading.Thread(
                 target=self._write, args=(change,), name="redbeat-web-record", daemon=True
             ).start()
@@ -342,19 +336,17 @@ class Jobs:
 
     # -- running
 
-    def _start(
-        self, name: str, job: Job, work: Callable[[Tell[Any]], Any], slot: AbstractContextManager[Any]
-    ) -> None:
+    def _start(self, name: str, job: Job, work: Callable[[Tell[Any]], Any]) -> None:
         job.state, job.progress = State.QUEUED, None
         try:
-            threading.Thread(target=self._run, args=(job, work, slot), name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(job, work), name=name, daemon=True).start()
         except RuntimeError:  # this process has no more threads
             job.state = State.IDLE
             raise
 
-    def _run(self, job: Job, work: Callable[[Tell[Any]], Any], slot: AbstractContextManager[Any]) -> None:
+    def _run(self, job: Job, work: Callable[[Tell[Any]], Any]) -> None:
         result, problem, state = None, None, State.DONE
-        with slot:
+        with nullcontext() if isinstance(job, Change) else self._slots:
             job.state, job.began_at = State.RUNNING, time.monotonic()
             try:
                 self._tell(job, None)  # perhaps no page asks for it any more
