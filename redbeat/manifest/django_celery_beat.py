@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from redbeat.manifest.format import Declared
 from redbeat.schedules.crontab import CRON_FIELDS
 
 TABLES = ("periodictask", "intervalschedule", "crontabschedule", "clockedschedule", "solarschedule")
+QUERIES = {table: f"SELECT * FROM django_celery_beat_{table}" for table in TABLES}  # noqa: S608 - constants
 
 _SECONDS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1, "microseconds": 1e-6}
 
 #: name of a table, without its prefix, to its rows
 Rows = Mapping[str, list[dict[str, Any]]]
-#: returns the rows of a query
-Select = Callable[[str], list[dict[str, Any]]]
 
 
 def read_django_celery_beat(url: str) -> Declared:
@@ -43,14 +42,11 @@ def read_django_celery_beat(url: str) -> Declared:
     scheme, shown = url.partition("://")[0], sanitize_url(url)
     if "://" not in url:
         raise ConfigurationError(f"{shown!r} is no database URL; write it as sqlite:///db.sqlite3.")
-    select = _select_from_sqlite if scheme == "sqlite" else _select_by_sqlalchemy
-    with select(url, shown) as rows_of:
-        rows = {table: rows_of(f"SELECT * FROM django_celery_beat_{table}") for table in TABLES}  # noqa: S608
-    return _declare_rows(rows, shown)
+    read = _read_sqlite if scheme == "sqlite" else _read_by_sqlalchemy
+    return _declare_rows(read(url, shown), shown)
 
 
-@contextmanager
-def _select_from_sqlite(url: str, shown: str) -> Iterator[Select]:
+def _read_sqlite(url: str, shown: str) -> Rows:
     parts = urlsplit(url)
     path = Path(unquote(parts.path[1:]))
     if parts.netloc or not path.is_file():
@@ -58,13 +54,14 @@ def _select_from_sqlite(url: str, shown: str) -> Iterator[Select]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             connection.row_factory = sqlite3.Row
-            yield lambda query: [dict(row) for row in connection.execute(query)]
+            return {
+                table: [dict(row) for row in connection.execute(query)] for table, query in QUERIES.items()
+            }
     except sqlite3.Error as exc:
         raise FileError(f"{shown}: can't be read: {exc}.", shown) from exc
 
 
-@contextmanager
-def _select_by_sqlalchemy(url: str, shown: str) -> Iterator[Select]:
+def _read_by_sqlalchemy(url: str, shown: str) -> Rows:
     try:
         import sqlalchemy
     except ImportError as exc:
@@ -74,7 +71,10 @@ def _select_by_sqlalchemy(url: str, shown: str) -> Iterator[Select]:
         ) from exc
     try:
         with sqlalchemy.create_engine(url).connect() as connection:
-            yield lambda query: [dict(row) for row in connection.execute(sqlalchemy.text(query)).mappings()]
+            return {
+                table: [dict(row) for row in connection.execute(sqlalchemy.text(query)).mappings()]
+                for table, query in QUERIES.items()
+            }
     except ImportError as exc:
         raise ConfigurationError(f"{shown}: the driver of the database isn't installed: {exc}.") from exc
     except sqlalchemy.exc.SQLAlchemyError as exc:

@@ -264,21 +264,13 @@ def _parse(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if len(made) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise FileError(f"{origin}: {printable(twice)!r} appears twice.", origin)
+            raise ValueError("a key appears twice")
         return made
 
     try:
         return json.loads(text, object_pairs_hook=unique), {}
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # the errors about YAML, of which JSON is a part, have lines
         return _read_yaml(text, origin)
-    except RecursionError as exc:
-        raise FileError(f"{origin}: is nested too deeply.", origin) from exc
-    except FileError:
-        raise
-    except ValueError as exc:  # a number with thousands of digits
-        raise FileError(f"{origin}: no valid JSON: {exc}.", origin) from exc
 
 
 def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
