@@ -61,7 +61,7 @@ def document_of(operations: Sequence[Operation], root: str) -> dict[str, Any]:
 
 def _operation(operation: Operation) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "operationId": operation.id,
+        "operationId": operation.call.__name__,
         "summary": operation.about,
         "x-right": operation.right.value,
         "x-command": operation.verb,

@@ -92,11 +92,6 @@ class Operation:
     is_heavy: bool = False
     components: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def id(self) -> str:
-        """Its name in OpenAPI."""
-        return self.call.__name__.strip("_")
-
 
 IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempotency-Key"
 #: the headers of requests that some operations look at

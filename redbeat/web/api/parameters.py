@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.search import MAX_PATTERN, pattern_problem
+from redbeat.errors import ArgumentInvalid
 from redbeat.log.text import shorten
 from redbeat.operations.operation import Parameter
 from redbeat.schedules.times import TypedTime
@@ -49,35 +50,23 @@ class Field:
     default: Any = None
 
 
-class BadValue(ValueError):
-    """A value that can't be used.
-
-    Attributes:
-        field: the name of its field; '': it isn't about one.
-    """
-
-    def __init__(self, reason: str, field: str = "") -> None:
-        super().__init__(f"{field}: {reason}" if field else reason)
-        self.field = field
-
-
 def read_query(fields: Sequence[Field], given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the values of a query by the names of ``fields``, with None or the default for what is left out.
 
     Raises:
-        BadValue: one can't be used, is unknown, comes twice, or is missing.
+        ArgumentInvalid: one can't be used, is unknown, comes twice, or is missing.
     """
     texts: dict[str, Any] = {}
     readers = {field.name: field.read_text for field in fields}
     for name, text in given:
         if name in texts:
-            raise BadValue("must be given once.", name)
+            raise ArgumentInvalid(shorten(name, 100), "must be given once.")
         texts[name] = text
         if name in readers:
             try:
                 texts[name] = readers[name](text)
             except ValueError as exc:
-                raise BadValue(str(exc), name) from None
+                raise ArgumentInvalid(name, str(exc)) from None
     return read_members(fields, texts)
 
 
@@ -85,25 +74,25 @@ def read_members(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str,
     """Return the values of a JSON object likewise; null is no value, unless its type has it.
 
     Raises:
-        BadValue: likewise.
+        ArgumentInvalid: likewise.
     """
     known = [field.name for field in fields]
     for name in given:
         if name not in known:
             there = f" It takes {', '.join(known)}." if known else " It takes none."
             hint = did_you_mean(name, known) or there
-            raise BadValue(f"There is no {shorten(name, 100)!r} here.{hint}", "")
+            raise ArgumentInvalid(shorten(name, 100), f"is unknown here.{hint}")
     values: dict[str, Any] = {}
     for field in fields:
         if field.name not in given:
             if field.is_needed:
-                raise BadValue("is missing.", field.name)
+                raise ArgumentInvalid(field.name, "is missing.")
             values[field.name] = field.default
             continue
         try:
             values[field.name] = field.read(given[field.name])
         except ValueError as exc:
-            raise BadValue(str(exc), field.name) from None
+            raise ArgumentInvalid(field.name, str(exc)) from None
     return values
 
 

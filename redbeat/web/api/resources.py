@@ -31,7 +31,7 @@ from redbeat.web.api.addresses import check_slashes, name_of, segment_of
 from redbeat.web.api.derived import endpoint_of
 from redbeat.web.api.openapi import document_of
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
-from redbeat.web.api.parameters import BadValue, read_members, read_query
+from redbeat.web.api.parameters import read_members, read_query
 from redbeat.web.api.problems import Refusal, problem_of, refuse
 from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
@@ -120,29 +120,27 @@ def interface() -> Starlette:
 
 def _carry_out(request: Request, operation: Operation, place: Mapping[str, str], body: bytes) -> Response:
     dashboard = request.scope["redbeat.dashboard"]
+    query: dict[str, Any] | None = None
     try:
         query = read_query(operation.query, request.query_params.multi_items())
-    except BadValue as exc:
-        raise Refusal(400, str(exc), field=exc.field or None) from None
-    given = _body_of(request, operation, body)
-    headers = dict.fromkeys(HEADERS, "")
-    for name in HEADERS:
-        if name in operation.headers:
-            headers[name] = ", ".join(request.headers.getlist(name))
-        elif name in request.headers and operation.method != "GET":
-            raise Refusal(400, f"{name} has no meaning here.")  # its sender relies on it
-    address = request.client.host if request.client else ""
-    actor = Actor(dashboard.app, request.scope["redbeat.user"], "api", address, dashboard.app.timezone)
-    path = re.sub(r"{(\w+)}", lambda found: segment_of(place[found[1]]), operation.path)
-    call = Call(
-        *(actor, place, _with_times(actor, query), _with_times(actor, given)),
-        *(headers, root_of(request.scope), path),
-    )
-    try:
+        given = _body_of(request, operation, body)
+        headers = dict.fromkeys(HEADERS, "")
+        for name in HEADERS:
+            if name in operation.headers:
+                headers[name] = ", ".join(request.headers.getlist(name))
+            elif name in request.headers and operation.method != "GET":
+                raise Refusal(400, f"{name} has no meaning here.")  # its sender relies on it
+        address = request.client.host if request.client else ""
+        actor = Actor(dashboard.app, request.scope["redbeat.user"], "api", address, dashboard.app.timezone)
+        path = re.sub(r"{(\w+)}", lambda found: segment_of(place[found[1]]), operation.path)
+        call = Call(
+            *(actor, place, _with_times(actor, query), _with_times(actor, given)),
+            *(headers, root_of(request.scope), path),
+        )
         return _rendered(operation.call(call))
     except ArgumentInvalid as exc:
-        status = 400 if exc.field in query else 422
-        raise Refusal(status, str(exc), field=exc.field) from exc
+        is_in_query = query is None or exc.field in query
+        raise Refusal(400 if is_in_query else 422, str(exc), field=exc.field) from exc
 
 
 def _with_times(actor: Actor, values: Any) -> Any:
@@ -204,10 +202,7 @@ def _body_of(request: Request, operation: Operation, data: bytes) -> Any:
         raise Refusal(422, "The body must be a JSON object.")
     if wanted.component:
         return value
-    try:
-        return read_members(wanted.fields, value)
-    except BadValue as exc:
-        raise Refusal(422, str(exc), field=exc.field or None) from None
+    return read_members(wanted.fields, value)
 
 
 def _read_json(data: bytes) -> Any:
