@@ -1,6 +1,6 @@
 """What is done with runs: sent once more, one, those that are ticked or all that have failed; and given up.
 
-Invariant: nothing is sent or given up before somebody has said yes.
+Invariant: nothing is sent or given up before the user has confirmed it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def do_rerun_failed(visit: Visit) -> Response:
 
 
 def do_rerun_chosen(visit: Visit) -> Response:
-    """Send the runs once more that were ticked, but those that somebody has repeated already."""
+    """Send the ticked runs once more, except those that were sent once more already."""
     values = visit.names("run")
     chosen = [_run_of(value) for value in values]
     if not chosen:
