@@ -21,11 +21,10 @@ from redbeat.diagnostics.doctor import examine
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.findings import SHOWN_OF_A_KIND, Diagnosis, Finding, Severity
 from redbeat.diagnostics.routes import (
-    document_of_way,
     find_destination,
-    find_obstacle,
     hint_at_nothing,
     parts_of,
+    way_of,
 )
 from redbeat.diagnostics.routes import in_words as route_in_words
 from redbeat.diagnostics.why import VERDICTS, explain
@@ -164,14 +163,9 @@ def why(session: Session, name: str, at: TypedTime | None) -> None:
     facts = read_facts(session.app, name)
     zone = session.zone
     answer = explain(facts, None if at is None else session.time(at))
-    obstacle = None
-    if facts.entry is not None and session.has_own_app:
-        try:
-            obstacle = find_obstacle(session.app, facts.entry)
-        except Exception as exc:  # noqa: BLE001 - the application's own code
-            session.note(f"Which way its messages go isn't known: {one_line(repr(exc))}")
+    way = way_of(session.app, facts.entry) if session.has_own_app else None
     if session.is_json:
-        session.print_json({"name": name, **answer.to_dict(), "messages": document_of_way(obstacle)})
+        session.print_json({"name": name, **answer.to_dict(), "messages": way})
         return
     word = answer.verdict.replace("-", " ")
     when = f" at {_shown(answer.at, zone)}" if answer.at else ""
@@ -180,8 +174,8 @@ def why(session: Session, name: str, at: TypedTime | None) -> None:
     for title, time in (("before", answer.before), ("after", answer.after)):
         if time:
             session.say(f"{title:<9}{_shown(time, zone)}")
-    if obstacle is not None:
-        session.say(f"messages {in_words(obstacle)}")
+    if way is not None:
+        session.say(f"messages {in_words(way['reason'] or '')}")
         session.say("Judged by the code that this program has; what beat's log says holds.", indent=9)
 
 

@@ -30,6 +30,7 @@ from redbeat.entries.query import Coverage
 from redbeat.entries.search import read_listed, scan_entries
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, RedBeatError
+from redbeat.log.logger import logger
 from redbeat.log.text import joined
 from redbeat.scheduler.encoder import why_no_template
 from redbeat.schedulers import RedBeatScheduler
@@ -472,9 +473,16 @@ def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
     )
 
 
-def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
-    """Return as plain JSON what ``find_obstacle`` has found; None: not known."""
-    return None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
+def way_of(app: Any, entry: RedBeatSchedulerEntry | None) -> dict[str, Any] | None:
+    """Return as plain JSON whether messages of ``entry`` are compiled, and why not; None: not known."""
+    if entry is None:
+        return None
+    try:
+        obstacle = find_obstacle(app, entry)
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        logger.debug("The way of the messages of %s is unknown: %r", entry.name, exc)
+        return None
+    return {"compiled": not obstacle, "reason": obstacle or None}
 
 
 def scheduler_of(app: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from redbeat.access import Right
 from redbeat.diagnostics.facts import read_facts
-from redbeat.diagnostics.routes import Destination, document_of_way, find_destination, find_obstacle
+from redbeat.diagnostics.routes import Destination, find_destination, way_of
 from redbeat.entries.documents import Overview, overview_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
@@ -268,15 +268,9 @@ def explain_run(
     """Why a run did or did not happen."""
     facts = read_facts(actor.app, name)
     answer = why(actor, facts, None if at is None else actor.time(at))
-    obstacle = None
-    if facts.entry is not None:
-        try:
-            obstacle = find_obstacle(actor.app, facts.entry)
-        except Exception:  # noqa: BLE001 - the application's own code; then it isn't known
-            obstacle = None
     run = None if answer.run is None else answer.run.to_dict()
     known = (answer.verdict, answer.at, answer.reason, run, answer.before, answer.after)
-    return Why(name, *known, document_of_way(obstacle))
+    return Why(name, *known, way_of(actor.app, facts.entry))
 
 
 @operation("entry.route", Right.READ, "route", "GET /entries/{name}/route")
