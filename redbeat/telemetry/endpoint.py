@@ -23,7 +23,6 @@ from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from weakref import WeakSet
 
 from redbeat.config.address import Address
 from redbeat.log.events import ENDPOINT_AWAY, ENDPOINT_LISTENS, TELEMETRY_FAILED
@@ -90,7 +89,8 @@ class Endpoint:
         self._changing = threading.Lock()
         self._thread = BackgroundThread("redbeat-http", self._run)
         self._said = Memory[str, str]()
-        _ENDPOINTS.add(self)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_to_parent)
 
     def look(self) -> None:
         """Start the thread, unless it runs."""
@@ -112,7 +112,7 @@ class Endpoint:
             listening.shutdown(socket.SHUT_RDWR)  # else a thread that waits in accept() would go on waiting
         listening.close()
 
-    def leave_to_parent(self) -> None:
+    def _leave_to_parent(self) -> None:
         """Let go of the socket in a process that was forked, so that only the parent holds the address."""
         listening, self._listening, self.address = self._listening, None, None
         if listening is not None:
@@ -199,19 +199,6 @@ class Endpoint:
 
     def _report(self, what: str, exc: Exception) -> None:
         self._thread.report(what, exc, TELEMETRY_FAILED, part="Endpoint")
-
-
-_ENDPOINTS = WeakSet[Endpoint]()
-
-
-def _leave_all() -> None:
-    for endpoint in list(_ENDPOINTS):
-        with suppress(Exception):  # gevent or eventlet may have replaced sockets
-            endpoint.leave_to_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
 
 
 class _Exchange(BaseHTTPRequestHandler):
