@@ -208,20 +208,16 @@ def _rerun_one(session: Session, name: str, due: TypedTime | None) -> None:
     RedBeatSchedulerEntry.get(name, session.app)
     moment = None if due is None else session.time(due)
     done = rerun_entry(session.actor, name, due=moment, dry_run=session.is_dry_run)
-    words = f"is sent once more; its task id is {done.task_id}"
-    if session.is_dry_run:
-        words = "would be sent once more"
-    session.report(_document_of(done), f"{_told_of(session, done)} {words}.")
+    ended = f" ({done.outcome})" if done.outcome else ""
+    which = f"The run of {one_line(name)} that was due at {when_in(done.due, session.zone)}{ended}"
+    sent = f"is sent once more; its task id is {done.task_id}"
+    session.report(
+        _document_of(done), f"{which} {'would be sent once more' if session.is_dry_run else sent}."
+    )
 
 
 def _document_of(run: Rerun) -> dict[str, Any]:
     return {**asdict(run), "due": run.due.isoformat()}
-
-
-def _told_of(session: Session, run: Rerun) -> str:
-    """Return which run it is, and how it had ended."""
-    ended = f" ({run.outcome})" if run.outcome else ""
-    return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{ended}"
 
 
 def _rerun_every(session: Session, since: TypedTime, match: str | None) -> None:
