@@ -41,7 +41,7 @@ def rights_of(names: Iterable[str]) -> frozenset[Right]:
     return frozenset(given | {Right.READ}) if given else frozenset()
 
 
-def names_of(rights: Iterable[Right]) -> list[str]:
+def names_of(rights: Iterable[str]) -> list[str]:
     """Return the names from which ``rights_of`` makes these rights, in their order."""
     held = set(rights)
     return [Right.ADMIN.value] if Right.ADMIN in held else [right.value for right in Right if right in held]

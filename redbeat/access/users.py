@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from redbeat.access import Right, rights_of
@@ -30,28 +30,15 @@ class User:
     """
 
     name: str
-    rights: frozenset[Right]
+    rights: Iterable[str | Right]
     until: datetime | None = None
-    may_add: bool = True
-    source: str = "web"
-    home: str = ""
+    may_add: bool = field(default=True, kw_only=True)
+    source: str = field(default="web", kw_only=True)
+    home: str = field(default="", kw_only=True)
 
-    def __init__(
-        self,
-        name: str,
-        rights: Iterable[str | Right],
-        until: datetime | None = None,
-        *,
-        may_add: bool = True,
-        source: str = "web",
-        home: str = "",
-    ) -> None:
-        object.__setattr__(self, "name", str(name))
-        object.__setattr__(self, "rights", rights_of(rights))
-        object.__setattr__(self, "until", until)
-        object.__setattr__(self, "may_add", may_add)
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "home", home)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", str(self.name))
+        object.__setattr__(self, "rights", rights_of(self.rights))
 
     def may(self, right: Right) -> bool:
         """Return True if they have ``right``."""
@@ -76,7 +63,7 @@ class User:
 
     def only_reading(self) -> User:
         """Return them with the right to read alone."""
-        return _Reader(self.name, self.rights & {Right.READ}, self.until)
+        return _Reader(self.name, {Right.READ} if self.may(Right.READ) else (), self.until)
 
 
 class _Reader(User):
