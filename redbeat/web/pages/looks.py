@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -90,21 +91,9 @@ _STEP, _WIDTH, _FOOT = 6, 4, 17
 _HEIGHTS = {"neutral": 3, "info": 6, "good": 8, "warn": 12, "danger": 17}
 
 
-class Sparkline(NamedTuple):
-    """What the macro ``sparkline`` draws.
-
-    Attributes:
-        paths: a path for each tone, and its class.
-        words: what it shows, in words.
-    """
-
-    paths: tuple[tuple[str, str], ...]
-    words: str
-
-
 @functools.lru_cache(maxsize=4096)  # most entries of a page have the same: all went well
-def draw_sparkline(outcomes: tuple[str, ...]) -> Sparkline:
-    """Return the bars of ``outcomes``, the oldest first; the last ``SLOTS`` of them."""
+def draw_sparkline(outcomes: tuple[str, ...]) -> tuple[Mapping[str, str], str]:
+    """Return the last ``SLOTS`` outcomes, the oldest first: the path of the bars of each class, and words."""
     last = outcomes[-SLOTS:]
     empty = SLOTS - len(last)
     paths: dict[str, str] = {}
@@ -115,7 +104,7 @@ def draw_sparkline(outcomes: tuple[str, ...]) -> Sparkline:
         paths[f"tone-{tone}"] = paths.get(f"tone-{tone}", "") + _bar(place, _HEIGHTS[tone])
     counts = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in Counter(last).items())
     words = f"Last {len(last)}: {counts}" if last else "No runs yet"
-    return Sparkline(tuple(paths.items()), words)
+    return paths, words
 
 
 def _bar(place: int, height: int) -> str:

@@ -24,7 +24,7 @@ from redbeat.log.text import printable_json, printable_lines
 from redbeat.schedules.durations import lasting_in_words, length_in_words, seconds_in_words
 from redbeat.schedules.timezones import in_utc
 from redbeat.web.assets import mark_of
-from redbeat.web.pages.looks import NOTICE_ICONS, Sparkline, draw_sparkline, look_of
+from redbeat.web.pages.looks import NOTICE_ICONS, draw_sparkline, look_of
 
 #: the cookie in which redbeat.js tells the name of the viewer's time zone, percent-encoded
 ZONE_COOKIE = "redbeat-zone"
@@ -94,7 +94,7 @@ def environment() -> Environment:
         "relative": _relative,
         "seconds_in_words": seconds_in_words,
         "spaced": _spaced,
-        "sparkline": _sparkline,
+        "sparkline": lambda outcomes: draw_sparkline(tuple(outcomes)),
         "spaced_pair": lambda word: (word, _spaced(word)),
         "zone_label": label_of,
     }
@@ -117,10 +117,6 @@ def _as_typed(value: object) -> Markup:
 def _spaced(word: str) -> str:
     """``never_started`` as people write it."""
     return word.replace("_", " ").replace("-", " ")
-
-
-def _sparkline(outcomes: Iterable[str]) -> Sparkline:
-    return draw_sparkline(tuple(outcomes))
 
 
 def _pairs(fields: Mapping[str, object] | Iterable[tuple[str, object]]) -> Iterable[tuple[str, object]]:
