@@ -81,7 +81,8 @@ def list_(session: Session) -> None:
 @pass_session
 def show(session: Session, name: str) -> None:
     """Show the days and spans of the calendar NAME, and the entries that name it."""
-    document = _document(session, name)
+    with meter("Reading"):
+        document = calendars.show(session.actor, name)
     if session.is_json:
         session.print_json(document)
         return
@@ -200,14 +201,9 @@ def _day_in_words(day: str, label: str) -> str:
     return f"{one_line(day)}  {one_line(label)}".rstrip()
 
 
-def _document(session: Session, name: str) -> Mapping[str, Any]:
-    with meter("Reading"):
-        return calendars.show(session.actor, name)
-
-
 def _report(session: Session, change: CalendarChange) -> None:
     name = change.document["name"]
     if session.is_json:
-        session.print_json(_document(session, name))
+        session.print_json(calendars.show(session.actor, name))
     else:
         session.say(f"Stored the calendar {one_line(name)}: {days_in_words(change.document['days'])}.")

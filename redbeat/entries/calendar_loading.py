@@ -136,11 +136,6 @@ def _calendar_of(store: Store, name: str, fields: dict[str, str] | str | None) -
     return StoredCalendar(name, kind=fields, unreadable=reason)
 
 
-def read_calendars(store: Store, names: Iterable[str]) -> dict[str, Excluded]:
-    """Return the times that the calendars with these names exclude, ``Unusable`` for an unusable one."""
-    return {name: stored.excluded for name, stored in read_stored(store, names).items()}
-
-
 class KeptCalendars:
     """The calendars of one beat, which are read and parsed again only if they have changed.
 
@@ -197,7 +192,8 @@ def load_calendars(
 ) -> None:
     """Give entries their calendars; the ones that aren't ``known`` are read, all at once, and put there."""
     named = [entry for entry in entries if entry.policy.exclude is not None]
-    known.update(read_calendars(store, {str(entry.policy.exclude) for entry in named} - known.keys()))
+    missing = {str(entry.policy.exclude) for entry in named} - known.keys()
+    known.update({name: stored.excluded for name, stored in read_stored(store, missing).items()})
     give_calendars(named, known)
 
 

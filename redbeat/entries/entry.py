@@ -30,7 +30,7 @@ from redbeat.decoder import (
 )
 from redbeat.entries.async_management import AsyncManaged
 from redbeat.entries.bulk import save_entries
-from redbeat.entries.calendar_loading import Unusable, load_calendars, read_calendars
+from redbeat.entries.calendar_loading import Unusable, load_calendars, read_one
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry, stored_extras, try_decode
@@ -304,8 +304,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         if policy.exclude is None:
             return policy
         if policy.calendar is None:
-            found = read_calendars(Store(self.app), [policy.exclude])
-            policy = policy.with_calendar(found[policy.exclude])
+            policy = policy.with_calendar(read_one(Store(self.app), policy.exclude).excluded)
         if isinstance(policy.calendar, Unusable):
             raise EntryCorrupt(f"{self.key}: policy: exclude: {policy.calendar.reason}", self.key)
         return policy

@@ -12,8 +12,7 @@
 //   button[data-copy="id"]               copies that element's text
 //   [data-search]                        is where the key / goes
 //   a[data-shortcut="g e"]               is followed by these keys
-//   [data-focus]                         in what htmx has swapped in: gets the focus
-//   [data-announce="Sentence."]          there: is told to screen readers
+//   [data-announce="Sentence."]          in what htmx has swapped in: is told to screen readers
 // The server may send the event redbeat-toast (header HX-Trigger): {"text": "Sentence.", "tone": "good"}.
 "use strict";
 {
@@ -372,8 +371,6 @@
   document.addEventListener("htmx:afterSettle", ({ target }) => {
     showTimes(target.parentNode ?? document);
     for (const form of all("[data-select]")) showSelection(form);
-    const wanted = target.querySelector("[data-focus]");
-    if (wanted) focusOn(wanted);
     for (const problem of all(".problem")) {
       const field = document.getElementById(problem.id.replace("-problem", ""));
       if (problem.childElementCount) field?.setAttribute("aria-invalid", "true");
