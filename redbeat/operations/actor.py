@@ -1,4 +1,8 @@
-"""Who carries out an operation, and what they may do."""
+"""Who carries out an operation, and what they may do.
+
+Invariant: a user who may give a task some options can't have another task run by them, nor write to a key of
+RedBeat's own, by the name of a queue.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,20 @@ from redbeat.access.users import User
 from redbeat.config.config import ensure_conf
 from redbeat.entries.audit import audited
 from redbeat.errors import AccessDenied
+from redbeat.keys import Keys
 from redbeat.log.text import shorten
 from redbeat.operations.hiding import Hiding, hide_details, hiding_of
-from redbeat.operations.options import find_calls, find_trick
 from redbeat.schedules.times import TypedTime
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+#: the options with signatures in them, which a worker calls after the task or in place of its result
+CALLS = ("link", "link_error", "chain", "chord")
+#: the headers that a worker takes for what Celery itself has said: of another task, under another id,
+#: with calls behind it, or with these headers once more when it is tried again
+HEADERS = ("task", "id", "headers", *("callbacks", "errbacks", "chain", "chord"))
+#: the options that name the key of a list, where the broker is Redis
+PLACES = ("queue", "routing_key", "reply_to")
 
 
 @dataclass(frozen=True)
@@ -67,21 +79,17 @@ class Actor:
         """Raise AccessDenied unless the actor has ``right``."""
         self.user.require(right)
 
-    def require_task(self, task: str) -> None:
-        """Raise AccessDenied unless ``redbeat_web_tasks`` allows this task."""
-        if not self.may_task(task):
+    def require_call(self, task: str, options: Any) -> None:
+        """Raise AccessDenied if this task may not be run or scheduled with these options from here."""
+        if self.has_shell:
+            return
+        config = ensure_conf(self.app)
+        if not any(fnmatchcase(task, pattern) for pattern in config.web_tasks):
             raise AccessDenied(
                 f"The task {shorten(task, 200)!r} isn't one of redbeat_web_tasks, so it can't be run or "
                 "scheduled from here.",
                 field="task",
             )
-
-    def require_call(self, task: str, options: Any) -> None:
-        """Raise AccessDenied if this task may not be run or scheduled with these options from here."""
-        if self.has_shell:
-            return
-        self.require_task(task)
-        config = ensure_conf(self.app)
         trick = find_trick(options, config.keys)
         if trick is not None:
             raise AccessDenied(f"{trick} It can't be given from here.", field="options")
@@ -100,12 +108,6 @@ class Actor:
         except AccessDenied:
             return False
         return True
-
-    def may_task(self, task: str) -> bool:
-        """Return True if ``redbeat_web_tasks`` has this task."""
-        return self.has_shell or any(
-            fnmatchcase(task, pattern) for pattern in ensure_conf(self.app).web_tasks
-        )
 
     @contextmanager
     def doing(
@@ -127,3 +129,25 @@ class Actor:
             self.app, self.user.name, self.source, verb, names, shown, host=self.address, before=was
         ):
             yield
+
+
+def find_calls(options: Any) -> str | None:
+    """Return the name of an option that has further tasks run; None: there is none."""
+    return next((name for name in CALLS if _fields(options).get(name)), None)
+
+
+def find_trick(options: Any, keys: Keys) -> str | None:
+    """Return what is wrong with options that nobody has a good reason for, a sentence; None: nothing is."""
+    given = _fields(options)
+    for name in HEADERS:
+        if name in _fields(given.get("headers")):
+            return f"options: headers: {name!r} is Celery's own."
+    for name in PLACES:
+        value = given.get(name)
+        if isinstance(value, str) and keys.owns(value):
+            return f"options: {name}: {value!r} is a key of RedBeat's own in Redis."
+    return None
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

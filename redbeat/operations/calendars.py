@@ -29,8 +29,7 @@ from redbeat.manifest.format import decode_file, read_calendar
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import Deleted, DryRun
 from redbeat.operations.operation import Option, Seen, SeenOption, given_values, operation
-from redbeat.operations.reading import Cursor
-from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor, look_at_each
+from redbeat.operations.selection import Cursor, decode_cursor, encode_cursor, invalid_cursor, look_at_each
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.calendars import replace_calendar
 from redbeat.store.server import Server

@@ -120,7 +120,7 @@ def put_entry(
         EntryChanged: what is there isn't as it was seen.
         EntryError: the values are invalid.
     """
-    given = {"name": name, **_without_added(values)}
+    given = {"name": name, **{field: value for field, value in values.items() if field not in ADDED}}
     if given["name"] != name:
         raise ArgumentInvalid("name", f"must be {name!r}, as in the path, or be left out.")
     problem = find_name_problem(name, ensure_conf(actor.app).reserved_names)
@@ -154,60 +154,21 @@ def set_entry(
     seen: SeenOption = None,
     dry_run: DryRun = False,
     is_merged: bool = True,
+    is_recorded: bool = True,
 ) -> EntryChange:
     """Change some fields of an entry; null removes one.
 
     Arguments:
         changes: the fields, or a function that returns them for the entry as it is stored.
         is_merged: an object changes only what it names of the stored one (RFC 7396); False: it replaces it.
+        is_recorded: write an audit record of this change.
 
     Raises:
         EntryNotFound: there is no such entry.
         EntryChanged: it isn't as it was seen.
         EntryError: a value is invalid.
     """
-    return _set(actor, name, changes, seen, dry_run=dry_run, is_merged=is_merged)
 
-
-@operation("entries.set", Right.EDIT, "set", "PUT /set")
-def set_entries(
-    actor: Actor,
-    entries: Selection,
-    *,
-    changes: Annotated[Changes, Option("The fields to change, as in the body of a PATCH of one entry.")],
-    dry_run: DryRun = False,
-    is_merged: bool = True,
-    record: Mapping[str, Any] | None = None,
-    progress: Callable[[int], object] = lambda _done: None,
-) -> Changed:
-    """Change the same fields of many entries.
-
-    Arguments:
-        changes, is_merged: as :func:`set_entry` takes them.
-        record: what one audit record says of all of them; None: each has a record of its own.
-    """
-    selected = entries.find(actor)
-
-    def change(name: str) -> EntryChange:
-        is_recorded = record is None
-        return _set(actor, name, changes, dry_run=dry_run, is_merged=is_merged, is_recorded=is_recorded)
-
-    is_one_record = record is not None and selected.names and not dry_run
-    with actor.doing("set", selected.names, record) if is_one_record else nullcontext():
-        done, rest = for_each(selected, change, progress)
-    return Changed(changed=[*done], **vars(rest))
-
-
-def _set(
-    actor: Actor,
-    name: str,
-    changes: Changes,
-    seen: Seen | None = None,
-    *,
-    dry_run: bool,
-    is_merged: bool,
-    is_recorded: bool = True,
-) -> EntryChange:
     def change() -> EntryChange:
         entry = read_listed(actor.app, name)
         if entry.state == "missing" and actor.has_shell:  # a form has all fields, and stores it anew
@@ -235,6 +196,37 @@ def _set(
         return EntryChange(made, "changed")
 
     return _until_unchanged(actor, name, seen, change)
+
+
+@operation("entries.set", Right.EDIT, "set", "PUT /set")
+def set_entries(
+    actor: Actor,
+    entries: Selection,
+    *,
+    changes: Annotated[Changes, Option("The fields to change, as in the body of a PATCH of one entry.")],
+    dry_run: DryRun = False,
+    is_merged: bool = True,
+    record: Mapping[str, Any] | None = None,
+    progress: Callable[[int], object] = lambda _done: None,
+) -> Changed:
+    """Change the same fields of many entries.
+
+    Arguments:
+        changes, is_merged: as :func:`set_entry` takes them.
+        record: what one audit record says of all of them; None: each has a record of its own.
+    """
+    selected = entries.find(actor)
+
+    def change(name: str) -> EntryChange:
+        is_recorded = record is None
+        return set_entry(
+            actor, name, changes=changes, dry_run=dry_run, is_merged=is_merged, is_recorded=is_recorded
+        )
+
+    is_one_record = record is not None and selected.names and not dry_run
+    with actor.doing("set", selected.names, record) if is_one_record else nullcontext():
+        done, rest = for_each(selected, change, progress)
+    return Changed(changed=[*done], **vars(rest))
 
 
 @operation("entry.delete", Right.DELETE, "delete", "DELETE /entries/{name}", is_destructive=True)
@@ -443,10 +435,6 @@ def fields_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
         with suppress(EntryError):  # a schedule of a class that isn't registered here
             return entry.to_dict()
     return {**raw_fields(entry.stored), "name": entry.name}
-
-
-def _without_added(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in ADDED}
 
 
 # -- JSON Merge Patch (RFC 7396)

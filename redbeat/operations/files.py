@@ -49,6 +49,7 @@ from redbeat.operations.hiding import (
     without_hidden,
 )
 from redbeat.operations.operation import Option, operation
+from redbeat.operations.selection import Match
 from redbeat.schedules.timezones import time_of
 from redbeat.store.members import count_members
 from redbeat.store.records import Change
@@ -230,9 +231,7 @@ def _plan(actor: Actor, change: FileChange, progress: Progress) -> Plan:
 def export_file(
     actor: Actor,
     *,
-    match: Annotated[
-        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
-    ] = None,
+    match: Match = None,
     owner: Annotated[str | None, Option("Only entries of this owner.")] = None,
     with_history: Annotated[bool, Option("Include the records of past runs.", called="history")] = False,
     kind: Annotated[

@@ -6,17 +6,21 @@ positional argument has the name of its parameter, where this process has the ta
 
 from __future__ import annotations
 
+import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from redbeat.config.config import ensure_conf
+from redbeat.declared.collection import load_tasks
 from redbeat.entries.forms import without_secrets
-from redbeat.operations.signatures import UNKNOWN, Parameters, parameters_of
+from redbeat.log.logger import web_logger as logger
 
 _WORD, _DOTTED = re.compile(r"[\w-]+"), re.compile(r"[\w.-]+")
 _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
@@ -34,13 +38,34 @@ MIN_ANYWHERE = 4
 #: what stands in place of such a field, as its schema wants it
 UNREADABLE: Mapping[str, Any] = {"args": [HIDDEN], "kwargs": {HIDDEN: HIDDEN}, "options": {HIDDEN: HIDDEN}}
 
-
 _NESTING = (Mapping, list, tuple)
 #: values that tell nothing
 _NOTHING: Sequence[Any] = (None, "", [], {})
 #: how many arguments a worker may put before those of a signature that isn't immutable: none, what the task
 #: before it has returned (or the id of a failed one), or a failed one's request, exception and traceback
 _PREPENDED = (0, 1, 3)
+#: the applications whose modules were imported, or couldn't be: that takes long, and is tried once
+_TRIED: WeakSet[Any] = WeakSet()
+_LOCK = threading.Lock()
+
+
+class Parameters(NamedTuple):
+    """What positional arguments are called.
+
+    Attributes:
+        names: of the first ones, in order.
+        rest: of all that follow, which ``*rest`` takes; '': there are none.
+    """
+
+    names: tuple[str, ...] = ()
+    rest: str = ""
+
+    def name_at(self, place: int) -> str:
+        """Return the name of the argument at this place, counted from 0; '': it isn't known."""
+        return self.names[place] if place < len(self.names) else self.rest
+
+
+UNKNOWN = Parameters()
 
 
 def _nothing_known(_task: str) -> Parameters:
@@ -102,6 +127,32 @@ class Hiding:
 def hiding_of(app: Any) -> Hiding:
     """Return what an app hides."""
     return Hiding(ensure_conf(app).web_hide, cache(partial(parameters_of, app)))
+
+
+def parameters_of(app: Any, task: str) -> Parameters:
+    """Return what the positional arguments of a task are called; ``UNKNOWN``: the app doesn't have it."""
+    _load_once(app)
+    try:
+        known = app.tasks.get(task)
+        # a bound task gets itself first, which a bound method's signature doesn't have
+        given = () if known is None else inspect.signature(known.run).parameters.values()
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        logger.debug("The arguments of %s aren't known: %r", task, exc)
+        return UNKNOWN
+    names = [one.name for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    rest = next((one.name for one in given if one.kind is one.VAR_POSITIONAL), "")
+    return Parameters(tuple(names), rest)
+
+
+def _load_once(app: Any) -> None:
+    with _LOCK:  # who comes second waits, as nothing is hidden before the tasks are there
+        if app in _TRIED:
+            return
+        try:
+            load_tasks(app)
+        except Exception as exc:  # noqa: BLE001 - the application's own code
+            logger.warning("web: tasks can't be imported, so their arguments have no names: %r", exc)
+        _TRIED.add(app)
 
 
 def hide(document: Mapping[str, Any], hiding: Hiding, *tasks: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from redbeat.log.text import as_stored
 from redbeat.operations.actor import Actor
 from redbeat.operations.hiding import Hiding, hide, may_hide, without_hidden
 from redbeat.operations.operation import Option, SeenOption, operation
-from redbeat.operations.selection import decode_cursor, encode_cursor, invalid_cursor
+from redbeat.operations.selection import Cursor, decode_cursor, encode_cursor, invalid_cursor
 from redbeat.store.later import LaterStore, Listed
 from redbeat.store.members import count_members
 
@@ -87,7 +87,7 @@ def list_messages(
     actor: Actor,
     *,
     limit: Annotated[int, Option("At most this many; 0: only their number.", least=0, most=1000)] = 100,
-    cursor: Annotated[str | None, Option("Where to go on: from `next` of the previous answer.")] = None,
+    cursor: Cursor = None,
     offset: int = 0,
 ) -> StoredMessages:
     """The stored messages, the next one first.

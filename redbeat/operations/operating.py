@@ -21,6 +21,7 @@ from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, re
 from redbeat.operations.actor import Actor
 from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.reading import MAX_UNTOLD, Routing
+from redbeat.operations.selection import Match
 from redbeat.operations.showing import audit, hide_in_findings
 
 #: for how long entries are looked at for a timeline, and leftovers for a purge; seconds
@@ -120,9 +121,7 @@ def show_timeline(
             "task; or all entries with the same prefix, the name up to the first of . : / _ -"
         ),
     ] = "load",
-    match: Annotated[
-        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
-    ] = None,
+    match: Match = None,
     columns: Annotated[int, Option("At most this many columns.", least=5, most=1000)] = 96,
     rows: Annotated[int, Option("At most this many rows; the total has all.", least=0, most=1000)] = 40,
 ) -> TimelineForm:

@@ -24,21 +24,13 @@ from redbeat.errors import EntryError
 from redbeat.log.text import printable
 from redbeat.operations.actor import Actor
 from redbeat.operations.operation import Moment, Option, given_values, operation
-from redbeat.operations.selection import NameOfEntry, look_at_each
+from redbeat.operations.selection import Cursor, Match, NameOfEntry, look_at_each
 from redbeat.operations.showing import hide_in_sentence, why
 
 #: for how long a server looks at entries for the next runs of all of them, seconds; of how many it says that
 #: not all are known
 NEXT_SECONDS, MAX_UNTOLD = 3.0, 100
 
-Match = Annotated[
-    str | None,
-    Option(
-        "Only entries whose name matches; * and ? are wildcards, case-sensitive.",
-        is_pattern=True,
-    ),
-]
-Cursor = Annotated[str | None, Option("Where to go on: from `next` of the previous answer.")]
 After = Annotated[Moment | None, Option("Only runs later than this. Default: now.", ahead=True)]
 
 

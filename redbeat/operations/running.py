@@ -39,7 +39,7 @@ from redbeat.log.text import counted
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import whole
 from redbeat.operations.operation import Moment, Option, given_values, operation
-from redbeat.operations.selection import Enough, NameOfEntry, Rest, Selection, for_each
+from redbeat.operations.selection import Enough, Match, NameOfEntry, Rest, Selection, for_each
 from redbeat.runs.run import Run
 
 #: how many runs one backfill, or one request for all that have failed, sends at most
@@ -108,10 +108,14 @@ def trigger_entry(
     queue: Queue = None,
     request: Request = None,
     dry_run: DryRun = False,
+    is_recorded: bool = True,
 ) -> Triggered:
     """Run an entry now, once.
 
     Its schedule stays as it is, and so does a pause. What is hidden in the arguments is sent as it is stored.
+
+    Arguments:
+        is_recorded: write an audit record of this run, if it is sent.
 
     Raises:
         EntryNotFound: there is no such entry.
@@ -119,10 +123,25 @@ def trigger_entry(
         LockNotAcquired: the same request is being carried out at this moment.
         RunNotSent: the broker or the task refuses it.
     """
-    entry, given = _prepare(actor, name, given_values(args=args, kwargs=kwargs, queue=queue))
+    entry, overrides = RedBeatSchedulerEntry.get(name, actor.app), given_values(args=args, kwargs=kwargs)
+    routing, task = given_values(queue=queue), str(entry.task)
+    actor.require_call(task, {**(entry.options or {}), **routing})
+    given = whole(actor, {**overrides, **routing}, entry)
     if dry_run:
-        return Triggered(name, str(entry.task))
-    return _send(actor, entry, given, request, actor.doing("trigger", [name], given, entry.task))
+        return Triggered(name, task)
+    record = actor.doing("trigger", [name], given, task) if is_recorded else nullcontext()
+    sending = _sending(actor, name, record)
+    if request is not None:
+        return Triggered(name, task, *trigger_once(entry, f"{actor.user.name}\n{request}", given, sending))
+    with sending:
+        return Triggered(name, task, str(entry.trigger(**given).id))
+
+
+@contextmanager
+def _sending(actor: Actor, name: str, record: AbstractContextManager[None]) -> Iterator[None]:
+    """Name the broker in errors of what is sent, also in the audit record."""
+    with record, naming_the_broker(actor.app, name):
+        yield
 
 
 @operation("entries.trigger", Right.RUN, "trigger", "PUT /trigger")
@@ -148,55 +167,20 @@ def trigger_entries(
     overrides, selected = given_values(args=args, kwargs=kwargs, queue=queue), entries.find(actor)
 
     def send(name: str) -> Triggered:
-        if not actor.has_shell:
-            return trigger_entry(actor, name, **overrides, request=request, dry_run=dry_run)
-        entry, given = _prepare(actor, name, overrides)
-        if dry_run:
-            return Triggered(name, str(entry.task))
-        run = _send(actor, entry, given, request, nullcontext())
-        sent(run)
+        run = trigger_entry(
+            actor, name, **overrides, request=request, dry_run=dry_run, is_recorded=not actor.has_shell
+        )
+        if not dry_run:
+            sent(run)
         return run
 
-    is_recorded = actor.has_shell and selected.names and not dry_run
+    is_one_record = actor.has_shell and selected.names and not dry_run
     details = given_values(match=entries.match, **overrides)
-    with actor.doing("trigger", selected.names, details) if is_recorded else nullcontext():
+    with actor.doing("trigger", selected.names, details) if is_one_record else nullcontext():
         done, rest = for_each(selected, send)
     task_ids = {name: run.task_id for name, run in done.items()}
     repeated = [name for name, run in done.items() if run.is_repeated]
     return TriggeredMany(sent=task_ids, repeated=repeated, **vars(rest))
-
-
-def _prepare(
-    actor: Actor, name: str, overrides: Mapping[str, Any]
-) -> tuple[RedBeatSchedulerEntry, dict[str, Any]]:
-    """Return an entry that the actor may run so, and what its run is given in place of its own values."""
-    entry = RedBeatSchedulerEntry.get(name, actor.app)
-    queue = {"queue": overrides["queue"]} if "queue" in overrides else {}
-    actor.require_call(str(entry.task), {**(entry.options or {}), **queue})
-    return entry, whole(actor, overrides, entry)
-
-
-def _send(
-    actor: Actor,
-    entry: RedBeatSchedulerEntry,
-    given: Mapping[str, Any],
-    request: str | None,
-    record: AbstractContextManager[None],
-) -> Triggered:
-    """Send a run, unless its request was carried out already: only a run that is sent is recorded."""
-    name, task = str(entry.name), str(entry.task)
-    sending = _sending(actor, name, record)
-    if request is not None:
-        return Triggered(name, task, *trigger_once(entry, f"{actor.user.name}\n{request}", given, sending))
-    with sending:
-        return Triggered(name, task, str(entry.trigger(**given).id))
-
-
-@contextmanager
-def _sending(actor: Actor, name: str, record: AbstractContextManager[None]) -> Iterator[None]:
-    """Name the broker in errors of what is sent, also in the audit record."""
-    with record, naming_the_broker(actor.app, name):
-        yield
 
 
 def request_of_form(once: str, overrides: Mapping[str, Any]) -> str | None:
@@ -406,9 +390,7 @@ def rerun_failed(
     actor: Actor,
     *,
     since: Annotated[Moment, Option("Runs that have failed since this time, such as 1d.")],
-    match: Annotated[
-        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
-    ] = None,
+    match: Match = None,
     dry_run: DryRun = False,
     chosen: Collection[tuple[str, datetime]] | None = None,
     limit: int | None = MAX_SENT,
@@ -489,9 +471,7 @@ Most = Annotated[int, Option("At most this many.", least=1, most=1000)]
 def list_runs(
     actor: Actor,
     *,
-    match: Annotated[
-        str | None, Option("Only entries whose name matches; * and ? are wildcards.", is_pattern=True)
-    ] = None,
+    match: Match = None,
     state: Annotated[
         list[str] | None,
         Option("Only these, with commas between; default: running.", most=20, choices=ALL_KNOWN),

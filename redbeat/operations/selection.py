@@ -39,6 +39,11 @@ MAX_SELECTED, MAX_SECONDS = 1000, 5.0
 Result = TypeVar("Result")
 Wanted = Callable[[RedBeatSchedulerEntry], bool]
 NameOfEntry = Annotated[str, Option("The name of the entry.")]
+Match = Annotated[
+    str | None,
+    Option("Only entries whose name matches; * and ? are wildcards, case-sensitive.", is_pattern=True),
+]
+Cursor = Annotated[str | None, Option("Where to go on: from `next` of the previous answer.")]
 
 
 class Found(NamedTuple):
