@@ -155,23 +155,16 @@ def release_messages(actor: Actor, task_ids: Sequence[str] | None) -> Iterator[t
     Arguments:
         task_ids: None: all of them.
     """
-
-    def release_each() -> Iterator[tuple[str, str]]:
-        with actor.doing("later release", task_ids or ["*"]):
-            yield from release(actor.app, task_ids)
-
-    return release_each()
+    with actor.doing("later release", task_ids or ["*"]):
+        yield from release(actor.app, task_ids)
 
 
 def _find(actor: Actor, task_id: str) -> Listed:
     found = LaterStore(actor.app).find(task_id)
     if found is None:
-        raise _gone(task_id)
+        reason = "is not stored: it was sent, cancelled, or never stored."
+        raise EntryNotFound(f"{task_id} {reason}", task_id)
     return found
-
-
-def _gone(task_id: str) -> EntryNotFound:
-    return EntryNotFound(f"{task_id} is not stored: it was sent, cancelled, or never stored.", task_id)
 
 
 def _place_in(cursor: str | None) -> tuple[str, float] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from redbeat.access import Right
 from redbeat.config.config import ensure_conf
@@ -84,8 +84,7 @@ def show_status(
     """Who leads, and whether the schedule is late."""
     found = read_status(actor.app)
     state, problem = judge(found, late_after)
-    document: Any = document_of(ensure_conf(actor.app), found, state, problem)
-    return document  # type: ignore[no-any-return]
+    return cast(StatusForm, document_of(ensure_conf(actor.app), found, state, problem))
 
 
 class RowForm(TypedDict):
@@ -168,8 +167,7 @@ def show_doctor(
 ) -> DiagnosisForm:
     """What is wrong, and what to do about it."""
     found = examine(actor.app, is_dashboard=True, workers_seconds=workers, max_seconds=max_seconds)
-    document: Any = hide_in_findings(actor.app, found).to_dict()
-    return document  # type: ignore[no-any-return]
+    return cast(DiagnosisForm, hide_in_findings(actor.app, found).to_dict())
 
 
 @operation("schedule.fix", Right.ADMIN, "doctor", "PUT /doctor/fix", is_heavy=True)
@@ -177,8 +175,7 @@ def fix_schedule(actor: Actor, *, dry_run: DryRun = False, max_seconds: MaxSecon
     """Repair what loses no definition."""
     found = examine(actor.app, is_dashboard=True, max_seconds=max_seconds)
     done = fix_findings(actor, found.findings, dry_run=dry_run)
-    document: Any = hide_in_findings(actor.app, found).to_dict(done)
-    return document  # type: ignore[no-any-return]
+    return cast(DiagnosisForm, hide_in_findings(actor.app, found).to_dict(done))
 
 
 @operation("findings.fix", Right.ADMIN, "doctor")
