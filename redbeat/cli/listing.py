@@ -184,7 +184,7 @@ def list_(
         Column("last run", lambda one: relative(_last_run(one[0]), now), rank=5),
         Column("runs", lambda one: str(one[0].total_run_count), rank=3, is_right=True),
         Column("outcome", lambda one: _outcome(one[1]), rank=2),
-        Column("state", lambda one: Text(str(one[0].state), STATE_STYLES[str(one[0].state)])),
+        Column("state", lambda one: Text(state := str(one[0].state), STATE_STYLES[state])),
     ]
     print_page(
         session,

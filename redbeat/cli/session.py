@@ -179,7 +179,7 @@ class Session:
             raise errors.ConfigurationError(f"timezone: {one_line(exc)}") from exc
         return zone
 
-    @property
+    @cached_property
     def is_piped(self) -> bool:
         """Whether lines may have any length, as the output isn't a terminal, nor is its width set."""
         return self.console.width >= UNLIMITED_WIDTH

@@ -91,7 +91,9 @@ def print_table(
     moved = [at for at, column in enumerate(columns) if column.is_below and at not in shown]
 
     def line(cells: Sequence[Text]) -> Text:
-        made = Text(" " * GAP).join(_cell_of(columns[at], cells[at], widths[at], is_piped) for at in shown)
+        made = Text()
+        for at in shown:
+            made.append_text(_cell_of(columns[at], cells[at], widths[at], is_piped)).append(" " * GAP)
         made.rstrip()
         made.truncate(width, overflow="ellipsis")
         return made
@@ -155,8 +157,8 @@ def _text(value: str | Text) -> Text:
 def _cell_of(column: Column[Any], text: Text, width: int, is_piped: bool) -> Text:
     if text.cell_len > width and column.cut is not None and not is_piped:
         text = Text(shortened(text.plain, width, column.cut), text.style)
-    padding = " " * (width - text.cell_len)
-    return Text.assemble(padding, text) if column.is_right else Text.assemble(text, padding)
+    (text.pad_left if column.is_right else text.pad_right)(width - text.cell_len)
+    return text
 
 
 def _fit(
