@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celery.app.routes import MapRoute, Router
+from celery.exceptions import QueueNotFound
 from celery.utils.imports import load_extension_class_names
 from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
@@ -27,9 +28,10 @@ from redbeat.delivery import guard
 from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import Coverage
+from redbeat.entries.saving import is_missing
 from redbeat.entries.search import read_listed, scan_entries
 from redbeat.entries.wording import one_line
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, RedBeatError
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.logger import logger
 from redbeat.log.text import joined
 from redbeat.scheduler.encoder import why_no_template
@@ -191,14 +193,29 @@ def find_route(
     Arguments:
         options: the entry's; the task's own are added as in Celery, if ``app`` has the task.
 
-    The application's routes may raise anything, and Celery QueueNotFound.
+    Raises:
+        EntryError: one of the options that decide can't be one.
+        ConfigurationError: the queue is missing, and Celery may not create it. The application's routes may
+            raise anything.
     """
+    for name in _FIELDS:
+        if isinstance(options.get(name), (Mapping, list, tuple)):
+            raise EntryError(f"{one_line(task)}: options: {name} can't be an object or a list.", "")
     known = app.tasks.get(task)
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     given = {**own, **options}
     routed, rule = _ask_routes(app, task, args, kwargs, given, known)
     answered = Router([lambda *_, **__: dict(routed) or None], app.amqp.queues, app=app)  # asked once only
-    final = answered.route(dict(given), task, args, dict(kwargs), known)
+    try:
+        final = answered.route(dict(given), task, args, dict(kwargs), known)
+    except QueueNotFound as exc:
+        names = (given.get("queue"), routed.get("queue"), app.conf.task_default_queue)
+        name = next(str(name) for name in names if is_missing(app, name))
+        hint = did_you_mean(name, app.amqp.queues)
+        raise ConfigurationError(
+            f"There is no queue {name!r} in task_queues, and task_create_missing_queues is off.{hint}",
+            "task_queues",
+        ) from exc
     rules = {}
     for name in _FIELDS:
         if options.get(name) not in (None, ""):  # Celery ignores an empty one

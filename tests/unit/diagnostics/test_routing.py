@@ -16,6 +16,7 @@ from kombu.common import Broadcast
 
 from redbeat.diagnostics.routes import find_route
 from redbeat.entries.saving import find_queue_problem
+from redbeat.errors import ConfigurationError
 
 MEDIA = Exchange("media", type="direct")
 NEWS = Exchange("news", type="topic")
@@ -156,6 +157,20 @@ def test_queue_made_by_a_router_is_reached() -> None:
     own = Queue("own", Exchange("own", type="topic"), routing_key="own.#")
     app = made_app(task_routes={"plain": {"queue": own, "routing_key": "own.x"}})
     assert find_route(app, "plain", [], {}, {}).queues == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "no queue 'celery' in task_queues"),
+        ({"task_default_queue": "feds"}, r"no queue 'feds' in task_queues.* Did you mean feeds\?"),
+        ({"task_routes": [lambda *args, said={"queue": "feds"}, **kw: said]}, "no queue 'feds'"),
+    ],
+)
+def test_missing_queue_is_refused_with_its_name(settings: dict[str, Any], sentence: str) -> None:
+    app = made_app(task_queues=[Queue("feeds")], task_create_missing_queues=False, **settings)
+    with pytest.raises(ConfigurationError, match=sentence):
+        find_route(app, "plain", [], {}, {})
 
 
 def test_alias_of_a_queue_is_known() -> None:
