@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, dropwhile, islice, takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
-from redbeat.entries.wording import clock, due_in_words, one_line
+from redbeat.entries.wording import clock, one_line, relative
 from redbeat.errors import EntryError
 from redbeat.log.text import printable
+from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import (
     FIRST_OCCURRENCE_GRACE,
     first_run,
@@ -118,38 +119,43 @@ def _runs(
     Raises:
         EntryError: they can't be computed.
     """
+    policy = entry.bounds()
+    limit = 1 if policy.one_off else policy.max_runs
+    left = None if limit is None else max(limit - entry.total_run_count, 0)
     try:
-        yield from _computed_runs(entry, after, rests, now)
+        start = _start_of(entry, policy, after, rests, now or datetime.now(timezone.utc))
+        if start is not None:
+            later = runs_after(entry.schedule, policy, start.since, start.anchor)
+            yield from islice(chain(filter(None, [start.first]), later), left)
     except EntryError:
         raise
     except ValueError as exc:
         raise EntryError(f"{entry.key}: its next run can't be computed: {exc}", entry.key) from exc
 
 
-def _computed_runs(
-    entry: RedBeatSchedulerEntry, after: datetime | None, rests: bool, now: datetime | None
-) -> Iterator[datetime]:
-    policy = entry.bounds()
-    limit = 1 if policy.one_off else policy.max_runs
-    left = None if limit is None else max(limit - entry.total_run_count, 0)
+class _Start(NamedTuple):
+    """Where the runs of an entry begin: with ``first``, if any, and then those later than ``since``."""
+
+    first: datetime | None
+    since: datetime
+    anchor: datetime | None
+
+
+def _start_of(
+    entry: RedBeatSchedulerEntry, policy: Policy, after: datetime | None, rests: bool, now: datetime
+) -> _Start | None:
+    """Return where the runs of ``entry`` begin; see ``_runs``. None: it has none after its pause."""
     never_ran_at = _score_of_new(entry)
     anchor = never_ran_at if entry.last_run_at is None else anchor_of(entry)
     first, until = None, paused_until(entry)
-    now = datetime.now(timezone.utc) if now is None else now
     if rests and until is not None and until > now and (after is None or after < until):
         after = until - _INSTANT
         if entry.last_run_at is not None:
             first = first_after_pause(entry, policy)
-            if first is None:
-                return
-            later = runs_after(entry.schedule, policy, first, anchor)
-            yield from islice(chain([first], later), left)
-            return
+            return None if first is None else _Start(first, first, anchor)
     retry = retry_of(entry.stored) if rests and entry.stored is not None else None
     if retry is not None and entry.is_enabled_at(now) and (after is None or after < retry):
-        later = runs_after(entry.schedule, policy, max(retry, now), anchor)  # it stands for those until now
-        yield from islice(chain([retry], later), left)
-        return
+        return _Start(retry, max(retry, now), anchor)  # it stands for the runs until now
     if after is None:
         after = now
         if never_ran_at is not None:
@@ -157,12 +163,10 @@ def _computed_runs(
         elif entry.last_run_at is not None and not entry.total_run_count:
             first = first_run(entry.schedule, policy, in_utc(entry.last_run_at))
     if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # beat is about to send it
-        runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
-    else:
-        if anchor is not None and anchor > after:
-            anchor = phase_before(entry.schedule, policy, anchor, after)
-        runs = runs_after(entry.schedule, policy, after, anchor)
-    yield from islice(runs, left)
+        return _Start(first, first, first)
+    if anchor is not None and anchor > after:
+        anchor = phase_before(entry.schedule, policy, anchor, after)
+    return _Start(None, after, anchor)
 
 
 def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
@@ -176,8 +180,11 @@ def _score_of_new(entry: RedBeatSchedulerEntry) -> datetime | None:
 def next_run_in_words(
     entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
 ) -> tuple[str, str]:
-    """Return when beat sends ``entry`` next, and the time until then; or why it doesn't."""
+    """Return when beat sends ``entry`` next, and the time until then, or ''; or why it doesn't."""
     due = entry.next_due_at
-    if due is None and entry.state in ("paused", "disabled", "quarantined"):
-        return entry.state, ""
-    return due_in_words(due, zone, now, tell)
+    if due is None:
+        state = entry.state
+        return state if state in ("paused", "disabled", "quarantined") else "never", ""
+    if due.timestamp() == 0:
+        return "at once", ""  # a score of 0 isn't a date
+    return tell(due, zone), relative(due, now)

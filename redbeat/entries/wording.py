@@ -6,7 +6,6 @@ Invariant: what comes from Redis is shown on one line, and can't give orders to 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime, tzinfo
 
 from redbeat.log.text import printable, replace_utc_times, shorten
@@ -84,17 +83,3 @@ def relative(moment: datetime | None, now: datetime) -> str:
         return "now"
     words = seconds_in_words(max(abs(seconds), 1))
     return f"in {words}" if seconds > 0 else f"{words} ago"
-
-
-def due_in_words(
-    due: datetime | None, zone: tzinfo, now: datetime, tell: Callable[[datetime, tzinfo], str] = clock
-) -> tuple[str, str]:
-    """Return when something is due next by its score, and the time until then, in words; None: never.
-
-    The second is '' if it adds nothing.
-    """
-    if due is None:
-        return "never", ""
-    if due.timestamp() == 0:
-        return "at once", ""  # a score of 0 isn't a date
-    return tell(due, zone), relative(due, now)
