@@ -16,7 +16,7 @@ from redbeat.entries.wording import label_of
 from redbeat.policy.policy import LENGTHS, ROWS, given_of
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.durations import length_in_words
-from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
+from redbeat.schedules.occurrences import clocked, cron, is_interval, rrule, zone_of
 from redbeat.schedules.recurrence import FREQUENCIES
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
         words = [f"At {_shown(entry.schedule.instant_in(zone), instants, 'auto')}"]
     else:
         words = [_describe_schedule(entry.schedule, zone)]
-    if not isinstance(entry.schedule, (clocked, solar)) and not _is_interval(entry.schedule):
+    if not isinstance(entry.schedule, (clocked, solar)) and not is_interval(entry.schedule):
         words[0] += f" ({getattr(zone, 'key', zone)})"
     is_once = policy.one_off or policy.max_runs == 1
     policy = replace(policy, one_off=True, max_runs=None) if is_once else policy
@@ -71,7 +71,7 @@ def description_of(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> st
 def zones_in_words(entry: RedBeatSchedulerEntry, shown: tzinfo) -> str:
     """Return in which zone an entry's times are shown, and by which its schedule goes, if that is another."""
     words = f"times in {label_of(shown)}"
-    if entry.schedule is None or isinstance(entry.schedule, (clocked, solar)) or _is_interval(entry.schedule):
+    if entry.schedule is None or isinstance(entry.schedule, (clocked, solar)) or is_interval(entry.schedule):
         return words
     own = label_of(zone_of(entry.schedule, entry.policy))
     return words if own == label_of(shown) else f"{words}; its schedule goes by {own}"
@@ -90,10 +90,6 @@ def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:
     if isinstance(schedule_, solar):
         return f"At {schedule_.event.replace('_', ' ')} at {schedule_.lat}, {schedule_.lon}"
     return repr(schedule_)
-
-
-def _is_interval(schedule_: Any) -> bool:
-    return isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
 
 
 def _field(value: Any) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 
 from redbeat.history import record_of
 from redbeat.policy.misfires import Choice
@@ -20,7 +20,7 @@ from redbeat.policy.policy import Policy
 from redbeat.process.memory import Memory
 from redbeat.schedules.codec import cronspecs
 from redbeat.schedules.crontab import count_of_crontab
-from redbeat.schedules.occurrences import cron, is_own_kind, last_runs, runs_after, runs_back, zone_of
+from redbeat.schedules.occurrences import cron, is_interval, last_runs, runs_after, runs_back, zone_of
 from redbeat.schedules.timezones import shown
 from redbeat.store.records import score_text
 
@@ -124,8 +124,8 @@ def dropped_until(
 
 def is_even(schedule_: Any, policy: Policy) -> bool:
     """Return True if the runs are an interval apart, wherever the first one is."""
-    is_interval = isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
-    return is_interval and not schedule_.relative and policy.exclude is None and policy.calendar is None
+    is_free = policy.exclude is None and policy.calendar is None
+    return is_free and is_interval(schedule_) and not schedule_.relative
 
 
 def crontab_key(schedule_: Any, policy: Policy) -> Hashable | None:

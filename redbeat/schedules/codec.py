@@ -17,7 +17,7 @@ from dateutil.rrule import weekday
 from redbeat.config.settings import as_flag
 from redbeat.log.text import quoted
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
-from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, rrule
+from redbeat.schedules.occurrences import KINDS, clocked, cron, is_interval, rrule
 from redbeat.schedules.timezones import time_of, zone_called, zone_name
 
 #: in the order in which celery-redbeat 2.x writes them
@@ -107,7 +107,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
         return {"__type__": "clocked", "clocked_time": encode_datetime(moment)}
     if isinstance(schedule_, crontab):
         return encode_crontab(*cronspecs(schedule_))
-    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+    if is_interval(schedule_):
         return encode_interval(schedule_.run_every, bool(schedule_.relative))
     if isinstance(schedule_, solar):
         return {"__type__": "solar", "event": schedule_.event, "lat": schedule_.lat, "lon": schedule_.lon}

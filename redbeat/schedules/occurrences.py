@@ -190,6 +190,18 @@ def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
     return type(schedule_) is not base and _differs(type(schedule_), base)  # type: ignore[arg-type]
 
 
+def is_interval(schedule_: Any) -> bool:
+    """Return True if the runs are a length of time apart, as those of Celery's ``schedule``."""
+    return isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
+
+
+def is_crontab(schedule_: Any) -> bool:
+    """Return True if the runs are at times of the clock on the wall, as those of Celery's ``crontab``."""
+    return isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    )
+
+
 @lru_cache(maxsize=256)
 def _differs(cls: Any, base: Any) -> bool:
     ways = ["remaining_delta", "remaining_estimate"]
@@ -200,9 +212,7 @@ def _differs(cls: Any, base: Any) -> bool:
 
 def counts_from_last_run(schedule_: BaseSchedule) -> bool:
     """Return True if the next run of ``schedule_`` depends on its last one, as that of an interval does."""
-    if isinstance(schedule_, crontab) and not isinstance(schedule_, cron):
-        return is_own_kind(schedule_, crontab)
-    return not isinstance(schedule_, (cron, rrule, clocked, solar))
+    return not is_crontab(schedule_) and not isinstance(schedule_, (rrule, clocked, solar))
 
 
 def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
@@ -263,13 +273,10 @@ def step_of(schedule_: Any, policy: Bounds) -> timedelta | None:
 
 
 def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
-    is_interval = type(schedule_) is schedule  # as most
-    if is_interval or (isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)):
+    if is_interval(schedule_):
         return _next_of_interval(schedule_, policy, after, anchor)
     zone = zone_of(schedule_, policy)
-    if isinstance(schedule_, cron) or (
-        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
-    ):
+    if is_crontab(schedule_):
         return _next_of_crontab(schedule_, zone, after)
     if isinstance(schedule_, rrule):
         return schedule_.occurrence(after, tz=zone)
@@ -410,7 +417,7 @@ def phase_before(schedule_: Any, policy: Bounds, anchor: datetime, until: dateti
 
     None: ``schedule_`` isn't such an interval, or the time can't be computed.
     """
-    if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule):
+    if not is_interval(schedule_):
         return None
     every: timedelta = schedule_.run_every
     try:
@@ -443,9 +450,7 @@ def _way_on(schedule_: Any, zone: tzinfo) -> Callable[[datetime], Iterator[datet
     """Return what yields the occurrences after an instant in less time than finding each anew; None: nothing
     does.
     """
-    if isinstance(schedule_, cron) or (
-        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
-    ):
+    if is_crontab(schedule_):
         return lambda after: runs_of_crontab(schedule_, after, zone)
     if isinstance(schedule_, rrule):
         return lambda after: schedule_.occurrences_after(after, zone)
@@ -515,7 +520,7 @@ def runs_back(schedule_: Any, policy: Bounds, nominal: datetime, now: datetime) 
 def _way_back(
     schedule_: Any, zone: tzinfo, since: datetime, nominal: datetime
 ) -> Callable[[datetime], Iterator[datetime]] | None:
-    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+    if is_interval(schedule_):
         every: timedelta = schedule_.run_every
         anchor = nominal if since == nominal else since - every
         if schedule_.relative and every >= _UNITS[-1]:
@@ -523,9 +528,7 @@ def _way_back(
         return lambda until: (anchor + n * every for n in range((until - anchor) // every, 0, -1))
     if isinstance(schedule_, rrule):
         return lambda until: schedule_.occurrences_back(until, since, zone)
-    if isinstance(schedule_, cron) or (
-        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
-    ):
+    if is_crontab(schedule_):
         return lambda until: runs_back_of_crontab(schedule_, until, zone, since)
     return None
 

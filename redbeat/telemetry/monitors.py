@@ -21,8 +21,8 @@ from redbeat.policy.messages import CHECK_IN
 from redbeat.policy.misfires import patience_of
 from redbeat.policy.policy import Policy
 from redbeat.process.signals import let_through
-from redbeat.schedules.crontab import NO_DAYS, cron
-from redbeat.schedules.occurrences import is_own_kind, zone_of
+from redbeat.schedules.crontab import NO_DAYS
+from redbeat.schedules.occurrences import is_crontab, is_interval, zone_of
 from redbeat.schedules.timezones import zone_name
 
 #: what is given to Sentry as ``monitor_config``
@@ -100,10 +100,9 @@ def monitor_of(schedule_: Any, policy: Policy, defaults: Policy) -> Monitor | st
 
 
 def _schedule_of(schedule_: Any) -> Monitor | str:
-    is_known = isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
-    if is_known or type(schedule_) is cron:
+    if is_crontab(schedule_):
         return _cron_of(schedule_)
-    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+    if is_interval(schedule_):
         return _interval_of(schedule_)
     return f"Sentry knows no schedules such as {type(schedule_).__name__}"
 

@@ -8,10 +8,8 @@ from datetime import datetime, tzinfo
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from celery.schedules import schedule
-
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.schedules.occurrences import Excluded, is_own_kind, zone_of
+from redbeat.schedules.occurrences import Excluded, is_interval, zone_of
 from redbeat.testing.simulation import Durations, Time, instant, simulate
 from redbeat.testing.trace import SimulatedRun
 
@@ -88,9 +86,9 @@ def assert_runs(
 def _begun_before(entry: RedBeatSchedulerEntry, first: datetime) -> RedBeatSchedulerEntry:
     """Return ``entry``, and if it is a new interval, one whose first run is at ``first``."""
     rule: Any = entry.schedule
-    is_interval = isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative
+    is_steady = is_interval(rule) and not rule.relative
     if (
-        not is_interval
+        not is_steady
         or entry.stored is not None
         or entry.has_last_run_at
         or entry.policy.start_time is not None
