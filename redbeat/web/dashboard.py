@@ -6,7 +6,9 @@ beats' own requests aren't held up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -51,6 +53,7 @@ class Dashboard:
         self.is_read_only = is_read_only
         self.place = place
         self._page_limiter = CapacityLimiter(THREADS)
+        self._heavy = threading.Lock()
         #: who sends a request is found out without waiting for pages
         self.user_limiter = CapacityLimiter(THREADS)
         self.jobs = Jobs(lambda: ChangeRecords(Store(app)))
@@ -78,6 +81,20 @@ class Dashboard:
         """Return ``call(*arguments)``, with a client of Redis that gives up soon in place of the app's."""
         with using_client(self.app, self._client):
             return call(*arguments)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Carry out a heavy operation, one at a time.
+
+        Raises:
+            TooBusy: another one is at work.
+        """
+        if not self._heavy.acquire(blocking=False):
+            raise TooBusy
+        try:
+            yield
+        finally:
+            self._heavy.release()
 
     @cached_property
     def _client(self) -> Any:

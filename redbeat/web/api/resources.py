@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -33,7 +33,6 @@ from redbeat.web.api.openapi import document_of
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.parameters import read_members, read_query
 from redbeat.web.api.problems import Refusal, problem_of, refuse
-from redbeat.web.jobs import TooBusy
 from redbeat.web.paths import root_of
 
 OPERATIONS: Sequence[Operation] = [endpoint_of(one) for one in TABLE if one.rest]
@@ -55,12 +54,10 @@ class Resource:
 
     Arguments:
         operations: by the methods that the path takes.
-        heavy: held while a heavy operation is carried out.
     """
 
-    def __init__(self, operations: Mapping[str, Operation], heavy: threading.Lock) -> None:
+    def __init__(self, operations: Mapping[str, Operation]) -> None:
         self._operations = operations
-        self._heavy = heavy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -73,7 +70,7 @@ class Resource:
             operation = self._operation_for(request.method)
             scope["redbeat.user"].require(operation.right)
             body = b"" if operation.body is None else await request.body()
-            response: Response = await dashboard.run(self._answer, request, operation, place, body)
+            response: Response = await dashboard.run(_answer, request, operation, place, body)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the caller gets a problem document
             response = problem_of(exc, ensure_conf(dashboard.app).keys, place)
         if request.method == "HEAD":
@@ -87,17 +84,10 @@ class Resource:
             raise Refusal(405, f"This takes {allowed}.", {"Allow": allowed})
         return found
 
-    def _answer(
-        self, request: Request, operation: Operation, place: Mapping[str, str], body: bytes
-    ) -> Response:
-        if not operation.is_heavy:
-            return _carry_out(request, operation, place, body)
-        if not self._heavy.acquire(blocking=False):
-            raise TooBusy
-        try:
-            return _carry_out(request, operation, place, body)
-        finally:
-            self._heavy.release()
+
+def _answer(request: Request, operation: Operation, place: Mapping[str, str], body: bytes) -> Response:
+    with request.scope["redbeat.dashboard"].alone() if operation.is_heavy else nullcontext():
+        return _carry_out(request, operation, place, body)
 
 
 async def _describe(request: Request) -> Response:
@@ -109,8 +99,7 @@ def interface() -> Starlette:
     methods: dict[str, dict[str, Operation]] = {}
     for one in OPERATIONS:
         methods.setdefault(one.path, {})[one.method] = one
-    heavy = threading.Lock()
-    resources = [Route(path, Resource(found, heavy)) for path, found in methods.items()]
+    resources = [Route(path, Resource(found)) for path, found in methods.items()]
     made = Starlette(
         routes=[*resources, Route("/openapi.json", _describe)], exception_handlers={HTTPException: refuse}
     )

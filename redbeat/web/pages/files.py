@@ -147,15 +147,16 @@ def _shown(actor: Actor, change: FileChange, plan: Plan, zone: tzinfo) -> dict[s
 def export_file(visit: Visit) -> Response:
     """Download the stored entries."""
     kind, pace = "json" if visit.query.get("format") == "json" else "yaml", Pace()
-    found = files.export_file(
-        visit.actor,
-        match=visit.pattern("match") or None,
-        owner=visit.query.get("owner", "").strip()[:500] or None,
-        with_history=visit.query.get("history") == "yes",
-        kind=kind,
-        progress=lambda _count: pace.rest(),
-    )
-    text = found.text()
+    with visit.dashboard.alone():
+        found = files.export_file(
+            visit.actor,
+            match=visit.pattern("match") or None,
+            owner=visit.query.get("owner", "").strip()[:500] or None,
+            with_history=visit.query.get("history") == "yes",
+            kind=kind,
+            progress=lambda _count: pace.rest(),
+        )
+        text = found.text()
     if not text.startswith("{"):
         text = "".join(f"# Left out: {one_line(reason)}\n" for reason in found.skipped) + text
     headers = {"Content-Disposition": f'attachment; filename="schedule.{kind}"', "Cache-Control": "no-store"}

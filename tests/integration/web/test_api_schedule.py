@@ -210,6 +210,7 @@ def test_second_heavy_operation_at_a_time_gets_503(
         ("PUT", "/calendars/closed", {"2030-01-01": "x"}),  # looks for the entries that name it
         ("PATCH", "/calendars/closed", {"days": {"2030-01-01": "x"}}),
         ("DELETE", "/calendars/closed", None),
+        ("GET", "/export", None),
     )
 
     def examine(*_given: Any, **_options: Any) -> Any:

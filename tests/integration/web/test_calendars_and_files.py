@@ -139,6 +139,22 @@ def test_export_is_downloaded_with_the_chosen_entries(add: Add, browse: Browse) 
     assert [*answer.json()["entries"]] == ["new"]
 
 
+def test_second_export_at_a_time_gets_503_and_says_why(
+    browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, real, found = browse("edit"), files.export_file, list[Any]()
+
+    def export(*given: Any, **options: Any) -> Any:
+        found.append(browser.get("/files/export"))
+        return real(*given, **options)
+
+    monkeypatch.setattr(files, "export_file", export)
+    assert browser.get("/files/export").status_code == 200
+    assert [one.status_code for one in found] == [503]
+    assert "Try again in a few seconds" in found[0].text
+    assert browser.get("/files/export").status_code == 200
+
+
 def test_long_change_is_shown_by_each_process_and_never_begun_twice(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
