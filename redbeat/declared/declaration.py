@@ -94,50 +94,31 @@ def make_declaration(given: Mapping[str, Any], frame: FrameType) -> Declaration:
         DeclarationError: one of them can't be used.
     """
     fields = {keyword: value for keyword, value in given.items() if value is not None}
-    name = fields.pop("name", None)
-    problem, cause = _find_unknown(fields) or _find_form_problem(fields), None
-    if not problem:
-        fields["schedule"] = _schedule_of(fields)
-        for mapping in fields.keys() & {"kwargs", "options"}:
-            if isinstance(fields[mapping], Mapping):
-                fields[mapping] = dict(fields[mapping])
-        try:
-            _check(_NO_NAME if name is None else name, fields)
-        except EntryError as exc:
-            problem, cause = str(exc), exc.__cause__
-    code = frame.f_code
+    name, code = fields.pop("name", None), frame.f_code
     declaration = Declaration(name, fields, f"{code.co_filename}:{frame.f_lineno}", code)
-    if problem:
-        raise declaration.fault(problem) from cause
-    return declaration
-
-
-def _find_unknown(fields: Mapping[str, Any]) -> str:
     for keyword in sorted(fields.keys() - set(KEYWORDS)):
         if keyword in OPTIONS:
-            return f"{keyword}: is one of the options, options={{{keyword!r}: ...}}."
-        return f"there is no keyword {keyword!r}.{did_you_mean(keyword, KEYWORDS)}"
-    return ""
-
-
-def _find_form_problem(fields: Mapping[str, Any]) -> str:
+            raise declaration.fault(f"{keyword}: is one of the options, options={{{keyword!r}: ...}}.")
+        raise declaration.fault(f"there is no keyword {keyword!r}.{did_you_mean(keyword, KEYWORDS)}")
     forms = [form for form in FORMS if form in fields]
     if len(forms) != 1:
-        given = f", not {' and '.join(forms)}" if forms else ""
-        return f"needs just one of {', '.join(f'{form}=' for form in FORMS)}, which say when it runs{given}."
-    if "relative" in fields and forms != ["every"]:
-        return f"relative: goes with every=, not with {forms[0]}=."
-    return ""
-
-
-def _schedule_of(fields: dict[str, Any]) -> Any:
-    """Take the keywords about when it runs out of ``fields``; return the schedule that they describe."""
-    form = next(form for form in FORMS if form in fields)
-    value = fields.pop(form)
-    if form == "schedule":
-        return value
-    beside = {key: fields.pop(key) for key in SCHEDULE_FORMS[form] if key in fields}
-    return {form: value, **beside}
+        known = ", ".join(f"{form}=" for form in FORMS)
+        but = f", not {' and '.join(forms)}" if forms else ""
+        raise declaration.fault(f"needs just one of {known}, which say when it runs{but}.")
+    [form] = forms
+    if "relative" in fields and form != "every":
+        raise declaration.fault(f"relative: goes with every=, not with {form}=.")
+    if form != "schedule":
+        keys = {form} | SCHEDULE_FORMS[form]
+        fields["schedule"] = {key: fields.pop(key) for key in keys & fields.keys()}
+    for mapping in fields.keys() & {"kwargs", "options"}:
+        if isinstance(fields[mapping], Mapping):
+            fields[mapping] = dict(fields[mapping])
+    try:
+        _check(_NO_NAME if name is None else name, fields)
+    except EntryError as exc:
+        raise declaration.fault(str(exc)) from exc.__cause__
+    return declaration
 
 
 def _with_own_schedule(fields: Mapping[str, Any]) -> dict[str, Any]:
