@@ -121,17 +121,11 @@ class PastRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain JSON, with times in ISO 8601."""
+        values = {**asdict(self), "late_seconds": self.late_seconds}
         return {
-            **asdict(self),
-            "due": self.due.isoformat(),
-            "at": self.at.isoformat(),
-            **{name: _iso(getattr(self, name)) for name in ("last", "ended", "since")},
-            "late_seconds": self.late_seconds,
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in values.items()
         }
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def error_in_words(error: str) -> str:
