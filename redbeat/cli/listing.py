@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from heapq import nlargest, nsmallest
 from math import inf
 from typing import Any
@@ -274,6 +274,7 @@ def show(session: Session, name: str) -> None:
         ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
         *policy_rows(entry, zone),
         ("next run", ", ".join(next_run)),
+        ("next look", _next_look(found.looked_at, zone, now) if state == "quarantined" else ""),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
         *figures_rows(found.figures),
@@ -349,6 +350,12 @@ def _with_schedule(session: Session, name: str) -> RedBeatSchedulerEntry:
     if entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
     return entry
+
+
+def _next_look(moment: datetime | None, zone: tzinfo, now: datetime) -> str:
+    """Return when beat looks at a quarantined entry again; '' for never."""
+    words = "" if moment is None else f"{when_in(moment, zone)}, {relative(moment, now)}"
+    return f"{words}: beat sees whether it is valid by then" if words else ""
 
 
 def _print_next(session: Session, runs: list[tuple[Any, datetime]], *, with_names: bool) -> None:

@@ -67,6 +67,8 @@ def is_interactive() -> bool:
 class SessionCommand(ExitingCommand):
     """A command that reports each expected error in one sentence.
 
+    If the reader of its output, such as ``head``, stops reading, it ends silently.
+
     Attributes:
         layout_rule: what it does if the schedule is divided otherwise than the settings say.
         leaves_out_unread: if a node of a cluster is away, it shows the rest, says on stderr which shards it
@@ -83,6 +85,12 @@ class SessionCommand(ExitingCommand):
         try:
             with session.leaving_out_unread() if self.leaves_out_unread else nullcontext():
                 result = super().invoke(ctx)
+            if sys.stdout is not None:  # None: the caller has closed it
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # Python writes the rest of the output when it ends, and would print an error then
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
         except errors.RedBeatError as exc:
             raise session.error_of(exc) from None
         except (KeyboardInterrupt, click.Abort):
@@ -309,8 +317,14 @@ class Session:
             )
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command, as rich did before 13.8."""
+        raise BrokenPipeError
+
+
 def _console(no_color: bool, *, stderr: bool = False) -> Console:
-    console = Console(no_color=no_color or None, stderr=stderr, highlight=False, emoji=False)
+    console = _Console(no_color=no_color or None, stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = UNLIMITED_WIDTH
     return console

@@ -110,6 +110,9 @@ def _fields(found: Status, zone: tzinfo) -> list[tuple[str, str]]:
         )
     if found.lock_key is None:
         beats = "all beats share the work, as redbeat_lock_key is None"
+    lock = "" if found.leader is None or found.is_divided else f"{found.lock_key}, which never ends"
+    if lock and found.leader is not None and found.leader.ttl_seconds is not None:
+        lock = f"{found.lock_key} ends in {found.leader.ttl_seconds:.0f} s unless it is renewed"
     messages = "unknown, as their key holds something else"
     if found.stored_messages is not None:
         late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
@@ -118,6 +121,7 @@ def _fields(found: Status, zone: tzinfo) -> list[tuple[str, str]]:
     return [
         ("shards", shards),
         ("beats", beats or "none"),
+        ("lock", lock),
         ("backlog", f"{found.backlog} due{oldest(found.oldest_due)}"),
         ("stored", messages),
     ]

@@ -34,7 +34,10 @@ PIPED_WIDTH = 120
 
 
 @click.command(cls=ReadingCommand)
-@options_of(show_timeline, "hours", "start", "by", "match", "rows")
+@options_of(show_timeline, "hours", "start", "by", "match")
+@click.option(
+    "--rows", type=click.IntRange(0), default=40, show_default=True, help="Show at most this many rows."
+)
 @zone_options
 @ONE_OBJECT
 @pass_session
