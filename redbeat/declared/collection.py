@@ -99,19 +99,15 @@ def collect_declared(app: Any) -> Declarations:
 
 def _add(entries: dict[str, DeclaredEntry], new: DeclaredEntry) -> None:
     one = entries.get(new.name)
-    if one is not None and one.declaration is not new.declaration:
-        if not new.declaration.is_again(one.declaration) or one.fields["task"] != new.fields["task"]:
+    if one is not None:
+        place = one.declaration.place
+        is_same = new.declaration is one.declaration or new.declaration.is_again(one.declaration)
+        if not is_same or one.fields["task"] != new.fields["task"]:
             raise new.declaration.fault(
-                f"another schedule is called {new.name!r}, too, that of {one.fields['task']} at "
-                f"{one.declaration.place}. Give one of them another name=.",
-                one.declaration.place,
+                f"another schedule is called {new.name!r}, too, that of {one.fields['task']} at {place}. "
+                "Give one of them another name=, or none: each has the name of its task then.",
+                place,
             )
-    elif one is not None and one.fields["task"] != new.fields["task"]:
-        both = " and ".join(sorted([one.fields["task"], new.fields["task"]]))
-        raise new.declaration.fault(
-            f"it is called {new.name!r}, and stands for two tasks, {both}. Leave out name=: each has the "
-            "name of its task then."
-        )
     entries[new.name] = new
 
 
