@@ -80,9 +80,11 @@ class Job:
         result: what it has returned at ``found_at``, the last time that it was done.
         problem: the error of the last time, and ``sentence`` what users are told of it.
         asked_at: when a page has asked for it last.
+        is_queued: it waits while MAX_READS others work.
     """
 
     state: State = State.IDLE
+    is_queued: bool = True
     progress: Any = None
     result: Any = None
     found_at: float = 0.0
@@ -228,6 +230,7 @@ class Jobs:
         fresh_seconds: float = 0.0,
         is_wanted: bool = False,
         wait_seconds: float = READ_WAIT_SECONDS,
+        is_queued: bool = True,
     ) -> Result[Found]:
         """Return the result of a read, and begin it again if that is old.
 
@@ -238,12 +241,13 @@ class Jobs:
             fresh_seconds: how old a result may be.
             is_wanted: begin again, however young the result is.
             wait_seconds: how long to wait for a read that begins now, as it may be short.
+            is_queued: wait while MAX_READS others work, which may take a minute.
         """
         with self._news:
             now = time.monotonic()
             job = self._reads.pop((kind, key), None)
             if job is None or job.is_over(now):
-                job = Job()
+                job = Job(is_queued=is_queued)
             self._reads[kind, key] = job  # the last one that was asked for goes last
             job.asked_at = now
             _forget_old(self._reads, MAX_RESULTS, now)
@@ -296,7 +300,7 @@ class Jobs:
             if change is None and sum(one.is_at_work for one in self._changes.values()) >= MAX_CHANGES:
                 raise TooBusy
         if change is None:
-            change = Change(id=id_, user=user, title=title, state=State.QUEUED)
+            change = Change(id=id_, user=user, title=title, state=State.QUEUED, is_queued=False)
             if not self._records().claim(id_, change.to_record()):
                 return change  # another process, or another request to this one, has begun it
             with self._news:
@@ -346,7 +350,7 @@ class Jobs:
 
     def _run(self, job: Job, work: Callable[[Tell[Any]], Any]) -> None:
         result, problem, state = None, None, State.DONE
-        with nullcontext() if isinstance(job, Change) else self._slots:
+        with self._slots if job.is_queued else nullcontext():
             job.state, job.began_at = State.RUNNING, time.monotonic()
             try:
                 self._tell(job, None)  # perhaps no page asks for it any more

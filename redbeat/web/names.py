@@ -76,4 +76,4 @@ def read_names(app: Any, jobs: Jobs) -> Result[Any]:
                 pace.rest()
         return names
 
-    return jobs.read("names", "", read, fresh_seconds=FRESH_SECONDS)
+    return jobs.read("names", "", read, fresh_seconds=FRESH_SECONDS, is_queued=False)

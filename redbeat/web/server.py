@@ -97,6 +97,8 @@ def serve(
         dualstack_ipv6=is_v6 and socket.has_dualstack_ipv6(),
         backlog=MAX_CONNECTIONS,
     ) as listener:
+        # else a body waits 40 ms for the ACK of its head; asyncio looks for a protocol, which this has not
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         address = replace(address, port=listener.getsockname()[1])
         link = Link(User(me, ["admin"])) if basic is None else None
         ways_in: list[WayIn] = [link, token_in_cookie] if link is not None else []

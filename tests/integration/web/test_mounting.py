@@ -293,6 +293,14 @@ def test_command_that_would_be_open_or_cannot_work_ends_with_the_reason(
         assert (done.exit_code != 0, words in done.stderr) == (True, True), done.stderr
 
 
+def test_command_sends_pages_at_once_on_a_connection_that_stays(command: Callable[..., Process]) -> None:
+    """A body that waits for the ACK of its head comes 40 ms later, each time."""
+    place = command(**USERS).wait_for(re.compile(r"http://127\.0\.0\.1:\d+/"))[0]
+    with visitor(place) as browser:
+        took = [browser.get("static/icon.svg").elapsed.total_seconds() for _ in range(30)]
+    assert min(took[10:]) < 0.03
+
+
 @pytest.mark.slow
 def test_link_below_a_root_path_works_with_and_without_a_proxy_that_strips_it(
     command: Callable[..., Process], app: Celery

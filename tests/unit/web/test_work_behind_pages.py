@@ -25,6 +25,7 @@ from redbeat.web.jobs import (
     Result,
     TooBusy,
 )
+from redbeat.web.names import read_names
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -106,6 +107,12 @@ def test_read_that_nobody_asks_for_ends_when_another_one_waits(
     for number in range(MAX_READS):
         eventually(lambda number=number: jobs.read("kind", number, work).found)
     assert settled(jobs, "another", lambda _tell: "all").found == "all"
+
+
+def test_names_are_read_while_long_reads_work(fake_app: Celery, jobs: Jobs, gate: threading.Event) -> None:
+    for number in range(MAX_READS):
+        eventually(lambda number=number: jobs.read("kind", number, held(gate, [])).found)
+    eventually(lambda: read_names(fake_app, jobs).is_whole)
 
 
 def ending(gate: threading.Event, done: list[int]) -> Any:
