@@ -24,6 +24,7 @@ from redbeat.cli.parameters import (
 )
 from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.tables import print_fields
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.wording import one_line
 from redbeat.operations.operation import Operation, Parameter
 from redbeat.schedules.times import TypedTime
@@ -47,10 +48,13 @@ def command_of(operation: Operation[..., Any]) -> click.Command:
     What stands in the braces of its path are arguments, other parameters are options. It asks first if the
     operation is destructive, and prints the fields of the result.
     """
+    arguments = {one.name for one in operation.parameters if f"{{{one.name}}}" in operation.rest}
 
     def call(session: Session, **given: Any) -> None:
         if operation.is_destructive and not session.is_dry_run:
-            session.ask(f"{operation.summary.rstrip('.')} at {session.server}?")
+            named = ", ".join(one_line(given[name], 200) for name in given if name in arguments)
+            place = f"{session.server} ({named})" if named else session.server
+            session.ask(f"{operation.summary.rstrip('.')} at {place}?")
         values = {name: value for name, value in given.items() if value is not None}
         for name, value in given.items():
             if isinstance(value, tuple):  # an option that may be repeated: empty if it isn't given
@@ -64,7 +68,7 @@ def command_of(operation: Operation[..., Any]) -> click.Command:
     for add in (ONE_OBJECT, zone_options, *([YES] if operation.is_destructive else [])):
         made = add(made)
     for one in reversed(operation.parameters):
-        if f"{{{one.name}}}" in operation.rest:
+        if one.name in arguments:
             made = click.argument(one.name)(made)
         elif one.name == "dry_run":
             made = DRY_RUN(made)
@@ -75,7 +79,7 @@ def command_of(operation: Operation[..., Any]) -> click.Command:
 
 def _print_result(session: Session, result: Any) -> None:
     fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else {"result": result}
-    document = json.loads(json.dumps(fields, default=str))
+    document = json.loads(json.dumps(fields, default=_text_of))
     if session.is_json:
         session.print_json(document)
     else:
@@ -84,6 +88,12 @@ def _print_result(session: Session, result: Any) -> None:
             for name, one in document.items()
         }
         print_fields(session, [(name.replace("_", " "), one_line(text)) for name, text in texts.items()])
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, RedBeatSchedulerEntry):
+        return str(value.name)
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _option_of(parameter: Parameter, argument: str) -> Callable[[Command], Command]:

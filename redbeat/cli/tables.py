@@ -141,8 +141,8 @@ def print_page(
         session.note(nothing)
     if rows is not None and next(rest, None) is not None:
         following = "" if offset is None else f", --offset {offset + rows} the next"
-        count = "more" if total is None else total()
-        session.note(f"{rows} of {count} shown: --limit 0 shows all{following}.")
+        count = f"There are more than {rows}" if total is None else f"{rows} of {total()} shown"
+        session.note(f"{count}: --limit 0 shows all{following}.")
 
 
 def styled(text: str, style: str) -> Text:

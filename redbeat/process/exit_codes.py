@@ -79,7 +79,10 @@ def _usage_errors_apart() -> Iterator[None]:
         if type(exc).__name__ == "NoArgsIsHelpError":  # shows the help; not in every version of click
             exc.exit_code = USAGE  # type: ignore[misc]
             raise
-        raise CommandLineError(exc.format_message(), USAGE) from None
+        message = exc.format_message()
+        if isinstance(exc, click.MissingParameter):  # click writes a line for each choice
+            message = " ".join(message.split())
+        raise CommandLineError(message, USAGE) from None
 
 
 def is_beat_command() -> bool:

@@ -434,7 +434,7 @@ class Planner:
             commit.task_id = str(known.own_task_id or task_id_of(row.key, due))
             return Decision(row, commit)
         # a policy that would skip it now came later than the decision that it waits
-        overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
+        overlap = policy.overlap if policy.overlap in ("allow", "replace") else "buffer_one"
         run = Tracking(policy).run(row.nominal, row.next_score, overlap=overlap)
         following = None if next_score < 0 else moment_of(next_score)
         run_plan = RunPlan(at, row.nominal, due, at, at_json, following, row.next_score, (), run, 0.0)

@@ -147,6 +147,7 @@ USAGE = {
     "next report --match r*": "Give either a NAME or --match",
     "backfill report": "Missing option '--from'",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to: must not be before the beginning",
+    "token add x": "Missing option '--right'. Choose from: read, pause",
     "lst": "No such command 'lst'",
     "list --url redis://localhost": "--url belongs before the command: .* --url ... list",
     "--url URL trigger report": "celery -A APP redbeat trigger, without --url",

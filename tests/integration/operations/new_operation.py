@@ -14,6 +14,7 @@ from redbeat.access import Right
 from redbeat.entries.audit import find_records
 from redbeat.errors import ArgumentInvalid
 from redbeat.operations.actor import Actor
+from redbeat.operations.editing import EntryChange
 from redbeat.operations.operation import Moment, Option, given_values, operation
 from redbeat.operations.selection import NameOfEntry
 
@@ -47,6 +48,21 @@ def recount(
         entry.total_run_count = count
         entry.save()
     return Renewed(name, count)
+
+
+@operation("entry.touch", Right.EDIT, "touch", "PUT /entries/{name}/touch", is_destructive=True)
+def touch(actor: Actor, name: NameOfEntry) -> EntryChange:
+    """Touch an entry."""
+    return EntryChange(Entry.get(name, actor.app), "touched")
+
+
+def question_of(app: Celery) -> str:
+    """Return what the command asks a user at a terminal, who says no."""
+    from redbeat.cli import session
+    from tests.support.command_line import call
+
+    session.is_interactive = lambda: True
+    return call(app, "touch", "report").output
 
 
 def browse(app: Celery) -> dict[str, Any]:
@@ -92,6 +108,7 @@ def main(url: str) -> None:
         call(app, "recount", "report", "--count", "1001", "--yes"),
         call(app, "recount", "--help"),
         call(app, "--help"),
+        call(app, "touch", "report", "--yes", "--json"),
     ]
     described = document_of(OPERATIONS, "/api/v1")
     found = {
@@ -100,6 +117,7 @@ def main(url: str) -> None:
         "described": described["paths"]["/entries/{name}/count"]["put"],
         "schema": described["components"]["schemas"]["Renewed"],
         "pages": browse(app),
+        "question": question_of(app),
         "audit": [[one.source, one.verb, one.details] for one in find_records(app)],
     }
     sys.stdout.write(json.dumps(found))

@@ -32,11 +32,13 @@ def test_new_operation_is_offered_by_every_surface(valkey: Server) -> None:
     assert (invalid, problem["field"]) == (422, "count")
     assert "0 to 1000" in problem["detail"]
     assert denied == 403
-    (code, output), (usage, _), (_, help_text), (_, overview) = found["commands"]
+    (code, output), (usage, _), (_, help_text), (_, overview), (_, touched) = found["commands"]
     assert (code, json.loads(output)) == (0, {"name": "report", "count": 8})
     assert usage == 64
     assert "The number of runs from now on." in help_text
     assert "Change the number of runs of an entry" in overview
+    assert json.loads(touched) == {"entry": "report", "outcome": "touched"}
+    assert "(report)?" in found["question"]
     body = found["described"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["count"]["maximum"] == 1000
     assert found["described"]["x-right"] == "edit"
