@@ -249,7 +249,8 @@ def _by_age(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answer 
     history, ran_at = [run for run in facts.history if not run.is_manual], entry.last_run_at
     if history and at < history[-1].due:
         begin = shown(history[-1].due)
-        if entry.total_run_count <= sum(run.is_sent for run in history):
+        is_complete = len(facts.history) < facts.kept
+        if is_complete and entry.total_run_count <= sum(run.is_sent for run in history):
             return Answer(
                 "not-there-yet", at, f"Its first run was due at {begin}: it was saved, or enabled, later."
             )
@@ -314,7 +315,12 @@ def _by_state(facts: Facts, entry: RedBeatSchedulerEntry, at: datetime) -> Answe
     elif verdict == "finished":
         verdict = "finished" if policy.is_finished(entry.total_run_count) else "unscheduled"
         why = why_never(entry, facts.now)
-        reason = f"Its score is {facts.stored.score:g}, which means never: {why}"
+        score = facts.stored.score or 0.0
+        reason = (
+            f"Its score is {score:g}, which means never: {why}"
+            if score < 0
+            else f"It never runs again: {why}"
+        )
     elif verdict == "due":
         verdict, reason = _by_leader(facts.status)
     return Answer(verdict, at, reason) if reason else None

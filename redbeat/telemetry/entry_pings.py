@@ -56,7 +56,8 @@ class EntryPings:
         self._hosts = ensure_conf(app).ping_hosts
         #: names of entries with 'sent', 'start', 'fail', or '' for a success
         self._heard: deque[tuple[str, str]] = deque()
-        self._calls: dict[PingUrl, str] = {}  # the calls that wait, with the names of their entries
+        #: by service, the one whose turn it is first: the calls that wait, with the names of their entries
+        self._calls: dict[str, dict[PingUrl, str]] = {}
         self._left_out = 0
         self._services = Memory[str, Service]()
         self._entries = KnownEntries(app, "ping_url")
@@ -109,26 +110,26 @@ class EntryPings:
         self._entries.close()
 
     def step(self) -> float:
-        """Make the first call whose service isn't left alone; return for how long there is nothing to do."""
+        """Call the next service that isn't left alone; return for how long there is nothing to do."""
         try:
             self._read()
             now = time.monotonic()
-            url = next((url for url in self._calls if self._service_of(url).again_at <= now), None)
-            if url is not None:
-                self._call(url, self._calls.pop(url))
+            name = next((name for name in self._calls if self._service(name).again_at <= now), None)
+            if name is not None:
+                self._call(name)
         except RedBeatError:  # beat itself reports that Redis is away
             return AWAY_SECONDS
         except Exception as exc:  # noqa: BLE001 - if this thread ended, no service would be called any more
             what = "The services of entries can't be told now, trying again"
             self._thread.report(what, exc, TELEMETRY_FAILED, part="EntryPings")
             return AWAY_SECONDS
-        if self._heard or url is not None:
+        if self._heard or name is not None:
             return 0.0
         pauses = (service.again_at - now for service in self._services.values() if service.again_at > now)
         return min(pauses, default=SLEEP_SECONDS)
 
-    def _service_of(self, url: PingUrl) -> Service:
-        return self._services.setdefault(url.service, Service(url.service))
+    def _service(self, name: str) -> Service:
+        return self._services.setdefault(name, Service(name))
 
     def _read(self) -> None:
         """Let the calls wait that entries ask for about the events."""
@@ -149,7 +150,7 @@ class EntryPings:
             self._left_out = 0
 
     def _add(self, entry: RedBeatSchedulerEntry, what: str, text: str) -> None:
-        """Let a call wait, behind all others; if the same one waits already, instead of it."""
+        """Let a call wait, behind all others of its service; if the same one waits already, instead of it."""
         url = parse_ping_url(text)
         if not is_allowed(url, self._hosts):
             self._refuse(entry.name, f"{url.authority} isn't in redbeat_ping_hosts")
@@ -159,14 +160,24 @@ class EntryPings:
                 return
         elif what:
             url = url.followed_by(what)
-        self._calls.pop(url, None)
-        self._calls[url] = entry.name
-        if len(self._calls) > MAX_WAITING:
-            del self._calls[next(iter(self._calls))]
+        calls = self._calls.setdefault(url.service, {})
+        calls.pop(url, None)
+        calls[url] = entry.name
+        if sum(map(len, self._calls.values())) > MAX_WAITING:
+            self._take(max(self._calls, key=lambda name: len(self._calls[name])))
             self._left_out += 1
 
-    def _call(self, url: PingUrl, entry: str) -> None:
-        service = self._service_of(url)
+    def _take(self, name: str) -> tuple[PingUrl, str]:
+        """Take the first call of a service, which then comes behind the other services."""
+        calls = self._calls.pop(name)
+        url = next(iter(calls))
+        entry = calls.pop(url)
+        if calls:
+            self._calls[name] = calls
+        return url, entry
+
+    def _call(self, name: str) -> None:
+        service, (url, entry) = self._service(name), self._take(name)
         try:
             call(url)
         except CallFailed as exc:
@@ -174,7 +185,7 @@ class EntryPings:
                 self._refuse(entry, f"{service.name}: {exc}")
             else:
                 service.note_failed(exc, entry)
-                self._calls = {url: entry, **self._calls}
+                self._calls[name] = {url: entry, **self._calls.get(name, {})}
         else:
             self._said.pop(entry, "")
             service.note_well()

@@ -19,7 +19,7 @@ from redbeat import RedBeatScheduler, signals, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.runs.run import Run
 from redbeat.schedules import register_schedule
-from redbeat.telemetry import entry_pings
+from redbeat.telemetry import entry_pings, ping_calls
 from redbeat.telemetry.entry_pings import AWAY_SECONDS, EntryPings
 from redbeat.telemetry.ping_calls import CALL_SECONDS
 from redbeat.telemetry.pings import (
@@ -285,8 +285,25 @@ def test_calls_of_a_failing_service_wait_once_each_in_order_and_others_are_made(
     while not seconds:
         seconds = pings.step()
     assert receiver.paths == ["/x"]
-    assert [url.target for url in pings._calls] == ["/x", "/x/start"]  # noqa: SLF001
+    [calls] = pings._calls.values()  # noqa: SLF001
+    assert [url.target for url in calls] == ["/x", "/x/start"]
     assert 4 < seconds <= 5
+
+
+def test_services_take_turns_also_where_others_fail_for_longer_than_their_pauses(
+    make_app: MakeApp, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PAUSE_SECONDS", "MAX_PAUSE_SECONDS"):
+        monkeypatch.setattr(ping_calls, name, 0.0)
+    watched = make_app(redbeat_ping_hosts=[receiver.host, "127.0.0.1:1", "127.0.0.1:2"])
+    urls = ["http://127.0.0.1:1/x", "http://127.0.0.1:2/x", receiver.url("x")]
+    pings = EntryPings(watched)
+    for number, url in enumerate(urls):
+        Entry(f"entry-{number}", "echo", 60, app=watched, ping_url=url).save()
+        pings._hear(f"entry-{number}", "")  # noqa: SLF001
+    for _ in urls:
+        pings.step()
+    assert receiver.paths == ["/x"]
 
 
 def test_entry_that_cannot_be_read_delays_no_ping(

@@ -189,6 +189,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-30, LONG, {"count": 25}, "too-long-ago", "(redbeat_history is 20)"),
         (-3, [], {"last": -1, "count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
         (-3, [sent(-1), sent(-2)], {"count": 9}, "too-long-ago", "begins with the run that was due at"),
+        (-3, [skipped(-1, -1), skipped(-2, -2)], {"count": 0, "kept": 2}, "too-long-ago", "begins with"),
         (-3, [sent(-1), sent(-2)], {"count": 2}, "not-there-yet", "first run was due at 2026-06-01 10:00:00"),
         # what was sent by hand says nothing about the schedule's own runs
         (-1, [sent(0.2, is_manual=True)], {"count": 0}, "not-there-yet", "counts from 2026-06-01 11:00:00"),
@@ -196,6 +197,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (-3, [], {"kept": 0}, "history-off", "its last run was at 2026-06-01 11"),
         # the entry as it is now
         (0, RAN, {"policy": {"max_runs": 5}, **NEVER}, "finished", "had its runs (max_runs=5)"),
+        (0, RAN, {"policy": {"max_runs": 5}}, "finished", "It never runs again: it has had its runs"),
         (0, RAN, {"enabled": False}, "disabled", "enabled is false"),
         (0, RAN, paused(paused_until="2026-06-02T00:00Z"), "paused", "until 2026-06-02 00:00:00 UTC"),
         (0, RAN, paused(paused_until="2026-06-01T12:20Z"), "paused", "was paused until 2026-06-01 12:20:00"),
