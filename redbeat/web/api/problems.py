@@ -82,7 +82,7 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
     sentence = sentence_of(exc)
     if isinstance(exc, FileError):  # what is an option of the command line is a parameter here
         sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
-    headers = None
+    headers = exc.headers if isinstance(exc, HTTPException) else None
     if isinstance(exc, EntryChanged) and exc.revision is not None:
         headers = {"ETag": etag_of(exc.revision)}
     return problem(status_of(exc), sentence, headers, **_members_of(exc, keys, place))
@@ -116,7 +116,8 @@ def refuse(_request: Request, exc: Exception | None) -> Response:
             "as = and the base64url of its UTF-8.",
         )
     if exc is not None:
-        return problem(status_of(exc), sentence_of(exc))
+        headers = exc.headers if isinstance(exc, HTTPException) else None
+        return problem(status_of(exc), sentence_of(exc), headers)
     return problem(
         401,
         "This takes a token: 'Authorization: Bearer TOKEN', which celery redbeat token add makes.",

@@ -126,6 +126,7 @@ def test_method_override_is_ignored_and_other_methods_get_405(program: Programs,
         ("PUT", "/entries", "GET, HEAD"),
         ("OPTIONS", "/purge", "PUT"),
         ("BREW", "/entries", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
     ):
         answer = one.ask(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
