@@ -14,7 +14,7 @@ from typing import Any
 
 from redbeat.config.ping_urls import MAX_URL
 from redbeat.policy.fields import MAX_SECONDS, Kind, Row
-from redbeat.policy.policy import ROWS, Policy
+from redbeat.policy.policy import DEFINITION, ROWS, Policy
 
 ROOT = Path(__file__).parents[1]
 TYPED = ROOT / "redbeat" / "policy" / "typed.py"
@@ -106,6 +106,8 @@ def schemas() -> dict[str, str]:
     texts = ((SCHEMAS / f"{name}.json").read_text("utf-8") for name in ("definition", "policy"))
     definition, policy = map(json.loads, texts)
     own = {name: one for name, one in definition["properties"].items() if name not in policy["properties"]}
+    for name, given in DEFINITION.items():
+        own[name] |= {"title": given.label, "description": given.about}
     definition["properties"] = {**own, **properties}
     policy["properties"] = properties
     policy["$defs"] = {name: definition["$defs"][name] for name in ("datetime", "typed")}

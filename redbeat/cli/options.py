@@ -17,7 +17,7 @@ from redbeat.cli.session import Command
 from redbeat.entries.notation import parse_schedule
 from redbeat.operations.reading import route_entry
 from redbeat.policy.fields import Kind
-from redbeat.policy.policy import FIELDS, PAUSE_FIELDS, ROWS
+from redbeat.policy.policy import DEFINITION, FIELDS, PAUSE_FIELDS, ROWS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.schedules.occurrences import rrule
@@ -50,6 +50,13 @@ def _option_of(field: str) -> Callable[[Command], Command]:
     return click.option(option, type=types.get(row.kind, checked), help=row.help)
 
 
+def _given_option(field: str, kind: Value, more: str = "") -> Callable[[Command], Command]:
+    """Return the option for a field of the definition."""
+    row = DEFINITION[field]
+    about = f"{row.about.rstrip('.')}: '{row.example}'.{more}"
+    return click.option(f"--{field}", type=kind, help=about)
+
+
 _OPTIONS = (
     click.option("--every", metavar="DURATION", help="Run at this interval: 30s, 1h30m, or 0.2 for seconds."),
     click.option(
@@ -66,19 +73,15 @@ _OPTIONS = (
         metavar="EVENT,LAT,LON",
         help="Run at an event of the sun at a place: sunset,52.5,13.4.",
     ),
-    click.option("--args", type=JSON_ARRAY, help="The task's positional arguments: '[1, 2]'."),
-    click.option("--kwargs", type=JSON_OBJECT, help="The task's keyword arguments: '{\"x\": 1}'."),
+    _given_option("args", JSON_ARRAY),
+    _given_option("kwargs", JSON_OBJECT),
     routing_options,
     click.option(
         "--expires",
         type=DURATION,
         help="Skip the message when a worker has not started it within this time after it was sent.",
     ),
-    click.option(
-        "--options",
-        type=JSON_OBJECT,
-        help="All options of apply_async as one object, instead of the stored ones.",
-    ),
+    _given_option("options", JSON_OBJECT, " They replace the stored ones."),
     *map(_option_of, POLICY),
 )
 

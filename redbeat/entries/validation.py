@@ -13,7 +13,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from celery.schedules import BaseSchedule
 from dateutil.parser import isoparse
 from kombu.entity import Exchange, Queue
 
@@ -21,6 +20,7 @@ from redbeat.config.settings import as_flag
 from redbeat.decoder import DEFINITION_FIELDS, BadObject, objects_of
 from redbeat.keys import is_reserved_name
 from redbeat.log.text import is_utf8, printable, quoted
+from redbeat.policy.policy import DEFINITION
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.schedules.occurrences import KINDS
 
@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 
 #: the types of an entry's fields, and their names in JSON
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "name": (str, "a string"),
-    "task": (str, "the name of a task"),
-    "schedule": (BaseSchedule, "an object with one of the __type__ {}"),
-    "args": ((list, tuple), "a list"),
-    "kwargs": ((dict, Mapping), "an object"),  # dict first, as it is found faster
-    "options": ((dict, Mapping), "an object"),
-    "enabled": (bool, "true or false"),
+    **{name: (row.types, row.words) for name, row in DEFINITION.items()},
     "last_run_at": (datetime, "a datetime"),
     "total_run_count": (int, "a whole number"),
 }

@@ -188,6 +188,22 @@ class Row:
         return next(chosen, self.phrase.format(shown))
 
 
+class DefinitionRow(NamedTuple):
+    """A field of an entry's definition, which goes to the task or says which one: it has no default.
+
+    Attributes:
+        types: of its values in Python, and ``words`` what these are called in JSON; '{}': the known kinds of
+            schedules.
+        label, about, example: as of a :class:`Row`.
+    """
+
+    types: type | tuple[type, ...]
+    words: str
+    label: str
+    about: str
+    example: str = ""
+
+
 def row(kind: Kind, group: str, about: str, *, default: Any = None, **more: Any) -> Any:
     """Return a field of the dataclass that is the table; see :class:`Row`."""
     made = Row(kind, group, about, default, **{"label": about.rstrip("."), **more})

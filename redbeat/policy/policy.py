@@ -14,11 +14,13 @@ from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
 
+from celery.schedules import BaseSchedule
+
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
-from redbeat.policy.fields import Choice, Kind, Row, row
+from redbeat.policy.fields import Choice, DefinitionRow, Kind, Row, row
 from redbeat.policy.typed import PolicyAttributes
 from redbeat.policy.typed import PolicyFields as PolicyFields
 from redbeat.schedules.occurrences import Excluded
@@ -34,6 +36,31 @@ PATIENT_QUEUE_SECONDS = 86_400.0
 #: the parts of a form in which fields stand; the fields of a pause are removed when it ends
 WHEN, PAUSE, MISSED, RUNS = "When", "State", "Missed runs", "Overlap and limits"
 MESSAGES = "Messages, metrics and pings"
+
+
+#: the fields of a definition, which the policy doesn't repeat
+DEFINITION: Mapping[str, DefinitionRow] = {
+    "name": DefinitionRow(
+        str, "a string", "Name", "The key without its prefix. Where the two differ, the key counts."
+    ),
+    "task": DefinitionRow(str, "the name of a task", "Task", "The name of the task.", "proj.tasks.report"),
+    "args": DefinitionRow(
+        (list, tuple), "a list", "Arguments", "Positional arguments, a JSON array.", "[1, 2]"
+    ),
+    "kwargs": DefinitionRow(  # dict first, as it is found faster
+        (dict, Mapping), "an object", "Keyword arguments", "A JSON object.", '{"x": 1}'
+    ),
+    "options": DefinitionRow(
+        (dict, Mapping), "an object", "Options", "Of apply_async, a JSON object.", '{"expires": 60}'
+    ),
+    "schedule": DefinitionRow(
+        BaseSchedule, "an object with one of the __type__ {}", "Schedule",
+        "When it runs. Kinds that an application registered itself aren't told of here.",
+    ),
+    "enabled": DefinitionRow(
+        bool, "true or false", "Enabled", "false, as well as null, keeps the entry and does not run it."
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

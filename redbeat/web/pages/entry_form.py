@@ -23,6 +23,7 @@ from redbeat.log.text import printable_json
 from redbeat.operations.hiding import MAX_VALUES, has_too_many
 from redbeat.policy.fields import Kind
 from redbeat.policy.policy import (
+    DEFINITION,
     FIELDS,
     LENGTHS,
     MESSAGES,
@@ -80,6 +81,12 @@ class Field:
 _KINDS = {Kind.FLAG: "check", Kind.CHOICE: "choice", Kind.TEXT: "note", Kind.URL: "wide"}
 
 
+def _given_field(name: str, kind: str, label: str = "") -> Field:
+    """Return the form's field for a field of the definition."""
+    row = DEFINITION[name]
+    return Field(name, label or row.label, kind, row.about, example=row.example)
+
+
 def _policy_fields(group: str) -> tuple[Field, ...]:
     """Return the fields of the policy in a group, but those that ``state`` shows."""
     return tuple(
@@ -100,9 +107,9 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
     (
         "What it runs",
         (
-            Field("task", "Task", "wide", "The name of the task."),
-            Field("args", "Arguments", "json", "Positional arguments, a JSON array.", example="[1, 2]"),
-            Field("kwargs", "Keyword arguments", "json", "A JSON object.", example='{"x": 1}'),
+            _given_field("task", "wide"),
+            _given_field("args", "json"),
+            _given_field("kwargs", "json"),
         ),
     ),
     (
@@ -126,7 +133,7 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         (
             Field("queue", "Queue", hint="Default: what task_routes says."),
             Field("priority", "Priority", hint=f"From 0 to {MAX_PRIORITY}."),
-            Field("options", "Other options", "json", "Of apply_async, a JSON object."),
+            _given_field("options", "json", "Other options"),
             *_policy_fields(MESSAGES),
         ),
     ),

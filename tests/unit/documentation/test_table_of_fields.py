@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.policy.fields import Choice
-from redbeat.policy.policy import ROWS, make_policy
+from redbeat.policy.policy import DEFINITION, ROWS, make_policy
 from redbeat.runs.deliveries import read_delivery
 from tests.support.documents import ROOT
 from tests.support.ticks import memory_app
@@ -103,6 +104,10 @@ def test_field_that_is_added_to_the_table_is_seen_by_every_surface(tmp_path: Pat
         "label": ["Colour"],
     }
     assert "Colour | None" in seen["typed"]
+
+
+def test_table_has_the_fields_of_a_definition() -> None:
+    assert {*DEFINITION} == {*DEFINITION_FIELDS}
 
 
 def test_new_value_of_overlap_is_refused_where_no_code_acts_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
