@@ -78,7 +78,7 @@ RedBeatSchedulerEntry.from_key("redbeat:hello", app=app).delete()
     ),
     Step(
         14.0,
-        "Paused in the dashboard, as if somebody had clicked there",
+        "Paused in the dashboard, by its form",
         """
 visitor = Visitor(LINK)
 visitor.fill_in("/entries/pause", name="raw", note="paused in the dashboard", confirmed="yes")

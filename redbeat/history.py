@@ -35,7 +35,7 @@ COUNTED_OUTCOMES = ("failed", "lost")
 NOT_REGISTERED = "NotRegistered: "
 #: what may have become of a run
 OUTCOMES = {
-    "sent": "it was sent; what became of it isn't known, or isn't yet",
+    "sent": "it was sent; its outcome isn't known, or isn't yet",
     **ENDED_OUTCOMES,
     "skipped": "it was left out, as the entry's policy says, or as the application's code raised an error",
     "merged": "another run was sent that stands for it",

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Right(str, Enum):
-    """What somebody may do. ``ADMIN`` includes all others, and each of them includes ``READ``."""
+    """What a user may do. ``ADMIN`` includes all others, and each of them includes ``READ``."""
 
     READ = "read"
     PAUSE = "pause"

@@ -66,7 +66,7 @@ def web(session: Session, host: str, port: int, read_only: bool, root_path: str)
     def tell(link: str) -> None:
         session.echo(f"The dashboard is at {link}")
         if basic is None:
-            session.note("The link is for you alone: whoever has it can do whatever you can. Ctrl-C ends it.")
+            session.note("The link is for you alone: anyone with it has your rights. Ctrl-C ends it.")
         else:
             names = ", ".join(config.web_hosts) or "none"
             session.note(f"It can be asked for as localhost, and by the names in redbeat_web_hosts: {names}.")

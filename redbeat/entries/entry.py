@@ -421,7 +421,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         elif not stored.exists:
             raise EntryChanged(f"{self.key}: it has been removed since it was loaded.", self.key)
         elif (loaded.definition, loaded.policy or "") != (stored.definition, stored.policy or ""):
-            reason = "somebody has changed it since it was loaded; load it again."
+            reason = "another program has changed it since it was loaded; load it again."
             raise EntryChanged(f"{self.key}: {reason}", self.key)
 
     def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:

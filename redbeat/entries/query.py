@@ -42,7 +42,7 @@ STATES = {
     "scheduled": "it is due at a later time",
     "due": "its time has come, and beat is about to send it",
     "failing": "its last run couldn't be sent, and is tried again",
-    "paused": "somebody has paused it, or RedBeat has, as it fails too often",
+    "paused": "a user has paused it, or RedBeat has, as it fails too often",
     "disabled": "its enabled is false",
     "finished": "it never runs again, as its schedule or its policy says",
     "quarantined": "it can't be used, and error says why",

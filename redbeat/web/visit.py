@@ -100,7 +100,7 @@ class Visit:
 
     @cached_property
     def zone(self) -> tzinfo:
-        """The time zone of whoever looks: the browser's, else the app's."""
+        """The time zone of the user: the browser's, else the app's."""
         given = unquote(self.request.cookies.get(ZONE_COOKIE, ""))
         if given in known_zones():
             return zone_called(given)

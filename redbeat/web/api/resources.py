@@ -1,6 +1,6 @@
 """The table of the REST interface, and how a request becomes a call of one of its operations.
 
-Invariant: an operation is called only by somebody who has its right, with values that its table allows; and
+Invariant: an operation is called only by a user who has its right, with values that its table allows; and
 whatever goes wrong, the answer is a problem document.
 """
 
@@ -39,13 +39,13 @@ OPERATIONS: Sequence[Operation] = [endpoint_of(one) for one in TABLE if one.rest
 
 #: the commands of the command line that aren't here, and why
 NOT_HERE: Mapping[str, str] = {
-    "token": "who has a token can't make more of them; the command line makes and revokes them",
+    "token": "a token can't make more tokens; the command line makes and revokes them",
     "web": "it starts this interface",
     "monitoring": "it is a folder of files",
-    "downgrade": "it is done once, by whoever replaces the beats",
-    "reshard": "it takes long, and is done by whoever changes the settings of all programs",
+    "downgrade": "it is done once, before beats of celery-redbeat 2.x take over",
+    "reshard": "it takes long, and goes with a change of the settings of all programs",
     "singleton": "it runs a command on the machine that calls it",
-    "later release": "it is done once, by whoever goes back to another scheduler",
+    "later release": "it is done once, before another scheduler takes over",
 }
 
 
@@ -148,7 +148,7 @@ def _rendered(answer: Answer) -> Response:
     # a name that isn't UTF-8 goes through as an escape
     try:
         text = json.dumps(answer.document, allow_nan=False, default=_iso).encode()
-    except ValueError:  # somebody has stored a number that JSON doesn't have
+    except ValueError:  # a stored number that JSON doesn't have
         text = json.dumps(_finite(answer.document), default=_iso).encode()
     return Response(text, answer.status, answer.headers, JSON)
 

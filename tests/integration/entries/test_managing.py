@@ -187,7 +187,7 @@ def test_save_if_unchanged_refuses_a_changed_created_or_deleted_entry(
     first.args = [1]
     first.save(if_unchanged=True)
     loaded.args = [2]
-    with pytest.raises(EntryChanged, match="somebody has changed it since it was loaded"):
+    with pytest.raises(EntryChanged, match="another program has changed it since it was loaded"):
         loaded.save(if_unchanged=True)
     assert field(client, "entry", "definition")["args"] == [1]
     client.hset("redbeat:entry", "policy", '{"jitter": 5}')

@@ -36,7 +36,7 @@ def test_everything_but_connecting_works_without_a_redis_url(url: str) -> None:
     assert "lock -> `redbeat::lock`" in scheduler.info
     of_schedulers = (lambda: RedBeatScheduler(app), lambda: scheduler.schedule)
     for connect in (lambda: get_redis(app), entry.save, *of_schedulers):
-        with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set, .* is no Redis"):
+        with pytest.raises(ConfigurationError, match=r"redbeat_redis_url isn't set, .* is not a Redis URL"):
             connect()
 
 
