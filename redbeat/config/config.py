@@ -295,8 +295,8 @@ class RedBeatConfig:
         if scheme_of(self.redis_url) in REDIS_SCHEMES:
             return
         raise ConfigurationError(
-            f"redbeat_redis_url isn't set, and broker_url {sanitize_url(self.redis_url)!r} is not a Redis URL: set "
-            "redbeat_redis_url to the server that keeps the schedule. This is about the app "
+            f"redbeat_redis_url isn't set, and broker_url {sanitize_url(self.redis_url)!r} is not a Redis "
+            "URL: set redbeat_redis_url to the server that keeps the schedule. This is about the app "
             f"{self.app.main or 'without a name'!r}; if you meant another one, pass app=, or -A to "
             "celery.",
             "redbeat_redis_url",
