@@ -129,7 +129,9 @@ class EntryPings:
         return min(pauses, default=SLEEP_SECONDS)
 
     def _service(self, name: str) -> Service:
-        return self._services.setdefault(name, Service(name))
+        if name not in self._services:
+            self._services[name] = Service(name)
+        return self._services[name]
 
     def _read(self) -> None:
         """Let the calls wait that entries ask for about the events."""

@@ -17,6 +17,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler, signals, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
 from redbeat.schedules import register_schedule
 from redbeat.telemetry import entry_pings, ping_calls
@@ -304,6 +305,14 @@ def test_services_take_turns_also_where_others_fail_for_longer_than_their_pauses
     for _ in urls:
         pings.step()
     assert receiver.paths == ["/x"]
+
+
+def test_services_are_remembered_up_to_a_limit(app: Celery) -> None:
+    pings = EntryPings(app)
+    pings._services = Memory(limit=2)  # noqa: SLF001
+    for name in "abc":
+        assert pings._service(name) is pings._service(name)  # noqa: SLF001
+    assert [*pings._services] == ["c"]  # noqa: SLF001
 
 
 def test_entry_that_cannot_be_read_delays_no_ping(
