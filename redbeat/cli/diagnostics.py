@@ -84,7 +84,7 @@ def doctor(
     """Find out what is wrong, and what to do about it.
 
     Each finding names the entry, key or setting that it is about. --fix takes entries without a hash out of
-    the schedule, removes what else deleted entries have left behind, and moves what stands in the wrong
+    the schedule, removes other data of deleted entries, and moves entries that are in the wrong
     shard. It changes no definition.
 
     --from-2x reports what changes, entry by entry, when version 3 takes the schedule over from celery-redbeat
@@ -191,8 +191,8 @@ def _shown(moment: datetime, zone: tzinfo) -> str:
 def route(session: Session, name: str, **given: Any) -> None:
     """Show which queue an entry's messages go to, and by which rule.
 
-    Those of the entry NAME, or of a call of TASK; nothing is sent. Each part comes with the rule that has
-    decided it: task_routes, an option of the entry, an attribute of the task, or the queue. Options given
+    NAME is an entry, TASK a call of a task; nothing is sent. Each part comes with the rule that has decided
+    it: task_routes, an option of the entry, an attribute of the task, or the queue. Options given
     here are tried in place of the entry's.
     """
     session.require_application("route", "shows the application's routes, and needs its tasks")

@@ -32,8 +32,8 @@ MAX_SHOWN = 20
 def downgrade(session: Session, is_yes: bool, is_complete: bool) -> None:
     """Show what celery-redbeat 2.x can't run, or runs differently.
 
-    --yes takes those that it can't run out of the schedule, and changes nothing else about them. They come
-    back by themselves when a beat of version 3 leads again. Stop all of those before you give --yes.
+    --yes takes entries that 2.x can't run out of the schedule, and changes nothing else about them. They come
+    back by themselves when a beat of version 3 leads again. Stop all beats of version 3 before --yes.
 
     Exit codes: 0 done; 75, with --yes: a beat of version 3 leads, or entries were changed meanwhile.
     """

@@ -90,15 +90,15 @@ def runs(
 ) -> None:
     """List the runs in progress, and runs that failed or were lost.
 
-    Those of the entry NAME, or of all, with their workers and ages. With --since also those that have ended
+    Runs of the entry NAME, or of all entries, with workers and ages. With --since also runs that have ended
     since then, with any outcome.
 
-    --state sent lists those on their queues, started those at work, retrying those between two attempts.
-    --state failed,lost,never_started lists what has failed for good, of all entries. Other outcomes are known
-    of the runs that the histories keep (redbeat_history). This needs workers that track runs.
+    --state sent lists runs on their queues, started runs at work, retrying runs between two attempts.
+    --state failed,lost,never_started lists failures of all entries. Other outcomes are known of the runs that
+    the histories keep (redbeat_history). This needs workers that track runs.
 
-    --give-up lets an entry go that a run holds which nobody works on any more, as its worker was killed: the
-    run ends as lost, and what waits for it goes. It terminates no task.
+    --give-up frees an entry from a run whose worker is gone: the run ends as lost, and a waiting run is sent.
+    No task is terminated.
     """
     if is_giving_up:
         if name is None or match is not None or since is not None or limit is not None:

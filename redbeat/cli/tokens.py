@@ -71,7 +71,7 @@ def add(session: Session, name: str, rights: tuple[str, ...], expires: TypedTime
 @json_flag("JSON: one object per token and line")
 @pass_session
 def list_(session: Session) -> None:
-    """List the tokens, the oldest first, also those that have expired. Nobody can see their texts."""
+    """List the tokens, the oldest first, also expired ones. Their texts are not stored."""
     found, now, zone = read_tokens(Store(session.app)), session.now(), session.zone
 
     def expires(one: Token) -> str | Text:
