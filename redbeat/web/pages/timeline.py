@@ -95,7 +95,7 @@ def _count(
             pace.rest()
             if pace.is_over:
                 break
-            if time.monotonic() > told_at + TELL_SECONDS:
+            if counting.found.looked_at and time.monotonic() > told_at + TELL_SECONDS:
                 tell(replace(counting.found))
                 told_at = time.monotonic()
         return counting.found

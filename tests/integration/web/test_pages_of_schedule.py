@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
+from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
@@ -28,6 +30,7 @@ from tests.conftest import MakeApp
 from tests.integration.web.conftest import Add, Browse
 from tests.integration.web.dashboard_walk import fill
 from tests.support.dashboards import HOSTILE, Browser, dashboard_of
+from tests.support.deadlines import patience
 from tests.support.forms import form_fields
 from tests.support.polling import eventually
 from tests.support.schedule import server_now
@@ -134,6 +137,26 @@ def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
     page = browse("read").read_whole("/timeline")
     assert re.search(r"Covers \d+ of 1,200 entries", page), "fewer than a thousand"
     assert "more=1" in page
+
+
+def test_timeline_says_nothing_about_runs_before_it_has_looked_at_any(
+    add: Add, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("a", 600)
+    go = threading.Event()
+
+    class Slow(timeline.Counting):
+        def steps(self) -> Iterator[None]:
+            yield
+            assert go.wait(patience(30))
+            yield from super().steps()
+
+    monkeypatch.setattr(timeline, "Counting", Slow)
+    browser = browse("read")
+    page = browser.read("/timeline")
+    go.set()
+    assert ("The runs are being counted" in page, "Nothing runs" in page) == (True, False)
+    assert "Covers its only entry" in browser.read_whole("/timeline")
 
 
 def test_runs_are_found_by_state_and_name(app: Celery, client: redis.Redis, browse: Browse) -> None:
