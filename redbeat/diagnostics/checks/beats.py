@@ -29,14 +29,17 @@ _TOKEN_OF_2X = re.compile("[0-9a-f]{32}")
 def check_leader(context: Context) -> Iterator[Finding]:
     """Find shards that no beat leads, and a leader that is too slow."""
     status = context.status
-    for one in status.unled:
+    unled = status.unled
+    if not status.leaders:  # nothing is being handed over
+        unled = [one for one in status.parts if one.lock_key and not one.problem]
+    for one in unled:
         if one.backlog or (status.beats and status.is_divided):  # else nothing is to be done now
             what = f"shard {one.name}" if status.is_divided else "the schedule"
             due = _due(one.backlog, status.seconds_since(one.oldest_due))
             beats = counted(len(status.beats or ()), "beat runs", "beats run")
             key = "no-leader/beats" if status.beats else "no-leader"
             yield found(key, one.lock_key or context.place, what=what, due=due, beats=beats)
-    if status.unled:
+    if unled:
         return
     oldest = status.seconds_since(status.oldest_due)
     due = _due(status.backlog, oldest)

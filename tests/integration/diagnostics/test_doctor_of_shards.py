@@ -61,6 +61,15 @@ def test_shard_without_a_leader_is_found(sharded: Celery, examine: Callable[...,
     assert examine() == {}, "nothing is due, and no beat runs"
     store.client.zadd(part.schedule, {part.entry("entry"): 1})
     assert [one["about"] for one in examine()["no-leader"]] == [part.lock]
+
+
+@pytest.mark.parametrize("place", ["one-server"])
+def test_beat_that_has_just_ended_is_no_late_one(sharded: Celery, examine: Callable[..., Findings]) -> None:
+    part, store = parts_of(sharded)[5], Store(sharded)
+    store.client.delete(*(one.lock for one in parts_of(sharded)), store.keys.beats)
+    store.client.zadd(part.schedule, {store.client.zrange(part.schedule, 0, 0)[0]: 1})
+    found = examine()
+    assert ([one["about"] for one in found["no-leader"]], "late" in found) == ([part.lock], False)
     assert read_facts(sharded, "entry-1").status.lock_key == store.keys.home("entry-1").lock
 
 
