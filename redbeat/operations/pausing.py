@@ -12,7 +12,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
 from redbeat.entries.pauses import PauseResult, is_paused_for
 from redbeat.entries.search import entries_called, read_listed
-from redbeat.errors import ArgumentInvalid, EntryError
+from redbeat.errors import ArgumentInvalid, EntryError, EntryNotFound
 from redbeat.operations.actor import Actor
 from redbeat.operations.editing import DryRun, EntryChange
 from redbeat.operations.operation import Moment, Option, given_values, operation
@@ -53,6 +53,8 @@ def pause_entry(
     is_paused = entry.state == "paused"
     if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and changes)):
         return EntryChange(entry, "left")
+    if entry.state == "missing":  # only the schedule has it
+        raise EntryNotFound(entry.problem or "", entry.key)
     was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
     before = {field: was[field] for field in changes} if is_paused else {}
     with actor.doing("pause", [name], changes, before=before):

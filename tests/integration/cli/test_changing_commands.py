@@ -324,6 +324,12 @@ def test_entry_without_its_hash_is_not_changed(ask: Call, client: redis.Redis) -
     assert not client.exists("redbeat:gone")
 
 
+def test_entry_without_its_hash_is_not_paused(ask: Call, client: redis.Redis) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:gone": 4e9})
+    assert "no entry 'gone'" in ask("pause", "gone", code=66).stderr
+    assert not client.xlen("redbeat::audit")
+
+
 def test_resume_names_entries_that_are_invalid(ask: Call, client: redis.Redis) -> None:
     client.hset("redbeat:bad", "definition", "{")
     client.zadd("redbeat::schedule", {"redbeat:bad": 4e9})
