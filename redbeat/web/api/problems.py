@@ -27,7 +27,8 @@ from redbeat.web.api.addresses import BadAddress
 from redbeat.web.api.operations import PROBLEM, etag_of
 from redbeat.web.routes import RETRY_AFTER_SECONDS, sentence_of, status_of
 
-_OPTION = re.compile(r"--(owner|take-over|replace)\b")
+#: what errors of files call options, which are parameters and fields here
+OPTION = re.compile(r"--(owner|take-over|replace)\b")
 
 
 class Refusal(Exception):
@@ -81,7 +82,7 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
         return problem(400, str(exc))
     sentence = sentence_of(exc)
     if isinstance(exc, FileError):  # what is an option of the command line is a parameter here
-        sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
+        sentence = OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
     headers = exc.headers if isinstance(exc, HTTPException) else None
     if isinstance(exc, EntryChanged) and exc.revision is not None:
         headers = {"ETag": etag_of(exc.revision)}

@@ -22,6 +22,7 @@ from redbeat.manifest.plan import Plan
 from redbeat.operations import files
 from redbeat.operations.actor import Actor
 from redbeat.operations.files import FileChange, FileToApply, FileToImport
+from redbeat.web.api.problems import OPTION
 from redbeat.web.jobs import Ending, Pace, Tell
 from redbeat.web.pages.changing import make_form_change
 from redbeat.web.routes import action, page
@@ -117,7 +118,9 @@ def _handle(visit: Visit, *, is_applying: bool) -> Response:
         return Ending(words, ("files",), status=status, page=show)
 
     def again(visit: Visit, error: RedBeatError, status: int) -> Response:
-        return _form(visit, given, str(error), status)
+        # what is an option of the command line is a field here
+        words = OPTION.sub(lambda found: found[1].replace("-", " ").capitalize(), str(error))
+        return _form(visit, given, words, status)
 
     title = given.verb.capitalize() if is_applying else "Plan"
     return make_form_change(visit, title, work, again, ("files",))

@@ -139,6 +139,12 @@ def test_export_is_downloaded_with_the_chosen_entries(add: Add, browse: Browse) 
     assert [*answer.json()["entries"]] == ["new"]
 
 
+def test_error_of_a_file_names_the_field_of_the_form(browse: Browse) -> None:
+    text = "entries: {new: {task: echo, schedule: 1h}}"
+    page = unescape(browse("edit").post("/files/plan", text=text).text)
+    assert ("name one (Owner)" in page, "--owner" in page) == (True, False)
+
+
 def test_second_export_at_a_time_gets_503_and_says_why(
     browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
