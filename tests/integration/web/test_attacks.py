@@ -129,7 +129,8 @@ def test_method_override_is_ignored_and_other_methods_get_405(program: Programs,
         ("POST", "/openapi.json", "GET, HEAD"),
     ):
         answer = one.ask(method, path)
-        assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+        methods = sorted(answer.headers["allow"].split(", "))
+        assert (answer.status_code, ", ".join(methods)) == (405, allowed)
     head = one.ask("HEAD", "/entries/one")
     assert (head.status_code, head.content, "etag" in head.headers) == (200, b"", True)
 
