@@ -32,7 +32,7 @@ MAX_FAILURES = 20
 def refuse_both_or_none(name: object, match: str | None) -> None:
     """Refuse a call with neither a name nor a pattern, or with both."""
     if bool(name) == (match is not None):
-        raise CommandLineError("Give a NAME, or --match PATTERN.", USAGE)
+        raise CommandLineError("Give either a NAME or --match PATTERN.", USAGE)
 
 
 def select(

@@ -48,6 +48,8 @@ def pause_entry(
         EntryError: the entry is invalid.
     """
     entry = read_listed(actor.app, name)
+    if entry.state == "missing":
+        raise EntryNotFound(f"{entry.key}: there is no such entry.", entry.key)
     end = _end_for(actor, until, entry)
     changes = given_values(note=note, by=by, until=end)
     is_paused = entry.state == "paused"

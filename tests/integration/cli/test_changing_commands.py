@@ -172,7 +172,7 @@ def test_delete_by_name_and_pattern(ask: Call, app: Celery, client: redis.Redis)
         Entry(name, "echo", 60, app=app).save()
     write_raw(client, "spoilt", "no json")
     client.zadd("redbeat::schedule", {"redbeat:gone": 1})
-    assert "Give a NAME, or --match" in ask("delete", "b1", "--match", "a*", "--yes", code=64).stderr
+    assert "either a NAME or --match" in ask("delete", "b1", "--match", "a*", "--yes", code=64).stderr
     ask("delete", "b1", "--yes")
     ask("delete", "--match", "a*", "--yes")
     ask("delete", "spoilt", "gone", "--yes")
@@ -253,6 +253,12 @@ def test_named_entry_is_changed_though_it_is_disabled_or_paused(
     Entry.get("job-5", app).update(enabled=False)
     assert "disabled already, and stays so" in ask("pause", "job-5", "--until", "2h").stdout
     assert not Entry.get("job-5", app).paused
+
+
+def test_pause_of_a_name_that_only_the_index_has_finds_no_entry(app: Celery, client: redis.Redis) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:evicted": 4e9})
+    done = call(app, "pause", "evicted")
+    assert (done.exit_code, "no entry 'evicted'" in done.stderr) == (66, True)
 
 
 MASS = [
