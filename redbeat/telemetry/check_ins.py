@@ -10,6 +10,7 @@ Never: imports Sentry's SDK in a process that hasn't.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -53,6 +54,9 @@ PATIENCE_SECONDS, RETRY_SECONDS = 4.0, 60.0
 STOP_SECONDS = 2.0
 
 _NAMESPACE = uuid.UUID("b1f1d0a8-1f0f-4a3e-9d43-5c1d3c3e2f77")
+#: of so many entries without a monitor a WARNING is logged; of others at DEBUG
+MAX_SAID = 50
+
 _UID = "redbeat.telemetry.check_ins"
 
 
@@ -140,7 +144,8 @@ class CheckIns:
         monitor = find_monitor(self._app, name, entry.schedule, entry.policy)
         if not isinstance(monitor, dict):
             if monitor and self._said.is_news(name, monitor):
-                logger.warning(
+                logger.log(
+                    logging.WARNING if len(self._said) <= MAX_SAID else logging.DEBUG,
                     "beat: %s has no monitor at Sentry: %s.",
                     printable(name),
                     monitor,
