@@ -26,7 +26,7 @@ from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
 from redbeat.store.histories import read_newest
-from redbeat.store.members import count_members, entry_keys
+from redbeat.store.members import entry_keys, total_of
 from redbeat.store.parts import in_chunks
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
@@ -246,7 +246,7 @@ def search_runs(
     seen, total = 0, 0
     if others:
         names = iter([name]) if name is not None else map(store.keys.name, entry_keys(store))
-        total = 1 if name is not None else count_members(store)
+        total = 1 if name is not None else total_of(store)
         for chunk in in_chunks(names, _CHUNK):
             count += add(past_of(store, list(filter(is_meant, chunk)), now), others)
             seen += len(chunk)

@@ -33,7 +33,7 @@ from redbeat.history import PastRun, decode_history
 from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.store.histories import read_newest
-from redbeat.store.members import count_members
+from redbeat.store.members import total_of
 from redbeat.store.parts import in_chunks
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -265,7 +265,7 @@ class Counting:
         self._store = Store(app)
         self._app, self._by, self._match, self._max_rows = app, by, match, max_rows
         total = Row("", [0] * chart.columns)
-        self.found = Timeline(chart, Server(self._store).now(), count_members(self._store), total)
+        self.found = Timeline(chart, Server(self._store).now(), total_of(self._store), total)
         self._since = since or self.found.now
         has_outcomes = with_outcomes and self.found.has_past
         self._records = min(ensure_conf(app).history, _MAX_RECORDS) if has_outcomes else 0

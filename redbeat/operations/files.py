@@ -51,7 +51,7 @@ from redbeat.operations.hiding import (
 from redbeat.operations.operation import Option, operation
 from redbeat.operations.selection import Match
 from redbeat.schedules.timezones import time_of
-from redbeat.store.members import count_members
+from redbeat.store.members import total_of
 from redbeat.store.records import Change
 from redbeat.store.store import Store
 
@@ -244,7 +244,7 @@ def export_file(
     The dashboard's has no secrets, and marks in place of hidden arguments. An entry in which they can't be
     told apart is left out; the command line exports it.
     """
-    count = count_members(Store(actor.app))
+    count = total_of(Store(actor.app))
     if actor.source == "api" and count > MAX_ENTRIES:
         raise FileError(
             f"There are {counted(count, 'entry', 'entries')}, more than one answer takes; celery redbeat "

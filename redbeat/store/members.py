@@ -17,6 +17,7 @@ from math import inf, isqrt
 from operator import itemgetter
 from typing import Any
 
+from redbeat.errors import StoreRefused
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import Command
 from redbeat.store.parts import CHUNK_SIZE, in_chunks
@@ -37,6 +38,14 @@ def _schedules(store: Store) -> list[str]:
 def count_members(store: Store) -> int:
     """Return how many there are."""
     return sum(map(int, store.ask_all([Command("zcard", key) for key in _schedules(store)])))
+
+
+def total_of(store: Store) -> int:
+    """Return how many there are, also for a user like beat's, whose rule has ZCOUNT instead of ZCARD."""
+    try:
+        return count_members(store)
+    except StoreRefused:
+        return sum(_counts(store, "-inf", "+inf"))
 
 
 def scores_of(store: Store, members: Sequence[str]) -> list[float | None]:

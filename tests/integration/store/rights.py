@@ -266,6 +266,7 @@ def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
     store(app, "soon", seconds=3)
     assert later.cancel(["one", "gone"], app) == ["one"]
     assert Entry.delete_many([":later:two"], app) == 1
+    assert [one.task_id for one in LaterStore(app).first(None)] == ["soon"]
 
 
 # -- all who write

@@ -18,6 +18,7 @@ from kombu.transport.redis import Channel
 from redbeat import RedBeatScheduler, later
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.entries.runs import find_runs
 from redbeat.errors import MessageNotStored, RedBeatError, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
@@ -88,6 +89,11 @@ REFUSED: dict[str, tuple[str, ...]] = {
 def test_user_may_do_what_its_rule_is_for(ground: Ground, user: str, claim: Claim) -> None:
     claim(ground.of(user))
     assert ground.refusals() == []
+
+
+def test_user_of_beat_counts_without_zcard(ground: Ground) -> None:
+    ground.save("report")
+    assert find_runs(ground.of("beat").app(), ["succeeded"]) == []
 
 
 def rights_to_miss() -> list[tuple[str, str]]:
