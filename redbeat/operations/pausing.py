@@ -55,8 +55,6 @@ def pause_entry(
     is_paused = entry.state == "paused"
     if dry_run or (entry.state in ("paused", "disabled") and not (is_paused and changes)):
         return EntryChange(entry, "left")
-    if entry.state == "missing":  # only the schedule has it
-        raise EntryNotFound(entry.problem or "", entry.key)
     was = {"note": entry.pause_note, "by": entry.paused_by, "until": entry.paused_until}
     before = {field: was[field] for field in changes} if is_paused else {}
     with actor.doing("pause", [name], changes, before=before):
