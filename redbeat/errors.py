@@ -14,7 +14,7 @@
      +-- EntryError                 something about one entry
      |    +-- DeclarationError      a schedule beside its task can't be used (also ConfigurationError)
      |    +-- EntryBusy             its overlap policy holds a run back that somebody sends by hand
-     |    +-- EntryChanged          somebody has changed it since it was loaded
+     |    +-- EntryChanged          another program has changed it since it was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
      +-- RunNotSent                 a run that somebody asks for can't be sent
