@@ -72,7 +72,7 @@ _ERROR = 300
 #: of how many entries the list of next runs says that it is incomplete
 MOST_NOTED = 3
 
-#: the states with their styles; those that need attention come first
+#: the states with their styles; states that need attention come first
 STATE_STYLES = {
     "quarantined": "bold red",
     "missing": "red",

@@ -302,7 +302,7 @@ class Counting:
         found.looked_at = found.entries = max(found.entries, found.looked_at)
 
     def _place_of(self, row: Row) -> tuple[float, str]:
-        """Order rows: the busiest first, or those that run first."""
+        """Order rows: the busiest first, or the next ones to run first."""
         return row.score if self._by == "next" else -row.runs, row.name
 
     def _add(

@@ -137,7 +137,7 @@ def find_calls(options: Any) -> str | None:
 
 
 def find_trick(options: Any, keys: Keys) -> str | None:
-    """Return what is wrong with options that nobody has a good reason for, a sentence; None: nothing is."""
+    """Return a sentence about options that have no good use; None: there are none."""
     given = _fields(options)
     for name in HEADERS:
         if name in _fields(given.get("headers")):

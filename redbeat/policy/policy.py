@@ -377,7 +377,7 @@ def decode_policy(text: str | None) -> dict[str, Any]:
 
 def given_of(policy: Policy) -> dict[str, Any]:
     """Return the fields that aren't defaults."""
-    if policy is NO_POLICY:  # that of most entries in a long list
+    if policy is NO_POLICY:  # most entries in a long list have none
         return {}
     values = {name: getattr(policy, name) for name in FIELDS}
     return {name: value for name, value in values.items() if value != ROWS[name].default}

@@ -191,12 +191,12 @@ def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
 
 
 def is_interval(schedule_: Any) -> bool:
-    """Return True if the runs are a length of time apart, as those of Celery's ``schedule``."""
+    """Return True if the runs are a length of time apart, as in Celery's ``schedule``."""
     return isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule)
 
 
 def is_crontab(schedule_: Any) -> bool:
-    """Return True if the runs are at times of the clock on the wall, as those of Celery's ``crontab``."""
+    """Return True if the runs are at times of the clock on the wall, as in Celery's ``crontab``."""
     return isinstance(schedule_, cron) or (
         isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
     )

@@ -11,7 +11,7 @@ and nothing happens.
 A span is begun when its message is made, and ended, and so told of, when the run has been sent, or couldn't
 be. Spans of runs that aren't sent after all are dropped, and never ended. All times are by Redis' clock.
 
-Invariant: no run waits for the end of its span, as those of a batch are ended once it is recorded. Where the
+Invariant: no run waits for the end of its span, as a batch's spans are ended once it is recorded. Where the
 provider raises, runs are sent without spans.
 """
 

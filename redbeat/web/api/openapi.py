@@ -51,7 +51,7 @@ def document_of(operations: Sequence[Operation], root: str) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {
                 "Problem": {
-                    "description": "An error; its status code is that of the answer.",
+                    "description": "An error, with the status code of the answer.",
                     "content": {PROBLEM: {"schema": of("Problem")}},
                 }
             },

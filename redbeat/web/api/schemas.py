@@ -47,7 +47,9 @@ def _without_parts(value: Any, prefix: str) -> Any:
 
 Href = Annotated[
     str,
-    Meta(description="Its path below that of the interface.", extra_json_schema={"format": "uri-reference"}),
+    Meta(
+        description="Its path below the path of the interface.", extra_json_schema={"format": "uri-reference"}
+    ),
 ]
 Etag = Annotated[str, Meta(description="What If-Match takes.")]
 Next = Annotated[
@@ -116,14 +118,14 @@ class Calendar(TypedDict):
 
 
 class CalendarAndEntries(Calendar):
-    """A calendar; `entries` are the names of those that name it."""
+    """A calendar; `entries` are the names of entries that use it."""
 
     entries: list[str]
     next: Next
 
 
 class Calendars(TypedDict):
-    """Calendars; not `is_complete`: only those that entries name, as the dashboard may not SCAN."""
+    """Calendars; not `is_complete`: only calendars that entries use, as the dashboard may not SCAN."""
 
     calendars: list[Calendar]
     is_complete: bool

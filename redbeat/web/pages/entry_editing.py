@@ -126,7 +126,7 @@ def save(visit: Visit) -> Response:
 
 
 def _show_conflict(visit: Visit, found: Draft) -> Response:
-    """Show the changes of a user over those that another one has stored meanwhile."""
+    """Show a user's changes over the changes that another user has stored in between."""
     seen, changes = found.base, found.changes
     found.before = read_listed(visit.app, found.name)
     found.base, found.revision = shown_document(found.before), revision_of(found.before)

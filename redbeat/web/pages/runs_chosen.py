@@ -136,7 +136,7 @@ def do_rerun_failed(visit: Visit) -> Response:
 
 
 def do_rerun_chosen(visit: Visit) -> Response:
-    """Send the ticked runs once more, except those that were sent once more already."""
+    """Send the ticked runs once more, except runs that were sent once more already."""
     values = visit.names("run")
     chosen = [_run_of(value) for value in values]
     if not chosen:
